@@ -1,0 +1,38 @@
+"""SecureFL: federated learning whose statistics travel encrypted.
+
+    import securefl
+    result = securefl.run(securefl.Config(), securefl.Task(model, clients, test))
+
+What stands here is loaded when it is first used, so that `import securefl` loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from securefl.config.load import load_config as load_config
+    from securefl.config.schema import Config as Config
+    from securefl.errors import SecureFLError as SecureFLError
+    from securefl.runs import Result as Result
+    from securefl.runs import resume as resume
+    from securefl.runs import run as run
+    from securefl.task import Task as Task
+
+_HOMES = {
+    "Config": "securefl.config.schema",
+    "Result": "securefl.runs",
+    "SecureFLError": "securefl.errors",
+    "Task": "securefl.task",
+    "load_config": "securefl.config.load",
+    "resume": "securefl.runs",
+    "run": "securefl.runs",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'securefl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

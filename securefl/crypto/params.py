@@ -1,0 +1,77 @@
+"""CKKS parameters for sums: a checked literal with its security, capacity and sizes.
+
+The security table is that of the Homomorphic Encryption Standard (Albrecht et al. 2018, Table 1:
+ternary secret, classical attacker).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.errors import ConfigError
+
+MAX_MODULUS_BITS = {128: {2048: 54, 4096: 109, 8192: 218, 16384: 438}}
+COEFFICIENT_BYTES = 8
+BOOKKEEPING_SLOTS = 2
+"""Each ciphertext ends with the client's weight and with the number one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CkksParameters:
+    """Parameters under which ciphertexts are added and nothing else.
+
+    Raises:
+        ConfigError: below 128-bit security, or no room for the values beside the scale.
+    """
+
+    poly_degree: int = 4096
+    modulus_bits: tuple[int, int] = (60, 49)
+    """The prime that carries the data, and the special prime that encryption divides away."""
+    scale_bits: int = 45
+
+    def __post_init__(self) -> None:
+        limit = MAX_MODULUS_BITS[128].get(self.poly_degree)
+        if limit is None:
+            raise ConfigError(
+                f"poly_degree = {self.poly_degree}: must be one of "
+                f"{sorted(MAX_MODULUS_BITS[128])}; 4096 suits sums"
+            )
+        if not all(20 <= bits <= 60 for bits in self.modulus_bits):
+            raise ConfigError(f"modulus_bits = {self.modulus_bits}: each prime must have 20..60")
+        if sum(self.modulus_bits) > limit:
+            raise ConfigError(
+                f"modulus_bits = {self.modulus_bits}: {sum(self.modulus_bits)} bits in all, but "
+                f"128-bit security at N = {self.poly_degree} allows {limit}"
+            )
+        if not 20 <= self.scale_bits <= self.modulus_bits[0] - 4:
+            raise ConfigError(
+                f"scale_bits = {self.scale_bits}: must be 20..{self.modulus_bits[0] - 4} beside a "
+                f"{self.modulus_bits[0]}-bit prime; 45 suits sums"
+            )
+
+    @property
+    def security_bits(self) -> int:
+        """The level of the standard's table that the constructor has checked."""
+        return 128
+
+    @property
+    def values_per_ciphertext(self) -> int:
+        """Slots left for values."""
+        return self.poly_degree // 2 - BOOKKEEPING_SLOTS
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Two polynomials modulo the one data prime."""
+        return 2 * self.poly_degree * COEFFICIENT_BYTES
+
+    @property
+    def max_value(self) -> float:
+        """Largest absolute total. One bit is the sign's, one is kept free: overflow is silent."""
+        return 2.0 ** (self.modulus_bits[0] - self.scale_bits - 2)
+
+    def n_ciphertexts(self, n_values: int) -> int:
+        """Ciphertexts of a message with so many values."""
+        return -(-n_values // self.values_per_ciphertext)
+
+
+SUMS = CkksParameters()

@@ -1,0 +1,114 @@
+"""The secret key: made, held and used by the authority alone."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+import tenseal as ts
+from numpy.typing import NDArray
+from tenseal import sealapi
+
+from securefl.crypto.packing import CiphertextFrame
+from securefl.crypto.params import SUMS, CkksParameters
+from securefl.crypto.public import AddingContext, PublicArtefact, PublicKey
+from securefl.errors import KeyFileError
+
+
+class SecretKey:
+    """Decrypts. It has no text form, cannot be pickled, and says nothing of itself."""
+
+    def __init__(self, context: ts.Context, parameters: CkksParameters) -> None:
+        """Use `generate` or `from_secret_bytes`."""
+        if not context.has_secret_key():
+            raise KeyFileError("this context holds no secret key")
+        self._context = context
+        self.parameters = parameters
+        self.public_key = _public_half(context, parameters)
+
+    @classmethod
+    def generate(cls, parameters: CkksParameters = SUMS) -> SecretKey:
+        """A fresh key from the operating system's randomness, without evaluation keys."""
+        context = ts.context(
+            ts.SCHEME_TYPE.CKKS,
+            parameters.poly_degree,
+            coeff_mod_bit_sizes=list(parameters.modulus_bits),
+        )
+        context.global_scale = 2.0**parameters.scale_bits
+        return cls(context, parameters)
+
+    @classmethod
+    def from_secret_bytes(cls, secret: bytes, parameters: CkksParameters) -> SecretKey:
+        """Read what `to_secret_bytes` wrote. Only for bytes whose authenticity is established."""
+        return cls(ts.context_from(secret), parameters)
+
+    def to_secret_bytes(self) -> bytes:
+        """The key itself, IN CLEAR: for encryption at rest, and for nothing else."""
+        return bytes(
+            self._context.serialize(
+                save_public_key=True,
+                save_secret_key=True,
+                save_galois_keys=False,
+                save_relin_keys=False,
+            )
+        )
+
+    @property
+    def key_id(self) -> str:
+        """SHA-256 of the public key, in hex: 32 bytes that name this pair in every message."""
+        return self.public_key.key_id
+
+    def adding_context(self) -> AddingContext:
+        """The server's part: parameters, no key."""
+        context = self._context.serialize(
+            save_public_key=False,
+            save_secret_key=False,
+            save_galois_keys=False,
+            save_relin_keys=False,
+        )
+        frame = self.public_key.frame
+        return AddingContext(PublicArtefact(context, self.key_id, self.parameters, frame))
+
+    def decrypt(self, coefficients: bytes) -> NDArray[np.float64]:
+        """The N/2 slots of a ciphertext.
+
+        Raises:
+            MessageRefused: not a ciphertext of these parameters.
+        """
+        serialised = self.public_key.frame.dress(coefficients)
+        return np.asarray(ts.ckks_vector_from(self._context, serialised).decrypt())
+
+    def __repr__(self) -> str:
+        return f"SecretKey(key_id={self.key_id[:16]}…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SecretKey cannot be pickled or copied")
+
+
+def _public_half(context: ts.Context, parameters: CkksParameters) -> PublicKey:
+    # Parsed anew from bytes: TenSEAL's make_context_public leaves a working decryptor behind.
+    public = context.serialize(
+        save_public_key=True, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
+    )
+    modulus = sealapi.CoeffModulus.Create(parameters.poly_degree, list(parameters.modulus_bits))
+    probe = ts.ckks_vector(ts.context_from(public), [0.0] * (parameters.poly_degree // 2))
+    frame = CiphertextFrame.measured(probe.serialize(), parameters, modulus[0].value())
+    key_id = hashlib.sha256(public).hexdigest()
+    return PublicKey(PublicArtefact(public, key_id, parameters, frame))
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """The three parts of one key. Only a simulation holds them together."""
+
+    secret: SecretKey = field(repr=False)
+    public: PublicKey
+    adding: AddingContext
+
+    @classmethod
+    def ephemeral(cls) -> KeySet:
+        """A fresh key that lives in memory and ends with the process."""
+        secret = SecretKey.generate()
+        return cls(secret, secret.public_key, secret.adding_context())

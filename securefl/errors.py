@@ -1,0 +1,68 @@
+"""Every error that SecureFL raises on purpose.
+
+SecureFLError
+├── ConfigError (ValueError)        a setting is wrong; the message names the key and the way out
+├── DataError (ValueError)          a client's data or a model cannot be used
+├── ValueRefused (ValueError)       a tensor is NaN, infinite or too large to be sealed
+├── Diverged                        training left the finite numbers
+├── MessageRefused                  bytes from outside failed a check before any parser saw them
+│   ├── SignatureRefused            not signed by the client that it names
+│   └── KeyMismatch                 sealed under another key
+├── OpeningRefused                  the authority does not open this total
+│   └── TooFewContributions         fewer contributions than `min_clients`
+├── KeyFileError                    a key file is missing, damaged, or of the wrong role
+│   └── WrongPassphrase
+└── RunFolderError                  a run's folder cannot be written or resumed
+"""
+
+
+class SecureFLError(Exception):
+    """What a caller can catch to get every error below."""
+
+
+class ConfigError(SecureFLError, ValueError):
+    """A setting is unknown, out of range, or does not go with another one."""
+
+
+class DataError(SecureFLError, ValueError):
+    """Data or a model that the run cannot use."""
+
+
+class ValueRefused(SecureFLError, ValueError):
+    """A value that must not be sealed: NaN, infinite, or out of the channel's range."""
+
+
+class Diverged(SecureFLError):
+    """Training left the finite numbers."""
+
+
+class MessageRefused(SecureFLError):
+    """A message failed a check; nothing of its payload was parsed."""
+
+
+class SignatureRefused(MessageRefused):
+    """The message is not signed by the client that it names."""
+
+
+class KeyMismatch(MessageRefused):
+    """The message is sealed under another key."""
+
+
+class OpeningRefused(SecureFLError):
+    """The authority does not open this total."""
+
+
+class TooFewContributions(OpeningRefused):
+    """A total of so few clients would show one client's values to another."""
+
+
+class KeyFileError(SecureFLError):
+    """A key file is missing, damaged, or not one that this role may hold."""
+
+
+class WrongPassphrase(KeyFileError):
+    """The passphrase does not open the secret key, or the file was changed."""
+
+
+class RunFolderError(SecureFLError):
+    """A run's folder cannot be created, written or resumed."""
