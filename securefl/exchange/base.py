@@ -1,0 +1,93 @@
+"""The four verbs of a sum over clients: a client seals, the server adds, the authority opens.
+
+A capability is an object: a role that holds no `Opener` cannot spell "open".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.types import NamedTensors, Total
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSum:
+    """What a sum shows once it is open."""
+
+    values: Values
+    """Σ p_i x_i, rounded to the channel's declared precision; shape (n_values,)."""
+    weight: float
+    """Σ weight_i."""
+    n_clients: int
+    """Counted inside the sum: every contribution carries a one."""
+
+
+class Sealer(Protocol):
+    """A client's side: packs its weighted values."""
+
+    @property
+    def form(self) -> str:
+        """Names the payload's encoding in every header."""
+
+    @property
+    def key_id(self) -> str:
+        """The key that opens it; empty in the clear."""
+
+    def seal(self, values: Values, weight: float) -> bytes:
+        """The payload of one message. `values` are finite and within `max_value`."""
+
+    @property
+    def max_value(self) -> float:
+        """Largest absolute value that can be sealed."""
+
+
+class RunningSum(Protocol):
+    """The server's side of one sum."""
+
+    def add(self, payload: bytes) -> None:
+        """Add one contribution; raises MessageRefused and stays as it was if that is none."""
+
+    def total(self) -> bytes:
+        """The sum, for an `Opener`."""
+
+
+class Adder(Protocol):
+    """Makes running sums. It can neither make nor read a contribution."""
+
+    @property
+    def form(self) -> str:
+        """The payload encoding that it adds."""
+
+    @property
+    def key_id(self) -> str:
+        """The only key id that it accepts."""
+
+    def n_bytes(self, n_values: int) -> int:
+        """Exact payload length of a message with so many values."""
+
+    def start(self, n_values: int) -> RunningSum:
+        """An empty sum."""
+
+
+class Opener(Protocol):
+    """Reads totals."""
+
+    def open(self, total: bytes, n_values: int) -> OpenedSum:
+        """Raises MessageRefused where `total` is not one of so many values."""
+
+
+class Exchange(Protocol):
+    """What an algorithm sees of all this: one client's end of a sum over clients."""
+
+    @property
+    def weight(self) -> float:
+        """This client's weight, before it is divided by the sum of weights."""
+
+    def sum(self, name: str, values: NamedTensors) -> Total:
+        """Σ p_i x_i over the clients of the round; blocks until all have sent theirs."""

@@ -1,0 +1,98 @@
+"""Sums on ciphertext: clients weigh and encrypt, the server adds. Neither can open.
+
+Each ciphertext holds up to N/2 - 2 weighted values, then the weight, then a one. So the total
+carries Σ weight_i (a client that drops out costs no round, and its size stays hidden) and the
+number of clients in it (no label can claim more of them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.crypto.params import BOOKKEEPING_SLOTS
+from securefl.crypto.public import CODEC, AddingContext, CiphertextSum, PublicKey
+from securefl.errors import MessageRefused
+from securefl.exchange.base import Values
+
+FORM = f"ckks/{CODEC}"
+
+
+@dataclass(frozen=True, slots=True)
+class CkksSealer:
+    """A client's side of the encrypted sum."""
+
+    public_key: PublicKey
+
+    @property
+    def form(self) -> str:
+        """Names TenSEAL's version, whose wire format changes."""
+        return FORM
+
+    @property
+    def key_id(self) -> str:
+        """The key that opens the total."""
+        return self.public_key.key_id
+
+    @property
+    def max_value(self) -> float:
+        """Weights sum to at most one, so no total exceeds the largest single value."""
+        return self.public_key.parameters.max_value
+
+    def seal(self, values: Values, weight: float) -> bytes:
+        """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing."""
+        parameters = self.public_key.parameters
+        size = parameters.values_per_ciphertext
+        slots = np.zeros((parameters.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
+        padded = np.zeros(len(slots) * size)
+        padded[: len(values)] = weight * values
+        slots[:, :size] = padded.reshape(-1, size)
+        slots[:, size:] = weight, 1.0
+        return b"".join(self.public_key.encrypt(row) for row in slots)
+
+
+@dataclass(frozen=True, slots=True)
+class CkksAdder:
+    """The server's side: additions, no multiplication, no evaluation key."""
+
+    context: AddingContext
+
+    @property
+    def form(self) -> str:
+        """The only encoding that it adds."""
+        return FORM
+
+    @property
+    def key_id(self) -> str:
+        """The only key id that it accepts."""
+        return self.context.key_id
+
+    def n_bytes(self, n_values: int) -> int:
+        """Exact payload length."""
+        parameters = self.context.parameters
+        return parameters.n_ciphertexts(n_values) * parameters.ciphertext_bytes
+
+    def start(self, n_values: int) -> CkksSum:
+        """An empty sum."""
+        count = self.context.parameters.n_ciphertexts(n_values)
+        return CkksSum([self.context.sum() for _ in range(count)])
+
+
+@dataclass(slots=True)
+class CkksSum:
+    """One running sum per ciphertext of the message."""
+
+    parts: list[CiphertextSum]
+
+    def add(self, payload: bytes) -> None:
+        """Add one contribution, all of its ciphertexts or none."""
+        chunks = self.parts[0].frame.chunks(payload, len(self.parts))
+        self.parts = [part.plus(chunk) for part, chunk in zip(self.parts, chunks, strict=True)]
+
+    def total(self) -> bytes:
+        """The ciphertexts of the sum."""
+        try:
+            return b"".join(part.coefficients() for part in self.parts)
+        except RuntimeError as error:
+            raise MessageRefused(f"the sum is no ciphertext: {error}") from error

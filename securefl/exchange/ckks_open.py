@@ -1,0 +1,52 @@
+"""The authority's side of the encrypted sum: decrypt, count, divide, round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.crypto.params import BOOKKEEPING_SLOTS
+from securefl.crypto.secret import SecretKey
+from securefl.errors import MessageRefused
+from securefl.exchange.base import OpenedSum, Values
+
+COUNT_TOLERANCE = 1e-3
+"""How far a count of ones may be from a whole number: CKKS errs by about 1e-10 a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class CkksOpener:
+    """Opens totals, to `precision_bits` bits after the point and no further."""
+
+    secret_key: SecretKey
+    precision_bits: int
+
+    def open(self, total: bytes, n_values: int) -> OpenedSum:
+        """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
+
+        Raises:
+            MessageRefused: wrong length, a count that is no whole number (another key, or
+                rubbish), or ciphertexts that do not count the same clients.
+        """
+        parameters = self.secret_key.parameters
+        count = parameters.n_ciphertexts(n_values)
+        chunks = self.secret_key.public_key.frame.chunks(total, count)
+        slots = np.stack([self.secret_key.decrypt(chunk) for chunk in chunks])
+        weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
+        n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
+        if n_clients < 1 or np.abs(ones - n_clients).max() > COUNT_TOLERANCE:
+            raise MessageRefused(
+                "the total does not count its clients: it is sealed under another key, or a "
+                "client sent rubbish"
+            )
+        weight = self._rounded(weights[:1])[0]
+        if not 0 < weight <= 1 or np.ptp(weights) > COUNT_TOLERANCE:
+            raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
+        values = slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values] / weight
+        return OpenedSum(self._rounded(values), float(weight), n_clients)
+
+    def _rounded(self, values: Values) -> Values:
+        # Nothing leaves with the digits that only CKKS noise has written: they depend on the key.
+        step = 2.0**-self.precision_bits
+        return np.asarray(np.rint(values / step) * step)

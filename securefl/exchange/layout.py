@@ -1,0 +1,46 @@
+"""Named tensors as one vector of doubles, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from securefl.errors import ValueRefused
+from securefl.exchange.base import Values
+from securefl.types import NamedTensors
+
+
+def pack(message: str, tensors: NamedTensors, max_value: float) -> Values:
+    """All values in one vector, each finite and within ±`max_value`.
+
+    Raises:
+        ValueRefused: naming the first tensor, index and value that is not.
+    """
+    flat = torch.cat([t.detach().reshape(-1).to(torch.float64) for t in tensors.values()])
+    values: Values = flat.cpu().numpy()
+    # Written so that NaN, which compares false with everything, is refused.
+    if not (np.abs(values) <= max_value).all():
+        raise ValueRefused(_first_refused(message, tensors, max_value))
+    return values
+
+
+def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> str:
+    for name, tensor in tensors.items():
+        refused = ~(tensor.detach().abs() <= max_value)
+        if refused.any():
+            index = refused.nonzero()[0].tolist()
+            value = tensor[tuple(index)].item()
+            rule = f"within ±{max_value:g}" if np.isfinite(value) else "a finite number"
+            return f"{message}: {name}{index} = {value:g} must be {rule}"
+    raise AssertionError("called for tensors that are all in range")
+
+
+def unpack(values: Values, like: NamedTensors) -> dict[str, Tensor]:
+    """The vector as tensors of the names, shapes, types and devices of `like`."""
+    tensors, start = {}, 0
+    for name, tensor in like.items():
+        part = torch.from_numpy(values[start : start + tensor.numel()].copy())
+        tensors[name] = part.reshape(tensor.shape).to(tensor.device, tensor.dtype)
+        start += tensor.numel()
+    return tensors

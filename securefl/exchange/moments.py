@@ -1,0 +1,108 @@
+"""Mean and variance of one layer's input over the batches of all clients.
+
+Axes: B batch, C channels; the axes in between (H, W) count with B.
+FedTAN Eqs. (39)-(41), in the paper's two messages forward or in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jaxtyping import Float
+from torch import Tensor
+
+from securefl.exchange.base import Exchange
+from securefl.exchange.collective import client_sum, with_gradient_sum
+from securefl.types import Kind, MessageSpec
+
+Channels = Float[Tensor, " C"]
+Batch = Float[Tensor, "B C ..."]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The moments of the union of the clients' batches."""
+
+    mu_C: Channels
+    var_C: Channels
+    """Biased: divided by the number of values, as in the papers."""
+    share: float
+    """p_i, this client's share of the union."""
+
+
+class Moments(StrEnum):
+    """How the moments travel forward."""
+
+    TWO_PASS = "two-pass"  # noqa: S105 -- no password
+    """The mean, then the variance about the global mean: 3 messages a layer with the backward."""
+    FUSED = "fused"
+    """Both in one message, as moments about a shared reference: 2 messages a layer."""
+
+
+class Gradients(StrEnum):
+    """Whose gradients of the statistics flow backward."""
+
+    SHARED = "shared"
+    """The sum over clients, Eq. (41): FedTAN."""
+    OWN = "own"
+    """Each client's own: FedAvg with Algorithm 2 alone, the forward-only variant."""
+
+
+def channel_mean(y: Batch) -> Channels:
+    """Mean over all axes but the channel axis."""
+    return y.mean(dim=[axis for axis in range(y.dim()) if axis != 1])
+
+
+def along_channels(x_C: Channels, like: Batch) -> Tensor:
+    """`x_C` shaped so that it broadcasts over `like`."""
+    return x_C.view(1, -1, *(1,) * (like.dim() - 2))
+
+
+def two_pass(exchange: Exchange, layer: str, y: Batch, gradients: Gradients) -> Pooled:
+    """(μ, σ²) by Algorithms 2 and 3: messages `layer`/mean, /variance and, backward, /gradient."""
+    mu_i_C = channel_mean(y)
+    mu_C = exchange.sum(f"{layer}/mean", {"mean": mu_i_C.detach()}).values["mean"]  # Eq. (39)
+    # μ is a constant here: that σ² depends on it adds nothing to Σ p_i ∂F_i (App. A).
+    var_i_C = channel_mean((y - along_channels(mu_C, y)).square())
+    total = exchange.sum(f"{layer}/variance", {"variance": var_i_C.detach()})
+    var_C = total.values["variance"]  # Eq. (40)
+    share = exchange.weight / total.weight
+    if gradients is Gradients.OWN:
+        return Pooled(
+            mu_i_C + (mu_C - mu_i_C).detach(), var_i_C + (var_C - var_i_C).detach(), share
+        )
+    values = {"mean": mu_i_C, "variance": var_i_C}
+    totals = {"mean": mu_C, "variance": var_C}
+    out = with_gradient_sum(exchange, f"{layer}/gradient", values, totals)  # Eq. (41)
+    return Pooled(out["mean"], out["variance"], share)
+
+
+def fused(exchange: Exchange, layer: str, y: Batch, reference_C: Channels) -> Pooled:
+    """(μ, σ²) by one message forward (`layer`/sum) and one backward (`layer`/gradient).
+
+    `reference_C` is the same at every client (the global running mean): moments about it lose no
+    digits where |μ| is large beside σ.
+    """
+    centred = y - along_channels(reference_C, y)
+    values = {"mean": channel_mean(centred), "square": channel_mean(centred.square())}
+    total = client_sum(exchange, layer, values)
+    shift_C, square_C = total.values["mean"], total.values["square"]
+    var_C = (square_C - shift_C.square()).clamp_min(0.0)
+    return Pooled(reference_C + shift_C, var_C, exchange.weight / total.weight)
+
+
+def moment_messages(
+    layer: str, n_channels: int, moments: Moments, gradients: Gradients
+) -> list[MessageSpec]:
+    """The messages that one layer's moments take, in order."""
+    if moments is Moments.FUSED:
+        forward = [MessageSpec(f"{layer}/sum", Kind.STATISTICS, 2 * n_channels)]
+    else:
+        forward = [
+            MessageSpec(f"{layer}/mean", Kind.STATISTICS, n_channels),
+            MessageSpec(f"{layer}/variance", Kind.STATISTICS, n_channels),
+        ]
+    if gradients is Gradients.OWN:
+        return forward
+    return [*forward, MessageSpec(f"{layer}/gradient", Kind.GRADIENTS, 2 * n_channels)]

@@ -1,0 +1,80 @@
+"""Sums in the clear: the server reads every contribution."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from securefl.errors import MessageRefused
+from securefl.exchange.base import OpenedSum, Values
+
+_WEIGHT = struct.Struct("<d")
+_TOTAL = struct.Struct("<dq")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChannel:
+    """Values in the model's own precision, then the weight as a double.
+
+    One object for all three roles, since in the clear there is nothing to keep apart.
+    """
+
+    dtype: Literal["float32", "float64"]
+    key_id: str = ""
+
+    @property
+    def form(self) -> str:
+        """Names the encoding in every header."""
+        return f"plain/{self.dtype}"
+
+    @property
+    def max_value(self) -> float:
+        """The largest finite number of this precision."""
+        return float(np.finfo(self.dtype).max)
+
+    def seal(self, values: Values, weight: float) -> bytes:
+        """The values as they are, and the weight."""
+        return values.astype(self.dtype).tobytes() + _WEIGHT.pack(weight)
+
+    def n_bytes(self, n_values: int) -> int:
+        """Exact payload length."""
+        return n_values * np.dtype(self.dtype).itemsize + _WEIGHT.size
+
+    def start(self, n_values: int) -> PlainSum:
+        """An empty sum."""
+        return PlainSum(self.dtype, np.zeros(n_values))
+
+    def open(self, total: bytes, n_values: int) -> OpenedSum:
+        """Divide by the sum of weights."""
+        weight, n_clients = _TOTAL.unpack_from(total)
+        values = np.frombuffer(total, offset=_TOTAL.size)
+        if len(values) != n_values:
+            raise MessageRefused(f"total of {len(values)} values, expected {n_values}")
+        return OpenedSum(values / weight, weight, n_clients)
+
+
+@dataclass(slots=True)
+class PlainSum:
+    """Σ weight_i x_i in double precision, in the order of arrival."""
+
+    dtype: str
+    values: Values
+    weight: float = 0.0
+    n_clients: int = 0
+
+    def add(self, payload: bytes) -> None:
+        """Add one contribution; refuses what is not finite."""
+        (weight,) = _WEIGHT.unpack_from(payload, len(payload) - _WEIGHT.size)
+        values = np.frombuffer(payload[: -_WEIGHT.size], dtype=self.dtype).astype(np.float64)
+        if not np.isfinite(values).all() or not 0 < weight <= 1:
+            raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
+        self.values = self.values + weight * values
+        self.weight += weight
+        self.n_clients += 1
+
+    def total(self) -> bytes:
+        """The three sums."""
+        return _TOTAL.pack(self.weight, self.n_clients) + self.values.tobytes()
