@@ -1,0 +1,45 @@
+"""Find batch normalisation by type, wherever it stands in a model.
+
+By type and not by name: `"bn" in name` misses the shortcut `downsample.1` of a ResNet.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from securefl.errors import DataError
+
+BatchNorm = _BatchNorm
+
+
+def batch_norm_layers(model: nn.Module) -> dict[str, BatchNorm]:
+    """All BN layers by their dotted name, in the order of definition.
+
+    Raises:
+        DataError: a layer averages cumulatively (`momentum=None`), or was never materialised.
+    """
+    layers = {
+        name or "model": module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+    }
+    for name, layer in layers.items():
+        if layer.momentum is None:
+            raise DataError(
+                f"BN layer {name!r} has momentum=None, a cumulative average that no aggregation "
+                "over clients defines: give it a momentum, 0.1 for example"
+            )
+        if layer.num_features == 0:
+            raise DataError(f"BN layer {name!r} is lazy: run the model once before handing it over")
+    return layers
+
+
+def statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running means and variances of all BN layers, by their dotted name."""
+    running = {
+        id(buffer)
+        for layer in batch_norm_layers(model).values()
+        for buffer in (layer.running_mean, layer.running_var)
+    }
+    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) in running}

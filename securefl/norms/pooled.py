@@ -1,0 +1,93 @@
+"""Batch normalisation with the moments of all clients' batches: FedTAN's layer.
+
+y is normalised by (μ, σ²) over the union of the clients' batches, and the backward pass is that of
+the union too (FedTAN Algorithms 2 and 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from securefl.errors import DataError
+from securefl.exchange.base import Exchange
+from securefl.exchange.moments import (
+    Batch,
+    Gradients,
+    Moments,
+    Pooled,
+    along_channels,
+    fused,
+    two_pass,
+)
+from securefl.norms.find import BatchNorm, batch_norm_layers
+
+
+@dataclass(slots=True)
+class _PooledForward:
+    """Stands in for one BN layer's `forward` while its batches are pooled."""
+
+    name: str
+    layer: BatchNorm
+    exchange: Exchange
+    moments: Moments
+    gradients: Gradients
+    called: bool = False
+
+    def __call__(self, y: Batch) -> Tensor:
+        if self.called:
+            raise DataError(
+                f"BN layer {self.name!r} is used twice in one forward pass; FedTAN pools each "
+                "layer once a step: give each use a layer of its own"
+            )
+        self.called = True
+        layer = self.layer
+        if self.moments is Moments.FUSED:
+            reference_C = layer.running_mean
+            if reference_C is None:
+                reference_C = torch.zeros(layer.num_features, dtype=y.dtype, device=y.device)
+            pooled = fused(self.exchange, self.name, y, reference_C.clone())
+        else:
+            pooled = two_pass(self.exchange, self.name, y, self.gradients)
+        self._follow(y, pooled)
+        scale_C = torch.rsqrt(pooled.var_C + layer.eps)
+        x = (y - along_channels(pooled.mu_C, y)) * along_channels(scale_C, y)
+        if layer.affine:
+            x = x * along_channels(layer.weight, y) + along_channels(layer.bias, y)
+        return x
+
+    def _follow(self, y: Batch, pooled: Pooled) -> None:
+        """Running statistics move towards the pooled ones, as PyTorch's would."""
+        layer = self.layer
+        if layer.running_mean is None or layer.running_var is None or layer.momentum is None:
+            return
+        # PyTorch keeps the unbiased variance, what travels is the biased one. The union has
+        # n_i / p_i values where p_i is this batch's share of it.
+        n = y.numel() / y.shape[1] / pooled.share
+        layer.running_mean.lerp_(pooled.mu_C.detach(), layer.momentum)
+        layer.running_var.lerp_(pooled.var_C.detach() * (n / (n - 1)), layer.momentum)
+        if layer.num_batches_tracked is not None:
+            layer.num_batches_tracked += 1
+
+
+@contextmanager
+def pooled_batch_norm(
+    model: nn.Module, exchange: Exchange, moments: Moments, gradients: Gradients
+) -> Iterator[None]:
+    """Within, the model's BN layers see the batches of all clients, forward and backward.
+
+    Every client of the round must run the same layers. Raises DataError where one runs twice.
+    """
+    layers = batch_norm_layers(model)
+    for name, layer in layers.items():
+        pooled = _PooledForward(name, layer, exchange, moments, gradients)
+        layer.forward = pooled  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            del layer.forward
