@@ -1,0 +1,1 @@
+"""One algorithm per file: FedAvg, FedTAN and its forward-only variant."""
