@@ -1,0 +1,46 @@
+"""A client's side of the exchange: it seals and signs what leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from securefl.exchange.base import Sealer
+from securefl.exchange.layout import pack
+from securefl.roles import wire
+from securefl.types import Kind, MessageSpec, NamedTensors
+
+
+@dataclass(slots=True)
+class Client:
+    """One participant. Its identity key is made here, lives as long as the run, and stays here."""
+
+    name: str
+    weight: float
+    """In (0, 1]; the weights of all clients sum to at most one."""
+    sealers: Mapping[Kind, Sealer]
+    """How each kind of value leaves this client."""
+    _identity: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
+
+    @property
+    def identity(self) -> Ed25519PublicKey:
+        """The public half, for the roster."""
+        return self._identity.public_key()
+
+    def contribute(
+        self, run: str, round_number: int, spec: MessageSpec, tensors: NamedTensors
+    ) -> bytes:
+        """The signed message with this client's values.
+
+        Raises:
+            ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
+        """
+        sealer = self.sealers[spec.kind]
+        values = pack(f"{self.name}, {spec.name}", tensors, sealer.max_value)
+        payload = sealer.seal(values, self.weight)
+        expected = wire.Expected(
+            run, round_number, spec.name, sealer.form, sealer.key_id, len(values)
+        )
+        return wire.encode(wire.describe(expected, self.name, payload), payload, self._identity)

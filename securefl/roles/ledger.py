@@ -1,0 +1,87 @@
+"""Who sent what to whom: one entry a message, and the papers' way of counting them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from securefl.types import Kind
+
+SERVER = "server"
+AUTHORITY = "authority"
+PAPER_VALUE_BYTES = 4
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message."""
+
+    round: int
+    exchange: int
+    """Numbers the round's exchanges from 0, the broadcast of the model; messages that travel
+    together share a number."""
+    name: str
+    kind: Kind
+    sender: str
+    receiver: str
+    form: Literal["plaintext", "ciphertext"]
+    n_values: int
+    bytes: int
+    """Of the whole message, header and signature included."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All messages of a run, in order."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def upload_bytes(self) -> dict[str, int]:
+        """Bytes that each client sent."""
+        sent: dict[str, int] = defaultdict(int)
+        for entry in self.entries:
+            if entry.receiver == SERVER and entry.sender != AUTHORITY:
+                sent[entry.sender] += entry.bytes
+        return dict(sent)
+
+    def bytes_by_kind(self) -> dict[tuple[Kind, str], int]:
+        """Bytes of all messages by what they carry and in which form."""
+        sums: dict[tuple[Kind, str], int] = defaultdict(int)
+        for entry in self.entries:
+            sums[entry.kind, entry.form] += entry.bytes
+        return dict(sums)
+
+    def server_reads(self) -> set[Kind]:
+        """What the server saw of single clients: the kinds that they sent it in the clear."""
+        return {
+            entry.kind
+            for entry in self.entries
+            if entry.receiver == SERVER and entry.sender != AUTHORITY and entry.form == "plaintext"
+        }
+
+    def paper_megabytes(self, round_number: int) -> float:
+        """Traffic of one round as FedTAN's Table 3 counts it, in MiB.
+
+        32-bit values; an upload for each client and one broadcast for all; headers, encryption and
+        the authority do not count.
+        """
+        uploads = broadcasts = 0
+        announced = set()
+        for entry in self._round(round_number):
+            if entry.receiver == SERVER and entry.sender != AUTHORITY:
+                uploads += entry.n_values
+            elif entry.sender == SERVER and entry.receiver != AUTHORITY:
+                key = entry.exchange, entry.name
+                broadcasts += 0 if key in announced else entry.n_values
+                announced.add(key)
+        return (uploads + broadcasts) * PAPER_VALUE_BYTES / MEBIBYTE
+
+    def communication_rounds(self, round_number: int) -> int:
+        """Exchanges of one round in which clients sent something: 3L + 1 for FedTAN."""
+        return len({e.exchange for e in self._round(round_number) if e.receiver == SERVER})
+
+    def _round(self, number: int) -> Iterable[Entry]:
+        return (entry for entry in self.entries if entry.round == number)

@@ -1,0 +1,83 @@
+"""The server: checks contributions and adds them. It holds no key, of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from securefl.errors import MessageRefused
+from securefl.exchange.base import Adder, RunningSum
+from securefl.roles import wire
+from securefl.types import Kind, MessageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SumRequest:
+    """A sum, and the signed headers of all that went into it: what the authority gets."""
+
+    expected: wire.Expected
+    total: bytes
+    signed: tuple[wire.SignedHeader, ...]
+
+
+class Server:
+    """Adds what the roster's clients send, one sum for each message that the plan knows."""
+
+    def __init__(self, run: str, roster: wire.Roster, adders: Mapping[Kind, Adder]) -> None:
+        self._run = run
+        self._roster = roster
+        self._adders = adders
+
+    def start(self, round_number: int, spec: MessageSpec) -> ServerSum:
+        """Begin the sum of one message."""
+        adder = self._adders[spec.kind]
+        expected = wire.Expected(
+            self._run, round_number, spec.name, adder.form, adder.key_id, spec.n_values
+        )
+        running = adder.start(spec.n_values)
+        return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running)
+
+
+class ServerSum:
+    """One sum while contributions arrive."""
+
+    def __init__(
+        self, roster: wire.Roster, expected: wire.Expected, n_bytes: int, running: RunningSum
+    ) -> None:
+        self._roster = roster
+        self._expected = expected
+        self._n_bytes = n_bytes
+        self._running = running
+        self._signed: dict[str, wire.SignedHeader] = {}
+
+    def receive(self, message: bytes) -> None:
+        """Check one contribution and add it.
+
+        The ciphertext parser sees only bytes that a client of the roster has signed for this run,
+        round and message, and whose length and coefficients are in range.
+
+        Raises:
+            MessageRefused: it fails a check, or the client has contributed already; the sum is as
+                it was before.
+        """
+        signed, payload = wire.split(message, self._n_bytes)
+        self._roster.check(signed, self._expected)
+        sender = signed.header.sender
+        if sender in self._signed:
+            raise MessageRefused(f"{sender} has contributed to {self._expected.name!r} already")
+        if len(payload) != self._n_bytes:
+            raise MessageRefused(
+                f"{sender}: payload of {len(payload)} bytes, expected exactly {self._n_bytes}"
+            )
+        self._running.add(payload)
+        self._signed[sender] = signed
+
+    def request(self) -> SumRequest:
+        """The sum of all that was received.
+
+        Raises:
+            MessageRefused: nothing was.
+        """
+        if not self._signed:
+            raise MessageRefused(f"no client contributed to {self._expected.name!r}")
+        return SumRequest(self._expected, self._running.total(), tuple(self._signed.values()))

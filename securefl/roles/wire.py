@@ -1,0 +1,156 @@
+"""The message format, version 1, and the checks that come before any parser.
+
+    "SFL" 0x01 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
+
+The header names run, round, message, sender, key, sizes and the payload's SHA-256; the signature
+is over the header. So the server can hand the authority a list of signed headers, without payloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from securefl.errors import KeyMismatch, MessageRefused, SignatureRefused
+
+MAGIC = b"SFL\x01"
+MAX_HEADER_BYTES = 2048
+SIGNATURE_BYTES = 64
+_LENGTH = struct.Struct("<H")
+_PREFIX_BYTES = len(MAGIC) + _LENGTH.size
+
+Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Header(BaseModel):
+    """What a message says of itself. Untrusted until the signature over it is verified."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    version: Literal[1] = 1
+    run: Hex32
+    round: Annotated[int, Field(ge=0, lt=2**31)]
+    name: Annotated[str, Field(max_length=500)]
+    sender: Annotated[str, Field(max_length=100)]
+    form: Annotated[str, Field(max_length=100)]
+    key_id: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    n_values: Annotated[int, Field(ge=1, lt=2**40)]
+    payload_bytes: Annotated[int, Field(ge=0, lt=2**40)]
+    payload_sha256: Hex32
+
+
+@dataclass(frozen=True, slots=True)
+class SignedHeader:
+    """A header as its sender signed it, to the byte."""
+
+    header: Header
+    signed: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a receiver knows beforehand about the message that it is to get."""
+
+    run: str
+    round: int
+    name: str
+    form: str
+    key_id: str
+    n_values: int
+
+
+class Roster:
+    """The clients of a run and their public identity keys."""
+
+    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+        self._keys = dict(keys)
+
+    def check(self, message: SignedHeader, expected: Expected) -> None:
+        """Raise unless a client of the roster has signed just this header, and it is expected.
+
+        Raises:
+            SignatureRefused: an unknown sender, or not its signature.
+            KeyMismatch: sealed under another key.
+            MessageRefused: of another run, round, name, encoding or size.
+        """
+        header = message.header
+        key = self._keys.get(header.sender)
+        if key is None:
+            raise SignatureRefused(f"{header.sender!r} is no client of this run")
+        try:
+            key.verify(message.signature, message.signed)
+        except InvalidSignature:
+            raise SignatureRefused(f"not signed by {header.sender!r}") from None
+        if header.key_id != expected.key_id:
+            raise KeyMismatch(
+                f"{header.sender}: sealed under key {header.key_id[:16] or 'none'}, "
+                f"this run's key is {expected.key_id[:16] or 'none'}"
+            )
+        for field in ("run", "round", "name", "form", "n_values"):
+            said, wanted = getattr(header, field), getattr(expected, field)
+            if said != wanted:
+                raise MessageRefused(
+                    f"{header.sender}: message of {field} {said!r:.80}, expected {wanted!r:.80}"
+                )
+
+
+def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """The whole message. `header` describes `payload` (see `describe`)."""
+    text = header.model_dump_json().encode()
+    if len(text) > MAX_HEADER_BYTES:
+        raise ValueError(f"header of {len(text)} bytes, at most {MAX_HEADER_BYTES} fit")
+    return MAGIC + _LENGTH.pack(len(text)) + text + identity.sign(text) + payload
+
+
+def describe(expected: Expected, sender: str, payload: bytes) -> Header:
+    """The header of a message that its receiver expects."""
+    return Header(
+        run=expected.run,
+        round=expected.round,
+        name=expected.name,
+        sender=sender,
+        form=expected.form,
+        key_id=expected.key_id,
+        n_values=expected.n_values,
+        payload_bytes=len(payload),
+        payload_sha256=hashlib.sha256(payload).hexdigest(),
+    )
+
+
+def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
+    """Header and payload of untrusted bytes; of the payload only length and hash are looked at.
+
+    Raises:
+        MessageRefused: not this format, truncated, oversized, or changed under way.
+    """
+    if len(message) > _PREFIX_BYTES + MAX_HEADER_BYTES + SIGNATURE_BYTES + max_payload_bytes:
+        raise MessageRefused(f"message of {len(message)} bytes is larger than any expected here")
+    if message[: len(MAGIC)] != MAGIC:
+        raise MessageRefused("not a SecureFL message of version 1")
+    if len(message) < _PREFIX_BYTES:
+        raise MessageRefused("truncated message")
+    (length,) = _LENGTH.unpack_from(message, len(MAGIC))
+    end = _PREFIX_BYTES + length
+    if length > MAX_HEADER_BYTES or len(message) < end + SIGNATURE_BYTES:
+        raise MessageRefused("truncated message")
+    signed, signature = message[_PREFIX_BYTES:end], message[end : end + SIGNATURE_BYTES]
+    payload = message[end + SIGNATURE_BYTES :]
+    try:
+        header = Header.model_validate_json(signed)
+    except ValidationError as error:
+        raise MessageRefused(f"bad header: {error.errors()[0]['msg']}") from None
+    if len(payload) != header.payload_bytes:
+        raise MessageRefused(
+            f"payload of {len(payload)} bytes, its header says {header.payload_bytes}"
+        )
+    if hashlib.sha256(payload).hexdigest() != header.payload_sha256:
+        raise MessageRefused("the payload does not match its SHA-256: changed under way")
+    return SignedHeader(header, signed, signature), payload
