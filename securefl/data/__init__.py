@@ -1,0 +1,25 @@
+"""Data sets, and how their samples are dealt to clients."""
+
+from __future__ import annotations
+
+from securefl.data.digits import load_digits
+from securefl.data.partition import (
+    ClassesPerClient,
+    Dirichlet,
+    Iid,
+    Partition,
+    parse_partition,
+    split_clients,
+)
+from securefl.data.split import Split
+
+__all__ = [
+    "ClassesPerClient",
+    "Dirichlet",
+    "Iid",
+    "Partition",
+    "Split",
+    "load_digits",
+    "parse_partition",
+    "split_clients",
+]

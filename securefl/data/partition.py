@@ -1,0 +1,198 @@
+"""Which client holds which samples: evenly mixed, by class, or by a Dirichlet draw.
+
+Arrays end with their axes: C classes, K clients, P piles that are dealt one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Int64, Integer
+
+from securefl.errors import ConfigError
+
+MIN_SAMPLES = 2  # batch normalisation has no variance to offer for a batch of one
+DIRICHLET_TRIES = 1000
+
+_FORMS = '"iid", "classes:2" or "dirichlet:0.5"'
+
+
+@dataclass(frozen=True, slots=True)
+class Iid:
+    """Every client gets an equal share of the shuffled samples."""
+
+    def __str__(self) -> str:
+        return "iid"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassesPerClient:
+    """Every client holds `k` neighbouring classes (Wang et al., FedTAN, appendix D).
+
+    Raises:
+        ConfigError: `k` is below 1.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(
+                f'partition = "{self}": a client holds at least 1 class; '
+                'write "classes:2" for two classes per client'
+            )
+
+    def __str__(self) -> str:
+        return f"classes:{self.k}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dirichlet:
+    """Every class is dealt in shares drawn from Dir(alpha); a small alpha is a strong skew.
+
+    Raises:
+        ConfigError: `alpha` is not a finite number above 0.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise ConfigError(
+                f'partition = "{self}": alpha must be a finite number above 0; '
+                'write "dirichlet:0.5" for a strong skew, "dirichlet:100" for almost none'
+            )
+
+    def __str__(self) -> str:
+        return "dirichlet:" + repr(float(self.alpha)).removesuffix(".0")
+
+
+Partition: TypeAlias = Iid | ClassesPerClient | Dirichlet
+
+
+def parse_partition(text: str) -> Partition:
+    """The partition that `text` names; `str(partition)` gives the text back.
+
+    Raises:
+        ConfigError: `text` has none of the three forms, or its number is out of range.
+    """
+    if text == "iid":
+        return Iid()
+    if found := re.fullmatch(r"classes:(-?[0-9]{1,9})", text):
+        return ClassesPerClient(int(found[1]))
+    if found := re.fullmatch(r"dirichlet:(-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)", text):
+        return Dirichlet(float(found[1]))
+    raise ConfigError(f'partition = "{text}": must have the form {_FORMS}')
+
+
+def split_clients(
+    labels: Integer[np.ndarray, " samples"],
+    n_clients: int,
+    partition: Partition,
+    rng: np.random.Generator,
+) -> tuple[Int64[np.ndarray, " _"], ...]:
+    """One ascending index array per client; every sample goes to exactly one client.
+
+    A client gets at least two samples. Classes are the distinct values of `labels`, in ascending
+    order. The same labels and the same state of `rng` give the same split.
+
+    Raises:
+        ConfigError: the partition cannot be made of these samples for so many clients.
+    """
+    _check_enough(len(labels), n_clients)
+    if isinstance(partition, Iid):
+        return _deal([np.arange(len(labels))], _equal_shares(len(labels), n_clients)[None], rng)
+
+    classes, sizes_C = np.unique(labels, return_counts=True)
+    if isinstance(partition, ClassesPerClient):
+        sizes_CK = _sizes_by_class(sizes_C, n_clients, partition)
+    else:
+        sizes_CK = _sizes_by_dirichlet(sizes_C, n_clients, partition, rng)
+    return _deal([np.flatnonzero(labels == name) for name in classes], sizes_CK, rng)
+
+
+def _check_enough(n_samples: int, n_clients: int) -> None:
+    if n_clients < 1:
+        raise ConfigError(f"n_clients = {n_clients}: must be at least 1")
+    if n_samples < MIN_SAMPLES * n_clients:
+        raise ConfigError(
+            f"n_clients = {n_clients}: {n_samples} samples do not give each client "
+            f"{MIN_SAMPLES}; have at most {n_samples // MIN_SAMPLES} clients, or more samples"
+        )
+
+
+def _sizes_by_class(
+    sizes_C: Int64[np.ndarray, " C"], n_clients: int, partition: ClassesPerClient
+) -> Int64[np.ndarray, "C K"]:
+    n_classes = len(sizes_C)
+    if partition.k > n_classes:
+        raise ConfigError(
+            f'partition = "{partition}": the labels have only {n_classes} classes; '
+            f'write "classes:{n_classes}" or fewer'
+        )
+    holds_CK = _held_classes(n_classes, n_clients, partition.k)
+    if not holds_CK.any(axis=1).all():
+        raise ConfigError(
+            f'partition = "{partition}": {n_clients} clients leave some of {n_classes} classes '
+            f'to nobody; write "classes:{math.ceil(n_classes / n_clients)}" or more, '
+            f"or have at least {math.ceil(n_classes / partition.k)} clients"
+        )
+    sizes_CK = np.zeros(holds_CK.shape, dtype=np.int64)
+    for size, holds_K, sizes_K in zip(sizes_C, holds_CK, sizes_CK, strict=True):
+        sizes_K[holds_K] = _equal_shares(int(size), int(holds_K.sum()))
+    if sizes_CK.sum(axis=0).min() < MIN_SAMPLES:
+        raise ConfigError(
+            f'partition = "{partition}": the classes are too small to give each of {n_clients} '
+            f"clients {MIN_SAMPLES} samples; have fewer clients, or more classes per client"
+        )
+    return sizes_CK
+
+
+def _held_classes(n_classes: int, n_clients: int, k: int) -> Bool[np.ndarray, "C K"]:
+    # With ten classes and five clients, client i (from 1) starts at class 2(i-1) + 1: appendix D.
+    first_K = np.arange(n_clients) * n_classes // n_clients
+    held_CK: Bool[np.ndarray, "C K"] = (np.arange(n_classes)[:, None] - first_K) % n_classes < k
+    return held_CK
+
+
+def _sizes_by_dirichlet(
+    sizes_C: Int64[np.ndarray, " C"],
+    n_clients: int,
+    partition: Dirichlet,
+    rng: np.random.Generator,
+) -> Int64[np.ndarray, "C K"]:
+    for _ in range(DIRICHLET_TRIES):
+        shares_CK = rng.dirichlet(np.full(n_clients, partition.alpha), size=len(sizes_C))
+        ends_CK = (shares_CK.cumsum(axis=1) * sizes_C[:, None]).astype(np.int64)
+        ends_CK[:, -1] = sizes_C  # rounding must not lose a class's last sample
+        sizes_CK: Int64[np.ndarray, "C K"] = np.diff(ends_CK, axis=1, prepend=0)
+        if sizes_CK.sum(axis=0).min() >= MIN_SAMPLES:
+            return sizes_CK
+    raise ConfigError(
+        f'partition = "{partition}": {DIRICHLET_TRIES} draws left some of {n_clients} clients with '
+        f"fewer than {MIN_SAMPLES} samples each; raise alpha, or have fewer clients"
+    )
+
+
+def _equal_shares(n_samples: int, n_holders: int) -> Int64[np.ndarray, " holders"]:
+    """Shares that differ by one at most; the first holders get the larger ones."""
+    gets_one_more = np.arange(n_holders) < n_samples % n_holders
+    shares: Int64[np.ndarray, " holders"] = n_samples // n_holders + gets_one_more.astype(np.int64)
+    return shares
+
+
+def _deal(
+    piles: list[Int64[np.ndarray, " _"]],
+    sizes_PK: Int64[np.ndarray, "P K"],
+    rng: np.random.Generator,
+) -> tuple[Int64[np.ndarray, " _"], ...]:
+    """Shuffles each pile and cuts it to `sizes_PK`; a client's cuts become one sorted array."""
+    cuts_PK = [
+        np.split(rng.permutation(pile), sizes_K.cumsum()[:-1])
+        for pile, sizes_K in zip(piles, sizes_PK, strict=True)
+    ]
+    return tuple(np.sort(np.concatenate(cuts)) for cuts in zip(*cuts_PK, strict=True))

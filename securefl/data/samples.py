@@ -1,0 +1,92 @@
+"""A client's own samples: tensors or a torch Dataset, and mini-batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from securefl.errors import DataError
+
+ClientData = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
+
+
+class Samples(Protocol):
+    """Samples by index."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch (x, y) of these indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TensorSamples:
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+@dataclass(frozen=True, slots=True)
+class _DatasetSamples:
+    dataset: Dataset[tuple[Tensor, Tensor]]
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]  # sized, as `samples` has checked
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = default_collate([self.dataset[i] for i in index.tolist()])
+        return x, y
+
+
+def samples(data: ClientData, owner: str) -> Samples:
+    """One client's data, checked.
+
+    Raises:
+        DataError: fewer than two samples (batch normalisation needs two), x and y of different
+            lengths, values that are not finite, or neither tensors nor a sized Dataset.
+    """
+    if isinstance(data, tuple):
+        x, y = data
+        if len(x) != len(y):
+            raise DataError(f"{owner}: {len(x)} inputs but {len(y)} labels")
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise DataError(f"{owner}: inputs hold NaN or infinity; clean them first")
+        found: Samples = _TensorSamples(x, y)
+    elif isinstance(data, Dataset) and hasattr(data, "__len__"):
+        found = _DatasetSamples(data)
+    else:
+        raise DataError(
+            f"{owner}: expected (x, y) tensors or a torch Dataset with a length, "
+            f"got {type(data).__name__}"
+        )
+    if len(found) < 2:
+        raise DataError(f"{owner}: {len(found)} samples; batch normalisation needs at least two")
+    return found
+
+
+def minibatches(
+    data: Samples, batch_size: int, n_batches: int, rng: torch.Generator, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`n_batches` batches without replacement; a new permutation starts when one is used up.
+
+    Each has min(batch_size, n) samples.
+    """
+    size = min(batch_size, len(data))
+    order = torch.randperm(len(data), generator=rng)
+    start = 0
+    for _ in range(n_batches):
+        if start + size > len(data):
+            order, start = torch.randperm(len(data), generator=rng), 0
+        x, y = data.take(order[start : start + size])
+        yield x.to(device), y.to(device)
+        start += size

@@ -1,0 +1,46 @@
+"""A data set that is already divided into what trains and what tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isqrt
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from securefl.errors import DataError
+
+
+# Two splits are compared by identity: tensors have no single truth value to compare by.
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """Training and test samples; labels count from 0."""
+
+    train_x: Float[Tensor, "train ..."]
+    train_y: Int64[Tensor, " train"]
+    test_x: Float[Tensor, "test ..."]
+    test_y: Int64[Tensor, " test"]
+
+    @property
+    def n_classes(self) -> int:
+        """One more than the largest label of either part."""
+        return 1 + int(max(self.train_y.max(), self.test_y.max()))
+
+    def as_images(self) -> Split:
+        """The same samples as square images of one channel, `(n, 1, side, side)`.
+
+        Raises:
+            DataError: the samples are not flat, or their length is not a square number.
+        """
+        return replace(self, train_x=_square(self.train_x), test_x=_square(self.test_x))
+
+
+def _square(flat: Float[Tensor, "n ..."]) -> Float[Tensor, "n 1 side side"]:
+    shape = tuple(flat.shape[1:])
+    side = isqrt(flat[0].numel())
+    if shape != (side * side,):
+        raise DataError(
+            f"samples of shape {shape} are no flat square images: "
+            "as_images() needs one axis of side × side values; reshape the samples yourself"
+        )
+    return flat.reshape(-1, 1, side, side)

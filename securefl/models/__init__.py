@@ -1,0 +1,20 @@
+"""Models to start with, each with the normalisation of your choice."""
+
+from __future__ import annotations
+
+from securefl.models.build import build_model
+from securefl.models.cnn import cnn
+from securefl.models.mlp import mlp
+from securefl.models.norm import Norm, batch_norm_1d, batch_norm_2d, group_norm
+from securefl.models.resnet import resnet20
+
+__all__ = [
+    "Norm",
+    "batch_norm_1d",
+    "batch_norm_2d",
+    "build_model",
+    "cnn",
+    "group_norm",
+    "mlp",
+    "resnet20",
+]

@@ -1,0 +1,27 @@
+"""A plain convolutional network, small enough for a laptop."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from securefl.models.conv import conv3x3
+from securefl.models.norm import Norm
+
+
+def cnn(norm: Norm, in_channels: int = 1, n_classes: int = 10, width: int = 16) -> nn.Sequential:
+    """Four convolutions, two poolings, a linear classifier; for images of 4 × 4 and larger."""
+    return nn.Sequential(
+        *_conv_norm_relu(norm, in_channels, width),
+        *_conv_norm_relu(norm, width, width),
+        nn.MaxPool2d(2),
+        *_conv_norm_relu(norm, width, 2 * width),
+        *_conv_norm_relu(norm, 2 * width, 2 * width),
+        nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * width, n_classes),
+    )
+
+
+def _conv_norm_relu(norm: Norm, n_in: int, n_out: int) -> tuple[nn.Module, ...]:
+    return conv3x3(n_in, n_out), norm(n_out), nn.ReLU()

@@ -1,0 +1,33 @@
+"""What a model puts behind a layer to normalise its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import nn
+
+Norm: TypeAlias = Callable[[int], nn.Module]
+"""Makes the normalisation layer for so many channels."""
+
+
+def batch_norm_1d(n_channels: int) -> nn.Module:
+    """Batch normalisation of `(batch, channels)`."""
+    return nn.BatchNorm1d(n_channels)
+
+
+def batch_norm_2d(n_channels: int) -> nn.Module:
+    """Batch normalisation of `(batch, channels, height, width)`."""
+    return nn.BatchNorm2d(n_channels)
+
+
+def group_norm(groups: int = 2) -> Norm:
+    """Group normalisation, which needs no statistics of other samples; any number of axes.
+
+    The norm raises ValueError for a number of channels that `groups` does not divide.
+    """
+
+    def norm(n_channels: int) -> nn.Module:
+        return nn.GroupNorm(groups, n_channels)
+
+    return norm

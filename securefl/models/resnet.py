@@ -1,0 +1,74 @@
+"""ResNet-20 for CIFAR-10: He et al., Deep Residual Learning, CVPR 2016, section 4.2."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from securefl.models.conv import conv3x3
+from securefl.models.norm import Norm
+
+N_BLOCKS = 3  # per stage; 6 · 3 + 2 = 20 layers with weights
+
+
+def resnet20(
+    norm: Norm, in_channels: int = 3, n_classes: int = 10, width: int = 16
+) -> nn.Sequential:
+    """A stem, three stages of three residual blocks, a linear classifier; 19 norm layers."""
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            stem=conv3x3(in_channels, width),
+            norm=norm(width),
+            relu=nn.ReLU(),
+            stage1=_stage(norm, width, width, stride=1),
+            stage2=_stage(norm, width, 2 * width, stride=2),
+            stage3=_stage(norm, 2 * width, 4 * width, stride=2),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(4 * width, n_classes),
+        )
+    )
+
+
+def _stage(norm: Norm, n_in: int, n_out: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(norm, n_in, n_out, stride),
+        *(BasicBlock(norm, n_out, n_out, stride=1) for _ in range(N_BLOCKS - 1)),
+    )
+
+
+@final
+class BasicBlock(nn.Module):
+    """Two normalised convolutions, added to what came in."""
+
+    def __init__(self, norm: Norm, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(n_in, n_out, stride)
+        self.norm1 = norm(n_out)
+        self.conv2 = conv3x3(n_out, n_out)
+        self.norm2 = norm(n_out)
+        self.shortcut = Shortcut(n_out - n_in, stride)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
+        """The block's output, after its second ReLU."""
+        hidden = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
+
+
+@final
+class Shortcut(nn.Module):
+    """The parameter-free shortcut, option A: every `stride`-th pixel, and channels of zeros."""
+
+    def __init__(self, n_zero_channels: int, stride: int) -> None:
+        super().__init__()
+        self.n_zero_channels = n_zero_channels
+        self.stride = stride
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
+        """The subsampled image, its new channels behind the old ones."""
+        pixels = x[:, :, :: self.stride, :: self.stride]
+        return functional.pad(pixels, (0, 0, 0, 0, 0, self.n_zero_channels))

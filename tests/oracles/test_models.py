@@ -1,0 +1,179 @@
+"""The models have the sizes that the papers count, and the shapes that the data need."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from securefl.errors import ConfigError
+from securefl.models import (
+    batch_norm_1d,
+    batch_norm_2d,
+    build_model,
+    cnn,
+    group_norm,
+    mlp,
+    resnet20,
+)
+from securefl.models.resnet import Shortcut
+
+DIGITS = {"in_channels": 1, "n_features": 64, "n_classes": 10}
+NAMES = ["mlp", "cnn", "resnet20"]
+NORMS = ["batch", "group"]
+
+
+def n_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def n_statistics(model: nn.Module) -> int:
+    return sum(b.numel() for name, b in model.named_buffers() if "running_" in name)
+
+
+def layers_of(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
+    return [layer for layer in model.modules() if isinstance(layer, kind)]
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind", "statistics"),
+    [(batch_norm_2d, nn.BatchNorm2d, 1376), (group_norm(2), nn.GroupNorm, 0)],
+)
+def test_resnet20_has_the_sizes_of_the_fedtan_tables(norm, kind, statistics):
+    """ResNet-20 trains 269722 values in 19 norm layers; only batch norm adds 1376 statistics."""
+    model = resnet20(norm)
+    assert n_parameters(model) == 269722
+    assert n_statistics(model) == statistics
+    assert len(layers_of(model, kind)) == 19
+
+
+def test_the_mnist_mlp_has_23980_values():
+    """784-30-10 has 23860 linear values, 60 of the affine map and 60 statistics."""
+    model = mlp(batch_norm_1d, (784, 30, 10))
+    assert sum(n_parameters(layer) for layer in layers_of(model, nn.Linear)) == 23860
+    assert n_parameters(model) == 23860 + 60
+    assert n_parameters(model) + n_statistics(model) == 23980
+
+
+def test_every_hidden_layer_of_an_mlp_is_normalised_and_the_last_layer_is_not():
+    """An MLP is linear, norm, ReLU for each hidden size, and then linear."""
+    kinds = [type(layer) for layer in mlp(batch_norm_1d, (8, 6, 4, 2))]
+    hidden = [nn.Linear, nn.BatchNorm1d, nn.ReLU]
+    assert kinds == [*hidden, *hidden, nn.Linear]
+
+
+def test_the_cnn_normalises_each_of_its_four_convolutions():
+    """The plain network has four convolutions of doubling width, each with its norm."""
+    model = cnn(batch_norm_2d, in_channels=3, width=4)
+    assert [conv.weight.shape[:2] for conv in layers_of(model, nn.Conv2d)] == [
+        (4, 3),
+        (4, 4),
+        (8, 4),
+        (8, 8),
+    ]
+    assert [norm.num_features for norm in layers_of(model, nn.BatchNorm2d)] == [4, 4, 8, 8]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["cnn", "resnet20"])
+@pytest.mark.parametrize(("channels", "side"), [(1, 8), (1, 28), (3, 32)])
+def test_a_convolutional_model_takes_images_of_any_usual_size(name, norm, channels, side):
+    """Digits, MNIST and CIFAR images all give one score per class, and all weights a gradient."""
+    model = build_model(name, norm, in_channels=channels, n_features=0, n_classes=7, width=4)
+    scores = model(torch.rand(3, channels, side, side))
+    assert scores.shape == (3, 7)
+    scores.square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_an_mlp_takes_flat_samples(norm):
+    """The MLP gives one score per class for each row."""
+    model = build_model("mlp", norm, in_channels=0, n_features=64, n_classes=7)
+    assert model(torch.rand(3, 64)).shape == (3, 7)
+    assert model[0].out_features == 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_last_layer_is_the_linear_classifier(name):
+    """What comes before the last layer is one flat feature vector per sample."""
+    model = build_model(name, "batch", **DIGITS, width=4)
+    x = torch.rand(5, 64) if name == "mlp" else torch.rand(5, 1, 8, 8)
+    assert isinstance(model[-1], nn.Linear)
+    assert model[:-1](x).shape == (5, model[-1].in_features)
+
+
+def test_an_option_a_shortcut_subsamples_and_adds_channels_of_zeros():
+    """A shortcut keeps every second pixel as it is, and its new channels are zero."""
+    x = torch.rand(2, 3, 8, 8)
+    shortcut = Shortcut(n_zero_channels=3, stride=2)
+    assert n_parameters(shortcut) == 0
+    y = shortcut(x)
+    assert y.shape == (2, 6, 4, 4)
+    for row in range(4):
+        for column in range(4):
+            assert torch.equal(y[:, :3, row, column], x[:, :, 2 * row, 2 * column])
+    assert not y[:, 3:].any()
+
+
+def test_a_shortcut_inside_a_stage_is_the_identity():
+    """Where neither size nor width changes, the shortcut gives back what came in."""
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(Shortcut(n_zero_channels=0, stride=1)(x), x)
+
+
+def test_convolutions_start_with_kaiming_weights():
+    """A ResNet's weights start with variance 2 / fan-in, so that ReLU layers keep their scale."""
+    model = build_model("resnet20", "batch", **DIGITS)
+    for conv in layers_of(model, nn.Conv2d)[1:]:
+        fan_in = conv.weight[0].numel()
+        assert conv.weight.var().item() * fan_in == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_alone_decides_the_initial_values(name):
+    """One seed gives the same model whatever was drawn before, another seed another model."""
+    first = build_model(name, "batch", **DIGITS, seed=3).state_dict()
+    torch.rand(5)
+    again = build_model(name, "batch", **DIGITS, seed=3).state_dict()
+    other = build_model(name, "batch", **DIGITS, seed=4).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+def test_building_a_model_leaves_the_callers_random_numbers_alone():
+    """The global generator is where it was, after a model is built."""
+    before = torch.random.get_rng_state()
+    build_model("cnn", "group", **DIGITS, seed=3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_building_a_model_does_not_reseed_accelerators(monkeypatch):
+    """The seed reaches the CPU's generator only, since only that one is put back."""
+    reseeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", reseeded.append)
+    build_model("mlp", "batch", **DIGITS, seed=3)
+    assert reseeded == []
+
+
+def test_a_model_is_built_on_the_cpu_whatever_the_default_device():
+    """A caller's default device does not change where and how a model is initialised."""
+    expected = build_model("mlp", "batch", **DIGITS)[0].weight
+    with torch.device("meta"):
+        weight = build_model("mlp", "batch", **DIGITS)[0].weight
+    assert torch.equal(weight, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "width", "message"),
+    [
+        ("resnet18", "batch", None, "must be one of mlp, cnn, resnet20"),
+        ("cnn", "layer", None, "must be one of batch, group"),
+        ("cnn", "batch", 0, "width = 0: must be at least 1"),
+        ("mlp", "group", 15, "even width, such as 16"),
+    ],
+)
+def test_a_model_that_cannot_be_built_says_the_way_out(name, norm, width, message):
+    """A wrong name or width is a configuration error that names what would do."""
+    with pytest.raises(ConfigError, match=message):
+        build_model(name, norm, **DIGITS, width=width)
