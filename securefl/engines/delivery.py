@@ -1,0 +1,172 @@
+"""Carries messages between the roles in one process, and writes each into the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from securefl.errors import Diverged, MessageRefused, TooFewContributions, ValueRefused
+from securefl.exchange.base import OpenedSum, Opener
+from securefl.exchange.layout import unpack
+from securefl.roles.authority import Authority
+from securefl.roles.client import Client
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.roles.server import Server, ServerSum, SumRequest
+from securefl.types import Kind, MessageSpec, NamedTensors, State, Total
+
+BOOKKEEPING_BYTES = 16
+"""A broadcast total's weight and number of clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A contribution that did not count, and why."""
+
+    round: int
+    name: str
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The roles of a run and what is written down of their messages."""
+
+    run: str
+    clients: Mapping[str, Client]
+    server: Server
+    authority: Authority | None
+    """None where nothing is encrypted."""
+    plain: Opener
+    """What anyone can open: totals in the clear."""
+    sealed: frozenset[Kind]
+    """The kinds that travel as ciphertext."""
+    value_bytes: int
+    """Of one value in the model's precision."""
+    ledger: Ledger
+    report: Callable[[Incident], None]
+
+    def broadcast_model(self, state: State) -> None:
+        """Write down that each client got the round's model."""
+        for kind, named in state.tensors.items():
+            n_values = sum(value.numel() for value in named.values())
+            for client in self.clients:
+                self.ledger.entries.append(
+                    Entry(
+                        state.round + 1,
+                        0,
+                        f"model/{kind}",
+                        kind,
+                        SERVER,
+                        client,
+                        "plaintext",
+                        n_values,
+                        n_values * self.value_bytes,
+                    )
+                )
+
+    def begin(self, round_number: int, exchange: int, specs: Sequence[MessageSpec]) -> OpenExchange:
+        """Start the sums of messages that travel together."""
+        sums = {spec.name: self.server.start(round_number, spec) for spec in specs}
+        return OpenExchange(self, round_number, exchange, tuple(specs), sums)
+
+
+class OpenExchange:
+    """Sums while contributions arrive; what a client delivers is added at once and not kept."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        round_number: int,
+        exchange: int,
+        specs: tuple[MessageSpec, ...],
+        sums: Mapping[str, ServerSum],
+    ) -> None:
+        self._delivery = delivery
+        self._round = round_number
+        self._exchange = exchange
+        self._specs = specs
+        self._sums = sums
+        self._like: Mapping[str, NamedTensors] = {}
+        self._refused: list[str] = []
+
+    def deliver(self, name: str, tensors: Mapping[str, NamedTensors]) -> bool:
+        """Seal, send and add one client's tensors of each message; False if any was refused.
+
+        All of them are checked and sealed before the first is sent.
+        """
+        client = self._delivery.clients[name]
+        try:
+            messages = [
+                (spec, client.contribute(self._delivery.run, self._round, spec, tensors[spec.name]))
+                for spec in self._specs
+            ]
+            for spec, message in messages:
+                self._write(spec, name, SERVER, len(message), self._form(spec))
+                self._sums[spec.name].receive(message)
+        except (ValueRefused, MessageRefused) as error:
+            self._refused.append(str(error))
+            self._delivery.report(Incident(self._round, self._specs[0].name, name, str(error)))
+            return False
+        self._like = tensors
+        return True
+
+    def finish(self, receivers: Sequence[str] = ()) -> dict[str, Total]:
+        """Open the sums, and send the totals to `receivers`.
+
+        Raises:
+            Diverged: every client's values were refused.
+            OpeningRefused: the authority does not open one of them.
+        """
+        if not self._like:
+            raise Diverged(
+                f"round {self._round}: no client's values can be used; first of all: "
+                f"{self._refused[0]}. If training diverged, lower train.lr, or drop it earlier "
+                "(train.lr_drops)"
+            )
+        try:
+            return {spec.name: self._open(spec, receivers) for spec in self._specs}
+        except TooFewContributions as error:
+            if not self._refused:
+                raise
+            raise TooFewContributions(f"{error}. Refused before: {self._refused[0]}") from error
+
+    def _open(self, spec: MessageSpec, receivers: Sequence[str]) -> Total:
+        request = self._sums[spec.name].request()
+        opened = self._opened(spec, request)
+        for receiver in receivers:
+            n_bytes = spec.n_values * self._delivery.value_bytes + BOOKKEEPING_BYTES
+            self._write(spec, SERVER, receiver, n_bytes, "plaintext")
+        values = unpack(opened.values, self._like[spec.name])
+        return Total(values, opened.weight, opened.n_clients)
+
+    def _opened(self, spec: MessageSpec, request: SumRequest) -> OpenedSum:
+        authority = self._delivery.authority
+        if authority is None or self._form(spec) == "plaintext":
+            return self._delivery.plain.open(request.total, spec.n_values)
+        signed = sum(len(s.signed) + len(s.signature) for s in request.signed)
+        self._write(spec, SERVER, AUTHORITY, len(request.total) + signed, "ciphertext")
+        opened = authority.open(request)
+        n_bytes = opened.values.nbytes + BOOKKEEPING_BYTES
+        self._write(spec, AUTHORITY, SERVER, n_bytes, "plaintext")
+        return opened
+
+    def _form(self, spec: MessageSpec) -> str:
+        return "ciphertext" if spec.kind in self._delivery.sealed else "plaintext"
+
+    def _write(
+        self, spec: MessageSpec, sender: str, receiver: str, n_bytes: int, form: str
+    ) -> None:
+        self._delivery.ledger.entries.append(
+            Entry(
+                self._round,
+                self._exchange,
+                spec.name,
+                spec.kind,
+                sender,
+                receiver,
+                "ciphertext" if form == "ciphertext" else "plaintext",
+                spec.n_values,
+                n_bytes,
+            )
+        )

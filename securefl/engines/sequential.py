@@ -1,0 +1,189 @@
+"""Runs the clients of a round one after the other, on whatever device the model is.
+
+Clients that talk only at the end of their round share one model. Clients that need a sum in the
+middle of it (FedTAN) have a model each, since their graphs are alive at the same time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from securefl.algorithms.base import Algorithm, Loss, Solver, Work, load_tensors, update_messages
+from securefl.data.samples import Samples, minibatches
+from securefl.engines.delivery import Delivery, OpenExchange
+from securefl.engines.turns import Ask, ClientThread, Done
+from securefl.errors import DataError
+from securefl.types import Contribution, Kind, NamedTensors, State, Total
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What every client of a run does alike."""
+
+    loss: Loss
+    solver: Callable[[int], Solver]
+    """By the number of rounds completed."""
+    local_steps: int
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One client's end of the exchange."""
+
+    weight: float
+    ask: Callable[[str, NamedTensors], Total]
+
+    def sum(self, name: str, values: NamedTensors) -> Total:
+        return self.ask(name, values)
+
+
+class SequentialEngine:
+    """The clients of one run. The same seed gives the same bits."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        data: Mapping[str, Samples],
+        training: Training,
+        delivery: Delivery,
+    ) -> None:
+        """`data` and `delivery.clients` have the same names. `model` is copied, not changed.
+
+        Raises:
+            DataError: the algorithm cannot run on this model.
+        """
+        self._algorithm = algorithm
+        self._data = data
+        self._training = training
+        self._delivery = delivery
+        self._specs = {spec.name: spec for spec in algorithm.messages(model)}
+        n_models = len(data) if self._specs else 1
+        self._models = [copy.deepcopy(model) for _ in range(n_models)]
+        # The threads outlive a round, since each keeps torch's own worker threads.
+        self._pool = ThreadPoolExecutor(len(data), thread_name_prefix="client")
+        self.memories: dict[str, NamedTensors] = {name: {} for name in data}
+        """What each client keeps between rounds."""
+
+    def round(self, state: State) -> State:
+        """One round: all clients, one after the other.
+
+        Raises:
+            Diverged: no client's values can be used.
+            OpeningRefused: the authority does not open a total.
+        """
+        self._delivery.broadcast_model(state)
+        return self._in_turns(state) if self._specs else self._one_by_one(state)
+
+    def _one_by_one(self, state: State) -> State:
+        ending = self._delivery.begin(state.round + 1, 1, update_messages(state))
+        for name in self._data:
+            work = self._work(name, state, self._models[0])
+            exchange = _End(self._delivery.clients[name].weight, _no_sum)
+            self._finish(name, self._algorithm.client(state, work, exchange), ending)
+        return self._algorithm.update(state, _totals(state, ending))
+
+    def _in_turns(self, state: State) -> State:
+        exchange = 1
+        answer: Total | None = None
+        contributions: dict[str, Contribution] = {}
+        with self._threads(state) as threads:
+            while threads:
+                asks: dict[str, Ask] = {}
+                for name in list(threads):
+                    outcome = threads[name].resume(answer)
+                    if isinstance(outcome, Done):
+                        contributions[name] = outcome.result
+                        del threads[name]
+                    else:
+                        asks[name] = outcome
+                if asks:
+                    answer = self._sum(state.round + 1, exchange, asks, threads)
+                    exchange += 1
+        ending = self._delivery.begin(state.round + 1, exchange, update_messages(state))
+        for name, contribution in contributions.items():
+            self._finish(name, contribution, ending)
+        return self._algorithm.update(state, _totals(state, ending))
+
+    def _sum(
+        self,
+        round_number: int,
+        exchange: int,
+        asks: Mapping[str, Ask],
+        threads: dict[str, ClientThread[Contribution]],
+    ) -> Total:
+        """The sum that all `asks` are for; a client whose values are refused leaves the round."""
+        names = {ask.name for ask in asks.values()}
+        if len(names) > 1 or not names <= self._specs.keys():
+            raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
+        spec = self._specs[names.pop()]
+        opened = self._delivery.begin(round_number, exchange, [spec])
+        for name, ask in asks.items():
+            if not opened.deliver(name, {spec.name: ask.values}):
+                threads.pop(name).leave()
+        return opened.finish(receivers=list(threads))[spec.name]
+
+    @contextmanager
+    def _threads(self, state: State) -> Iterator[dict[str, ClientThread[Contribution]]]:
+        """A thread for each client; whatever happens, none is left behind."""
+
+        def work(name: str, model: nn.Module) -> ClientThread[Contribution]:
+            weight = self._delivery.clients[name].weight
+            return ClientThread(
+                self._pool,
+                lambda ask: self._algorithm.client(
+                    state, self._work(name, state, model), _End(weight, ask)
+                ),
+            )
+
+        threads = {
+            name: work(name, model) for name, model in zip(self._data, self._models, strict=True)
+        }
+        running = dict(threads)
+        try:
+            yield running
+        finally:
+            for thread in threads.values():
+                thread.leave()
+
+    def _work(self, name: str, state: State, model: nn.Module) -> Work:
+        load_tensors(model, state.tensors)
+        training = self._training
+        rng = client_generator(training.seed, state.round, list(self._data).index(name))
+        device = next(model.parameters()).device
+        batches = minibatches(
+            self._data[name], training.batch_size, training.local_steps, rng, device
+        )
+        solver = training.solver(state.round)
+        return Work(model, batches, training.loss, solver, self.memories[name])
+
+    def _finish(self, name: str, contribution: Contribution, ending: OpenExchange) -> None:
+        tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
+        if ending.deliver(name, tensors):
+            self.memories[name] = contribution.memory
+
+
+def client_generator(seed: int, round_number: int, client: int) -> torch.Generator:
+    """The randomness of one client's round; independent of who else takes part."""
+    words = np.random.SeedSequence([seed, round_number, client]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(words[0]) << 32 | int(words[1]))
+
+
+def _no_sum(name: str, values: NamedTensors) -> Total:
+    del values
+    raise DataError(f"the algorithm asks for the sum {name!r} that its messages() do not list")
+
+
+def _totals(state: State, ending: OpenExchange) -> dict[Kind, Total]:
+    totals = ending.finish()
+    return {kind: totals[f"update/{kind}"] for kind in state.tensors}
