@@ -1,0 +1,143 @@
+"""The composition root: settings become an algorithm, a solver, and the three roles.
+
+The only module that sees client, server and authority together.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from securefl.algorithms.base import Algorithm, Solver
+from securefl.algorithms.fedavg import FedAvg
+from securefl.algorithms.fedtan import FedTAN
+from securefl.config.schema import Config, Encrypt, Weights
+from securefl.crypto.secret import KeySet
+from securefl.data.samples import Samples
+from securefl.engines.delivery import Delivery, Incident
+from securefl.engines.sequential import SequentialEngine, Training
+from securefl.exchange.base import Adder, Sealer
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.moments import Gradients, Moments
+from securefl.exchange.plain import PlainChannel
+from securefl.roles.authority import Authority, Opening
+from securefl.roles.client import Client
+from securefl.roles.ledger import Ledger
+from securefl.roles.server import Server
+from securefl.roles.wire import Roster
+from securefl.task import Task, client_data
+from securefl.types import Kind
+
+SEALED = {
+    Encrypt.NONE: frozenset[Kind](),
+    Encrypt.STATISTICS: frozenset({Kind.STATISTICS, Kind.GRADIENTS}),
+    Encrypt.MODEL: frozenset(Kind),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the roles write down while a run goes on."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    incidents: list[Incident] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
+
+
+def compose(
+    config: Config, task: Task, keys: KeySet | None, record: Record
+) -> tuple[Algorithm, Training, SequentialEngine]:
+    """The objects of a run; nothing has happened yet.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the data do not go together.
+    """
+    data, batch_size = client_data(config, task)
+    algorithm = task.algorithm or _algorithm(config)
+    training = Training(
+        task.loss, _schedule(config), config.algorithm.local_steps, batch_size, config.run.seed
+    )
+    delivery = _roles(config, task.model, keys, _weights(config, data, batch_size), record)
+    return algorithm, training, SequentialEngine(algorithm, task.model, data, training, delivery)
+
+
+def _algorithm(config: Config) -> Algorithm:
+    match config.algorithm.name:
+        case "fedtan":
+            return FedTAN(Moments(config.algorithm.moments))
+        case "forward-only":
+            return FedTAN(gradients=Gradients.OWN)
+        case "fedavg" | "centralised":  # centralised is FedAvg of one client that has everything
+            return FedAvg()
+
+
+def _schedule(config: Config) -> Callable[[int], Solver]:
+    train, rounds = config.train, config.run.rounds
+
+    def solver(rounds_done: int) -> Solver:
+        drops = sum(rounds_done >= share * rounds for share in train.lr_drops)
+        return Solver(
+            lr=train.lr * train.lr_drop_factor**drops,
+            momentum=train.momentum,
+            weight_decay=train.weight_decay,
+            keep_momentum=train.momentum > 0 and train.momentum_across_rounds == "local",
+        )
+
+    return solver
+
+
+def _weights(config: Config, data: dict[str, Samples], batch_size: int) -> dict[str, float]:
+    """Each client's weight: its size over a power of two that bounds the sum of sizes.
+
+    The bound is public; of the sizes it tells no more than the magnitude of their sum.
+    """
+    match config.algorithm.weights:
+        case Weights.SAMPLES:
+            sizes = {name: len(d) for name, d in data.items()}
+        case Weights.BATCH:
+            sizes = {name: min(batch_size, len(d)) for name, d in data.items()}
+        case Weights.UNIFORM:
+            sizes = dict.fromkeys(data, 1)
+    bound = 1 << (sum(sizes.values()) - 1).bit_length()
+    return {name: size / bound for name, size in sizes.items()}
+
+
+def _roles(
+    config: Config,
+    model: nn.Module,
+    keys: KeySet | None,
+    weights: dict[str, float],
+    record: Record,
+) -> Delivery:
+    dtype = next(model.parameters()).dtype
+    plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
+    sealed = SEALED[config.exchange.encrypt] if keys else frozenset[Kind]()
+    sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
+    adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
+    if keys:
+        sealers |= dict.fromkeys(sealed, CkksSealer(keys.public))
+        adders |= dict.fromkeys(sealed, CkksAdder(keys.adding))
+    clients = {name: Client(name, weight, sealers) for name, weight in weights.items()}
+    roster = Roster({name: client.identity for name, client in clients.items()})
+    authority = None
+    if keys:
+        opener = CkksOpener(keys.secret, config.exchange.precision_bits)
+        authority = Authority(opener, roster, config.exchange.min_clients, record.openings.append)
+    session = secrets.token_hex(32)
+    return Delivery(
+        run=session,
+        clients=clients,
+        server=Server(session, roster, adders),
+        authority=authority,
+        plain=plain,
+        sealed=sealed,
+        value_bytes=np.dtype(plain.dtype).itemsize,
+        ledger=record.ledger,
+        report=record.incidents.append,
+    )

@@ -1,0 +1,1 @@
+"""Settings: what a user writes becomes what the program trusts, in one place."""

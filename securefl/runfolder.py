@@ -1,0 +1,276 @@
+"""A run's folder: what was asked for, what happened round by round, and where to go on from.
+
+Everything is written whole or not at all. A round counts once its checkpoint stands; lines of a
+later, unfinished round are dropped when the run is resumed. Only the authority's log of openings
+is never shortened, because what was opened was opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from securefl.config.load import load_config
+from securefl.config.schema import Config
+from securefl.engines.delivery import Incident
+from securefl.errors import RunFolderError
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import Entry
+from securefl.types import Kind, NamedTensors, State
+
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
+METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
+OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+PACKAGES = ("torch", "tenseal", "numpy", "cryptography", "securefl")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """One line of metrics.jsonl."""
+
+    round: int
+    accuracy: float
+    """Share of the test set, 0..1."""
+    loss: float
+    lr: float
+    upload_bytes: int
+    """That all clients sent in this round."""
+    dropped: tuple[str, ...]
+    """Clients of which something was refused in this round."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a run can go on."""
+
+    state: State
+    memories: Mapping[str, NamedTensors]
+
+
+class RunFolder:
+    """Writes one run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        """An existing folder of this layout; see `create`."""
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Config, key_id: str) -> RunFolder:
+        """A new folder with the resolved settings.
+
+        Raises:
+            RunFolderError: the folder holds something already, or cannot be written.
+        """
+        folder = cls(path)
+        with _explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise RunFolderError(
+                    f"{path} is not empty: name another folder with --out, or continue that run "
+                    f"with `securefl run --resume {path}`"
+                )
+            folder._write(CONFIG, config.model_dump_json(indent=1).encode())
+        folder.note_session(config, key_id)
+        return folder
+
+    def note_session(self, config: Config, key_id: str) -> None:
+        """Write down the machine, the versions, the seed and the key; resuming adds a session."""
+        sessions = []
+        with _explained(self.path):
+            if (self.path / ENVIRONMENT).exists():
+                sessions = json.loads((self.path / ENVIRONMENT).read_text())["sessions"]
+            sessions.append(
+                {
+                    "python": platform.python_version(),
+                    "machine": platform.platform(),
+                    "cores": os.cpu_count(),
+                    "torch_threads": torch.get_num_threads(),
+                    **{package: version(package) for package in PACKAGES},
+                    "key_id": key_id,
+                }
+            )
+            environment = {"seed": config.run.seed, "sessions": sessions}
+            self._write(ENVIRONMENT, json.dumps(environment, indent=1).encode())
+
+    def note_round(
+        self,
+        metrics: RoundMetrics,
+        entries: Iterable[Entry],
+        incidents: Iterable[Incident],
+        checkpoint: Checkpoint,
+    ) -> None:
+        """Write down one round; it counts once its checkpoint, written last, is in place."""
+        with _explained(self.path):
+            self._append(LEDGER, entries)
+            self._append(INCIDENTS, incidents)
+            self._append(METRICS, [metrics])
+            self._write(CHECKPOINT, _checkpoint_bytes(checkpoint))
+
+    def note_openings(self, openings: Iterable[Opening]) -> None:
+        """Write down what the authority opened or refused to open, also in a round that failed."""
+        with _explained(self.path):
+            self._append(OPENINGS, openings)
+
+    def note_model(self, tensors: NamedTensors) -> None:
+        """Write the trained model."""
+        named = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        with _explained(self.path):
+            self._write(MODEL, safetensors.torch.save(named))
+
+    def note_picture(self, name: str, png: bytes) -> None:
+        """Write a plot."""
+        with _explained(self.path):
+            self._write(name, png)
+
+    def rewind(self) -> Checkpoint | None:
+        """The last checkpoint, with all later lines dropped; None before the first.
+
+        Raises:
+            RunFolderError: the checkpoint is damaged.
+        """
+        path = self.path / CHECKPOINT
+        checkpoint = _read_checkpoint(path) if path.exists() else None
+        last = checkpoint.state.round if checkpoint else 0
+        with _explained(self.path):
+            for name in (METRICS, LEDGER, INCIDENTS):
+                kept = [row for row in _rows(self.path / name) if row["round"] <= last]
+                self._write(name, _lines(kept))
+        return checkpoint
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_atomically(self.path / name, content)
+
+    def _append(self, name: str, rows: Iterable[Any]) -> None:
+        lines = _lines([asdict(row) for row in rows])
+        with (self.path / name).open("ab", buffering=0) as file:
+            before = file.tell()
+            try:
+                written = file.write(lines)
+                _require_all(written, lines)
+            except BaseException:
+                file.truncate(before)
+                raise
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; raises RunFolderError."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with _explained(path.parent):
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        way_out = "free some space" if error.errno == errno.ENOSPC else "make it writable"
+        raise RunFolderError(
+            f"{folder}: cannot be written ({reason}); {way_out}, or name another folder with "
+            f"--out. A run that has started goes on with `securefl run --resume {folder}`"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as its folder tells it."""
+
+    path: Path
+    config: Config
+    metrics: tuple[RoundMetrics, ...]
+    ledger: tuple[Entry, ...]
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run's folder.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    config = read_config(path)
+    try:
+        metrics = tuple(
+            RoundMetrics(**row | {"dropped": tuple(row["dropped"])})
+            for row in _rows(path / METRICS)
+        )
+        ledger = tuple(Entry(**row | {"kind": Kind(row["kind"])}) for row in _rows(path / LEDGER))
+    except (TypeError, KeyError, ValueError) as error:
+        raise RunFolderError(f"{path}: damaged metrics or ledger ({error})") from error
+    return RunRecord(path, config, metrics, ledger)
+
+
+def read_config(path: Path) -> Config:
+    """The settings that a run was started with; RunFolderError where there are none."""
+    if not (path / CONFIG).is_file():
+        raise RunFolderError(f"{path} is no run's folder: it has no {CONFIG}")
+    return load_config(path / CONFIG)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file; a last line that a crash cut short does not count."""
+    if not path.exists():
+        return []
+    *lines, _unfinished = path.read_bytes().split(b"\n")
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise RunFolderError(f"{path}: damaged ({error})") from error
+
+
+def _require_all(written: int | None, lines: bytes) -> None:
+    # A disk that fills up takes a part of the bytes and says so; only the next write fails.
+    if written != len(lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
+    groups = {f"state/{kind}": named for kind, named in checkpoint.state.tensors.items()}
+    groups |= {f"memory/{client}": named for client, named in checkpoint.memories.items()}
+    tensors = {
+        f"{group}/{name}": value.cpu().contiguous()
+        for group, named in groups.items()
+        for name, value in named.items()
+    }
+    return bytes(safetensors.torch.save(tensors, {"round": str(checkpoint.state.round)}))
+
+
+def _read_checkpoint(path: Path) -> Checkpoint:
+    tensors: dict[Kind, dict[str, Tensor]] = {}
+    memories: dict[str, dict[str, Tensor]] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            round_number = int(file.metadata()["round"])
+            for key in file.keys():  # noqa: SIM118 -- a safe_open is no dict
+                group, owner, name = key.split("/", 2)
+                if group == "state":
+                    tensors.setdefault(Kind(owner), {})[name] = file.get_tensor(key)
+                else:
+                    memories.setdefault(owner, {})[name] = file.get_tensor(key)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{path}: damaged checkpoint ({error})") from error
+    return Checkpoint(State(round_number, tensors), memories)

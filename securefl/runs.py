@@ -1,0 +1,198 @@
+"""Run a federation from its first round to its last, or go on from where it stopped."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from securefl.algorithms.base import load_tensors
+from securefl.compose import Record, compose
+from securefl.config.schema import Config, Encrypt
+from securefl.crypto.secret import KeySet
+from securefl.data.samples import samples
+from securefl.engines.delivery import Incident
+from securefl.engines.evaluation import evaluate
+from securefl.errors import RunFolderError
+from securefl.report.plots import accuracy_plot, traffic_plot
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import Ledger
+from securefl.runfolder import (
+    Checkpoint,
+    RoundMetrics,
+    RunFolder,
+    read_config,
+    read_run,
+)
+from securefl.task import Task, configured_task
+from securefl.types import State
+
+OnRound = Callable[[RoundMetrics], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What a run leaves in memory."""
+
+    config: Config
+    model: nn.Module
+    metrics: list[RoundMetrics]
+    ledger: Ledger
+    openings: list[Opening]
+    incidents: list[Incident]
+    key_id: str
+    """Empty where nothing was encrypted."""
+
+    @property
+    def accuracy(self) -> float:
+        """Of the final model on the test data, 0..1."""
+        return self.metrics[-1].accuracy
+
+
+def run(
+    config: Config | None = None,
+    task: Task | None = None,
+    *,
+    keys: KeySet | None = None,
+    out: Path | str | None = None,
+    on_round: OnRound | None = None,
+) -> Result:
+    """Train by the settings of `config`, on its own data and model or on those of `task`.
+
+    Args:
+        config: the defaults are the demo's job.
+        task: your own model and data; the tables `[data]` and `[model]` then do not count.
+        keys: where something is encrypted; an ephemeral set where None.
+        out: a folder to leave all evidence in; nothing is written where None.
+        on_round: called after each round.
+
+    Raises:
+        ConfigError, DataError: before anything is written.
+        Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
+    """
+    rounds = _Rounds(config or Config(), task, keys)
+    if out is not None:
+        rounds.folder = RunFolder.create(Path(out), rounds.config, rounds.key_id)
+    return rounds.run(on_round)
+
+
+def resume(
+    folder: Path | str,
+    task: Task | None = None,
+    *,
+    keys: KeySet | None = None,
+    on_round: OnRound | None = None,
+) -> Result:
+    """Continue a run from its last complete round, with the settings in its folder.
+
+    In the clear the final model is, bit for bit, that of an uninterrupted run. `Result` holds what
+    happened here; the folder holds all.
+
+    Raises:
+        RunFolderError: no run's folder, a damaged one, or a run that is complete.
+    """
+    config = read_config(Path(folder))
+    rounds = _Rounds(config, task, keys)
+    rounds.folder = RunFolder(Path(folder))
+    rounds.go_back_to(rounds.folder.rewind())
+    rounds.folder.note_session(config, rounds.key_id)
+    return rounds.run(on_round)
+
+
+class _Rounds:
+    """A run's objects, and its state between two rounds."""
+
+    def __init__(self, config: Config, task: Task | None, keys: KeySet | None) -> None:
+        if config.exchange.encrypt is Encrypt.NONE:
+            keys = None
+        elif keys is None:
+            keys = KeySet.ephemeral()
+        task = task or configured_task(config)
+        self.config = config
+        self.key_id = keys.secret.key_id if keys else ""
+        self.folder: RunFolder | None = None
+        self._loss = task.loss
+        self._test = samples(task.test, "the test data")
+        self._record = Record()
+        self._metrics: list[RoundMetrics] = []
+        algorithm, self._training, self._engine = compose(config, task, keys, self._record)
+        self._model = copy.deepcopy(task.model)
+        self._state = algorithm.init(self._model)
+
+    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
+        """Start from a checkpoint; raises RunFolderError where it does not fit."""
+        if checkpoint is None:
+            return
+        rounds, path = self.config.run.rounds, self.folder.path if self.folder else ""
+        if checkpoint.state.round >= rounds:
+            raise RunFolderError(f"{path}: this run is complete, it has done its {rounds} rounds")
+        if _shapes(checkpoint.state) != _shapes(self._state):
+            raise RunFolderError(f"{path}: its checkpoint is of another model")
+        self._state = checkpoint.state
+        self._engine.memories |= checkpoint.memories
+
+    def run(self, on_round: OnRound | None) -> Result:
+        """All rounds that are left."""
+        while self._state.round < self.config.run.rounds:
+            metrics = self._round()
+            if on_round:
+                on_round(metrics)
+        if self.folder:
+            self._finish(self.folder)
+        record = self._record
+        return Result(
+            self.config,
+            self._model,
+            self._metrics,
+            record.ledger,
+            record.openings,
+            record.incidents,
+            self.key_id,
+        )
+
+    def _round(self) -> RoundMetrics:
+        started = time.perf_counter()
+        record, lr = self._record, self._training.solver(self._state.round).lr
+        n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
+        n_openings = len(record.openings)
+        try:
+            self._state = self._engine.round(self._state)
+        finally:
+            if self.folder:
+                self.folder.note_openings(record.openings[n_openings:])
+        load_tensors(self._model, self._state.tensors)
+        score = evaluate(self._model, self._test, self._loss)
+        entries = record.ledger.entries[n_entries:]
+        incidents = record.incidents[n_incidents:]
+        metrics = RoundMetrics(
+            round=self._state.round,
+            accuracy=score.accuracy,
+            loss=score.loss,
+            lr=lr,
+            upload_bytes=sum(Ledger(entries).upload_bytes().values()),
+            dropped=tuple(sorted({incident.client for incident in incidents})),
+            seconds=time.perf_counter() - started,
+        )
+        self._metrics.append(metrics)
+        if self.folder:
+            checkpoint = Checkpoint(self._state, self._engine.memories)
+            self.folder.note_round(metrics, entries, incidents, checkpoint)
+        return metrics
+
+    def _finish(self, folder: RunFolder) -> None:
+        folder.note_model(self._model.state_dict())
+        whole = read_run(folder.path)
+        folder.note_picture("accuracy.png", accuracy_plot({self.config.name: whole.metrics}))
+        folder.note_picture("traffic.png", traffic_plot(whole.ledger))
+
+
+def _shapes(state: State) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{kind}/{name}": tuple(value.shape)
+        for kind, named in state.tensors.items()
+        for name, value in named.items()
+    }
