@@ -1,0 +1,55 @@
+"""Where the passphrase of the secret key comes from: a file, the environment, or the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from securefl.errors import ConfigError
+
+ENVIRONMENT = "SECUREFL_PASSPHRASE"
+
+
+def read_passphrase(file: Path | None, *, confirm: bool) -> str:
+    """The first line of `file`, else the environment's, else what is typed at the terminal.
+
+    Args:
+        file: from `--passphrase-file`; None where it was not given.
+        confirm: ask twice at the terminal, as a new passphrase may be mistyped.
+
+    Raises:
+        ConfigError: the file cannot be read, the passphrase is empty, or there is no terminal.
+    """
+    if file is not None:
+        return _required(_first_line(file), f"--passphrase-file {file}: its first line")
+    given = os.environ.get(ENVIRONMENT)
+    if given is not None:
+        return _required(given, f"the environment variable {ENVIRONMENT}")
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "no passphrase, and no terminal to ask for it: give --passphrase-file FILE, or set "
+            f"the environment variable {ENVIRONMENT}"
+        )
+    typed: str = click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
+    return typed
+
+
+def _first_line(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            return lines.readline().removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ConfigError(
+            f"--passphrase-file {file}: cannot be read: {error.strerror or error}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--passphrase-file {file}: not UTF-8 text: save it as UTF-8") from error
+
+
+def _required(passphrase: str, source: str) -> str:
+    if not passphrase:
+        raise ConfigError(f"{source} is empty: write the passphrase there")
+    return passphrase
