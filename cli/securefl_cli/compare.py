@@ -1,0 +1,57 @@
+"""`securefl compare`: several runs in one table and one plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from securefl.errors import RunFolderError
+from securefl_cli.table import print_runs
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=click.Path(path_type=Path))
+@click.option(
+    "--plot",
+    default="compare.png",
+    show_default=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Where the picture goes.",
+)
+def compare(runs: tuple[Path, ...], plot: Path) -> None:
+    """Print runs side by side, and draw their accuracy and loss.
+
+    \b
+    Example:
+      securefl compare runs/fedavg runs/fedtan --plot both.png
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl.report.plots import accuracy_plot
+    from securefl.roles.ledger import Ledger
+    from securefl.runfolder import read_run
+
+    records = {str(path): read_run(path) for path in runs}
+    names = _labels([record.config.name for record in records.values()], list(records))
+    for path, record in records.items():
+        if not record.metrics:
+            raise RunFolderError(f"{path}: no round is complete; go on with --resume {path}")
+    print_runs(
+        {
+            name: (record.metrics, Ledger(list(record.ledger)))
+            for name, record in zip(names, records.values(), strict=True)
+        }
+    )
+    png = accuracy_plot(
+        {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
+    )
+    try:
+        plot.write_bytes(png)
+    except OSError as error:
+        raise RunFolderError(f"{plot}: cannot be written ({error.strerror})") from error
+    click.echo(f"Plot: {plot}")
+
+
+def _labels(names: list[str], paths: list[str]) -> list[str]:
+    """Names where they tell the runs apart, paths where they do not."""
+    return names if len(set(names)) == len(names) else paths

@@ -1,0 +1,55 @@
+"""The `securefl` command. Its help loads neither torch nor tenseal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
+from securefl_cli.compare import compare
+from securefl_cli.demo import demo
+from securefl_cli.keys import keys
+from securefl_cli.run import run
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+class _Commands(click.Group):
+    """Turns the library's errors into one line and an exit code."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs | {"standalone_mode": False})
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (ConfigError, DataError, KeyFileError) as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(MISUSED)
+        except SecureFLError as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(FAILED)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Interrupted.", err=True)
+            sys.exit(INTERRUPTED)
+
+
+@click.group(cls=_Commands)
+@click.version_option(package_name="securefl")
+def main() -> None:
+    """Federated learning whose statistics travel encrypted.
+
+    \b
+    Example:
+      securefl demo
+      securefl keys init my-keys
+      securefl run --keys my-keys --out runs/first
+
+    Exit codes: 0 done, 1 the run failed, 2 a setting or a file is wrong, 130 interrupted.
+    """  # noqa: D301  (click wants the backspace itself)
+
+
+for command in (demo, run, compare, keys):
+    main.add_command(command)

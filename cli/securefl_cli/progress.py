@@ -1,0 +1,45 @@
+"""A progress bar over a run's rounds: accuracy, megabytes, and the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from securefl.runfolder import RoundMetrics
+
+MEGABYTE = 1e6
+
+
+@contextmanager
+def progress_bar(
+    label: str, rounds: int, done: int = 0
+) -> Iterator[Callable[[RoundMetrics], None]]:
+    """A bar on stderr, moved by the function that it gives; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:<28}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[accuracy]} {task.fields[sent]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(label, total=rounds, completed=done, accuracy="", sent="")
+        sent_bytes = 0
+
+        def advance(metrics: RoundMetrics) -> None:
+            nonlocal sent_bytes
+            sent_bytes += metrics.upload_bytes
+            progress.update(
+                bar,
+                completed=metrics.round,
+                accuracy=f"{100 * metrics.accuracy:5.1f} %",
+                sent=f"{sent_bytes / MEGABYTE:7.1f} MB up",
+            )
+
+        yield advance

@@ -1,0 +1,176 @@
+"""`securefl run`: one run, from settings to a folder full of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from securefl.errors import ConfigError
+from securefl_cli.passphrase import read_passphrase
+from securefl_cli.progress import progress_bar
+from securefl_cli.table import print_runs
+
+if TYPE_CHECKING:
+    from securefl.config.schema import Config
+    from securefl.crypto.secret import KeySet
+
+OPTIONS = {
+    "dataset": "data.dataset",
+    "partition": "data.partition",
+    "clients": "data.clients",
+    "algorithm": "algorithm.name",
+    "model": "model.name",
+    "norm": "model.norm",
+    "rounds": "run.rounds",
+    "encrypt": "exchange.encrypt",
+    "seed": "run.seed",
+    "name": "run.name",
+}
+"""Options that are settings."""
+
+
+@click.command()
+@click.argument(
+    "config_file", metavar="[CONFIG.toml]", required=False, type=click.Path(path_type=Path)
+)
+@click.option("--dataset", help="digits")
+@click.option("--partition", help="iid, classes:K or dirichlet:ALPHA")
+@click.option("--clients", help="How many clients.")
+@click.option("--algorithm", help="fedtan, fedavg, forward-only or centralised")
+@click.option("--model", help="mlp, cnn or resnet20")
+@click.option("--norm", help="batch or group")
+@click.option("--rounds", help="How many rounds.")
+@click.option("--encrypt", help="none, statistics or model")
+@click.option("--seed", help="Fixes the split, the first weights and every mini-batch.")
+@click.option("--name", help="Names the run in tables and folders.")
+@click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
+@click.option(
+    "--keys",
+    "key_folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keys made by `securefl keys init`; without it, a fresh set in memory.",
+)
+@click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Its first line opens the keys; else SECUREFL_PASSPHRASE, else the terminal.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The run's folder; runs/<time>-<name> where absent.",
+)
+@click.option(
+    "--resume",
+    "resumed",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with an interrupted run; takes no other setting.",
+)
+def run(
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    key_folder: Path | None,
+    passphrase_file: Path | None,
+    out: Path | None,
+    resumed: Path | None,
+    **options: str | None,
+) -> None:
+    """Train a model over clients that keep their data.
+
+    Settings come from CONFIG.toml, then from the options, then from --set.
+
+    \b
+    Example:
+      securefl run --rounds 50 --out runs/first
+      securefl run --algorithm fedavg --encrypt none --partition dirichlet:0.5
+      securefl run job.toml --keys my-keys --set train.lr=0.1
+      securefl run --resume runs/first
+    """  # noqa: D301  (click wants the backspace itself)
+    chosen = [f"{OPTIONS[name]}={value}" for name, value in options.items() if value is not None]
+    if resumed:
+        if config_file or chosen or settings or out:
+            raise ConfigError(
+                "--resume goes on with the settings in the run's folder: give --keys and "
+                "--passphrase-file with it, and nothing else"
+            )
+        _resume(resumed, key_folder, passphrase_file)
+    else:
+        _start(config_file, [*chosen, *settings], key_folder, passphrase_file, out)
+
+
+def _start(
+    config_file: Path | None,
+    settings: Iterable[str],
+    key_folder: Path | None,
+    passphrase_file: Path | None,
+    out: Path | None,
+) -> None:
+    from securefl import load_config
+    from securefl import run as run_rounds
+
+    config = load_config(config_file, settings)
+    keys = _keys(config, key_folder, passphrase_file)
+    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
+    with progress_bar(config.name, config.run.rounds) as advance:
+        _watched(folder, lambda: run_rounds(config, keys=keys, out=folder, on_round=advance))
+    _report(folder)
+
+
+def _resume(folder: Path, key_folder: Path | None, passphrase_file: Path | None) -> None:
+    from securefl import resume
+    from securefl.runfolder import read_run
+
+    record = read_run(folder)
+    keys = _keys(record.config, key_folder, passphrase_file)
+    done = len(record.metrics)
+    with progress_bar(record.config.name, record.config.run.rounds, done) as advance:
+        _watched(folder, lambda: resume(folder, keys=keys, on_round=advance))
+    _report(folder)
+
+
+def _watched(folder: Path, work: Any) -> None:
+    try:
+        work()
+    except KeyboardInterrupt:
+        click.echo(f"\nGo on with: securefl run --resume {folder}", err=True)
+        raise
+
+
+def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> KeySet | None:
+    from securefl.config.schema import Encrypt
+
+    if config.exchange.encrypt is Encrypt.NONE:
+        if folder:
+            raise ConfigError(
+                '--keys with exchange.encrypt = "none": nothing would be encrypted; leave one out'
+            )
+        return None
+    if folder is None:
+        click.echo(
+            "No --keys given: using an ephemeral key set, which ends with this process.", err=True
+        )
+        return None
+    from securefl_keys.folder import load_all
+
+    return load_all(folder, read_passphrase(passphrase_file, confirm=False))
+
+
+def _report(folder: Path) -> None:
+    from securefl.roles.ledger import Ledger
+    from securefl.runfolder import read_run
+
+    record = read_run(folder)
+    ledger = Ledger(list(record.ledger))
+    print_runs({record.config.name: (record.metrics, ledger)})
+    click.echo(
+        f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "
+        f"{ledger.paper_megabytes(1):.6f} MB a round.\nRun folder: {folder}"
+    )

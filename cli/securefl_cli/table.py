@@ -1,0 +1,56 @@
+"""Runs side by side, as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from securefl.roles.ledger import Ledger
+    from securefl.runfolder import RoundMetrics
+
+TARGET = 0.9
+MEGABYTE = 1e6
+
+
+def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> None:
+    """Print a table to stdout: one row for each run."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("Run", overflow="fold")
+    table.add_column("Accuracy", justify="right")
+    table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
+    table.add_column("Upload per\nclient (MB)", justify="right")
+    table.add_column("Time (s)", justify="right")
+    table.add_column("Of one client, the server\ncould read", overflow="fold")
+    for name, (metrics, ledger) in runs.items():
+        uploads = ledger.upload_bytes()
+        table.add_row(
+            name,
+            f"{100 * metrics[-1].accuracy:.1f} %" if metrics else "-",
+            rounds_to(metrics, TARGET),
+            f"{max(uploads.values(), default=0) / MEGABYTE:.1f}",
+            f"{sum(m.seconds for m in metrics):.0f}",
+            what_the_server_reads(ledger),
+        )
+    Console().print(table)
+
+
+def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
+    """The first round whose accuracy is at least `target`."""
+    return next((str(m.round) for m in metrics if m.accuracy >= target), "never")
+
+
+def what_the_server_reads(ledger: Ledger) -> str:
+    """The kinds of values that single clients sent it in the clear."""
+    if set(ledger.upload_bytes()) == {"client-1"}:
+        return "everything: one party has all data"
+    kinds = sorted(kind.value for kind in ledger.server_reads())
+    if ledger.upload_bytes() and not kinds:
+        return "nothing; totals alone"
+    hidden = "statistics" not in kinds and any(
+        entry.form == "ciphertext" for entry in ledger.entries
+    )
+    return ", ".join(kinds) + ("; of statistics, totals alone" if hidden else "")
