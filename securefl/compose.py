@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Solver
+from securefl.algorithms.base import Algorithm, Solver, averaged_tensors
 from securefl.algorithms.fedavg import FedAvg
 from securefl.algorithms.fedtan import FedTAN
 from securefl.config.schema import Config, Encrypt, Weights
@@ -115,7 +115,7 @@ def _roles(
     weights: dict[str, float],
     record: Record,
 ) -> Delivery:
-    dtype = next(model.parameters()).dtype
+    dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
     plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
     sealed = SEALED[config.exchange.encrypt] if keys else frozenset[Kind]()
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)

@@ -18,6 +18,8 @@ from securefl.data.samples import ClientData, Samples, samples
 from securefl.errors import ConfigError
 from securefl.models import build_model
 
+DATASETS = {"digits": load_digits}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
@@ -37,7 +39,7 @@ def configured_task(config: Config) -> Task:
     """The data and the model that the settings name."""
     partition = parse_partition(config.data.partition)
     dtype = getattr(torch, config.model.dtype)
-    split = load_digits(config.run.seed, dtype)
+    split = DATASETS[config.data.dataset](config.run.seed, dtype)
     if config.model.name != "mlp":
         split = split.as_images()
     rng = np.random.default_rng(config.run.seed)

@@ -33,6 +33,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 WAY_OUT = "copy it again from where the keys were made, or make new ones with: securefl keys init"
 
 _Parsed = TypeVar("_Parsed")
+_Public = AddingContext | PublicKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +138,19 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
     """
     public, adding = load_client(directory), load_server(directory)
     secret = load_authority(directory, passphrase)
-    ours = {CLIENT_KEY: secret.public_key, SERVER_PARAMETERS: secret.adding_context()}
-    for path, found in {CLIENT_KEY: public, SERVER_PARAMETERS: adding}.items():
-        if found.key_id != secret.key_id:
-            raise KeyFileError(
-                f"{directory / path}: of key {found.key_id[:16]}…, but the authority holds "
-                f"{secret.key_id[:16]}…; {WAY_OUT}"
-            )
-        if found.to_json() != ours[path].to_json():
-            raise KeyFileError(f"{directory / path}: changed since the keys were made; {WAY_OUT}")
+    _require_same(directory / CLIENT_KEY, public, secret.public_key)
+    _require_same(directory / SERVER_PARAMETERS, adding, secret.adding_context())
     return KeySet(secret, public, adding)
+
+
+def _require_same(path: Path, found: _Public, ours: _Public) -> None:
+    if found.key_id != ours.key_id:
+        raise KeyFileError(
+            f"{path}: of key {found.key_id[:16]}…, but the authority holds "
+            f"{ours.key_id[:16]}…; {WAY_OUT}"
+        )
+    if found.to_json() != ours.to_json():
+        raise KeyFileError(f"{path}: changed since the keys were made; {WAY_OUT}")
 
 
 def describe(directory: Path) -> list[Description]:

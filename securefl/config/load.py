@@ -76,7 +76,7 @@ def _suggestion(place: list[str]) -> str:
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return ""
         model = annotation
-    close = difflib.get_close_matches(place[-1], model.model_fields, n=1)
+    close = difflib.get_close_matches(place[-1], model.model_fields, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {'.'.join([*place[:-1], close[0]])}?"
     return f"; known here: {', '.join(model.model_fields)}"

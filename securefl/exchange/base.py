@@ -6,7 +6,7 @@ A capability is an object: a role that holds no `Opener` cannot spell "open".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,7 @@ class Opener(Protocol):
         """Raises MessageRefused where `total` is not one of so many values."""
 
 
+@runtime_checkable  # for the shape checker that the tests install
 class Exchange(Protocol):
     """What an algorithm sees of all this: one client's end of a sum over clients."""
 

@@ -85,7 +85,7 @@ def pooled_batch_norm(
     layers = batch_norm_layers(model)
     for name, layer in layers.items():
         pooled = _PooledForward(name, layer, exchange, moments, gradients)
-        layer.forward = pooled  # type: ignore[method-assign]
+        layer.forward = pooled  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -1,0 +1,195 @@
+"""The machine fails under a run: one clear line, nothing half-written, and a way to go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import securefl
+from securefl import runfolder
+from securefl.errors import ConfigError, DataError, RunFolderError
+
+PLAIN = ("run.rounds=4", "algorithm.local_steps=1", "exchange.encrypt=none")
+
+
+def small_task(**changes):
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(8, 4, generator=rng), torch.randint(2, (8,), generator=rng)) for _ in range(3)
+    ]
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    return securefl.Task(**{"model": model, "clients": clients, "test": clients[0]} | changes)
+
+
+def full_disk(*_args, **_kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("file", ["checkpoint.safetensors", "metrics.jsonl", "ledger.jsonl"])
+def test_a_disk_that_fills_up_loses_no_complete_round(tmp_path, monkeypatch, file):
+    """The run stops with one line; what is on disk is whole, and the run goes on from there."""
+    config = securefl.load_config(None, PLAIN)
+    write, append = runfolder.write_atomically, runfolder.RunFolder._append
+
+    def write_or_fail(path, content):
+        with runfolder._explained(path.parent):
+            full_disk() if path.name == file else None
+        write(path, content)
+
+    def append_or_fail(self, name, lines):
+        full_disk() if name == file else append(self, name, lines)
+
+    def fill_disk(metrics):
+        if metrics.round == 2:
+            monkeypatch.setattr(runfolder, "write_atomically", write_or_fail)
+            monkeypatch.setattr(runfolder.RunFolder, "_append", append_or_fail)
+
+    with pytest.raises(RunFolderError, match=r"No space left on device.*--resume"):
+        securefl.run(config, small_task(), out=tmp_path / "run", on_round=fill_disk)
+    assert not list((tmp_path / "run").glob("*.partial"))
+    monkeypatch.undo()
+    securefl.resume(tmp_path / "run", small_task())
+    assert [row["round"] for row in rows(tmp_path / "run/metrics.jsonl")] == [1, 2, 3, 4]
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path, monkeypatch):
+    """A disk that takes a part of a line leaves the file as it was before."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"round": 1}\n')
+    monkeypatch.setattr(runfolder, "_require_all", full_disk)
+    metrics = runfolder.RoundMetrics(2, 0.5, 0.1, 0.5, 100, (), 0.1)
+    with pytest.raises(OSError, match="No space"):
+        runfolder.RunFolder(tmp_path)._append("metrics.jsonl", [metrics])
+    assert path.read_bytes() == b'{"round": 1}\n'
+
+
+def test_a_half_written_file_never_takes_the_place_of_a_whole_one(tmp_path, monkeypatch):
+    """A checkpoint is replaced in one move or not at all."""
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(b"whole")
+
+    def half(self, content):
+        with self.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        full_disk()
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(RunFolderError, match="No space"):
+        runfolder.write_atomically(path, b"the new content")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"whole"
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+    """A path below a file names the path and the way out, before any training."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"cannot be written.*--out"):
+        securefl.run(securefl.load_config(None, PLAIN), small_task(), out=tmp_path / "file" / "run")
+
+
+def test_a_client_whose_code_fails_ends_the_run_and_leaves_no_thread_waiting():
+    """An exception in a user's data set reaches the caller, while others wait for FedTAN's sum."""
+
+    class Broken(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            raise KeyError("no such file")
+
+    job = small_task()
+    clients = [job.clients[0], Broken(), job.clients[2]]
+    with pytest.raises(KeyError, match="no such file"):
+        securefl.run(securefl.load_config(None, PLAIN), small_task(clients=clients))
+    waiting = [t for t in threading.enumerate() if t.name.startswith("client")]
+    for thread in waiting:
+        thread.join(timeout=0)  # pool threads are idle; none holds a client's work
+    again = securefl.run(securefl.load_config(None, PLAIN), small_task())
+    assert len(again.metrics) == 4
+
+
+def test_tensors_and_datasets_give_the_same_run():
+    """A torch Dataset with the same samples trains the same model."""
+    job = small_task()
+    config = securefl.load_config(None, PLAIN)
+    datasets = [TensorDataset(x, y) for x, y in job.clients]
+    one = securefl.run(config, job)
+    other = securefl.run(config, securefl.Task(job.model, datasets, TensorDataset(*job.test)))
+    for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"clients": []}, ConfigError, "at least one client"),
+        (
+            {"clients": [(torch.ones(1, 4), torch.zeros(1).long())] * 3},
+            DataError,
+            "client-1: 1 sam",
+        ),
+        ({"clients": [(torch.ones(3, 4), torch.zeros(2).long())] * 3}, DataError, "3 inputs but 2"),
+        (
+            {"clients": [(torch.full((3, 4), torch.nan), torch.zeros(3).long())] * 3},
+            DataError,
+            "NaN",
+        ),
+        ({"clients": [[1, 2, 3]] * 3}, DataError, "expected \\(x, y\\) tensors or a torch Dataset"),
+        ({"model": nn.Sequential(nn.Linear(4, 2))}, DataError, "needs batch normalisation"),
+        ({"model": nn.Sequential(nn.Flatten())}, DataError, "no parameter"),
+        (
+            {"model": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=None))},
+            DataError,
+            "'1' has momentum=None",
+        ),
+    ],
+)
+def test_data_and_models_that_cannot_be_used_are_refused_before_the_run(
+    tmp_path, change, error, message
+):
+    """The message names the client or the layer, and no folder is made."""
+    with pytest.raises(error, match=message):
+        securefl.run(securefl.load_config(None, PLAIN), small_task(**change), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_layer_that_is_used_twice_is_named():
+    """FedTAN pools each layer once a step; a shared layer is a clear error, not a wrong result."""
+    norm = nn.BatchNorm1d(4)
+    model = nn.Sequential(norm, nn.Linear(4, 4), norm, nn.Linear(4, 2))
+    with pytest.raises(DataError, match="'0' is used twice"):
+        securefl.run(securefl.load_config(None, PLAIN), small_task(model=model))
+
+
+def test_a_model_that_diverges_stops_with_its_last_good_round(tmp_path):
+    """NaN never reaches the global model; the message names the value and the way out."""
+    config = securefl.load_config(
+        None, ["run.rounds=50", "train.lr=1e3", "exchange.encrypt=none", "algorithm.name=fedavg"]
+    )
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    with pytest.raises(securefl.SecureFLError, match=r"client-1, update/parameters: .*train\.lr"):
+        securefl.run(config, small_task(model=model), out=tmp_path / "run")
+    state = runfolder.RunFolder(tmp_path / "run").rewind().state
+    assert all(torch.isfinite(t).all() for named in state.tensors.values() for t in named.values())
+
+
+def test_the_callers_random_numbers_stay_as_they_were():
+    """A run seeds nothing global."""
+    torch.manual_seed(123)
+    expected = torch.rand(3)
+    torch.manual_seed(123)
+    securefl.run(securefl.load_config(None, PLAIN))
+    assert torch.equal(torch.rand(3), expected)

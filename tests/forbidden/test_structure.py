@@ -1,0 +1,77 @@
+"""What the package must not be: leaky in its imports, or generous with names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from securefl.config.load import load_config
+from securefl.config.schema import Config
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
+    """`import cli` and `import keys` do not exist where the wheel is installed."""
+    build = ["-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT]
+    subprocess.run([sys.executable, *build], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {
+        "securefl",
+        "securefl_cli",
+        "securefl_keys",
+    }
+
+
+def test_the_dependencies_point_one_way():
+    """import-linter's contracts hold: who may import whom, and what the server cannot spell."""
+    script = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_setting_is_used_somewhere():
+    """No key of the schema is there for show: each is read as an attribute outside of it."""
+    modules = [path for path in (ROOT / "securefl").rglob("*.py") if path.parent.name != "config"]
+    code = "".join(path.read_text() for path in modules)
+    keys = {key for field in Config.model_fields.values() for key in field.annotation.model_fields}
+    unused = {key for key in keys if not re.search(rf"\.{key}\b", code)}
+    assert not unused
+
+
+def test_the_written_out_example_is_the_default():
+    """examples/fedtan_digits.toml shows every key, with the value that it has anyway."""
+    example = load_config(ROOT / "examples/fedtan_digits.toml").model_dump(mode="json")
+    default = Config().model_dump(mode="json")
+    assert example.pop("run") == default.pop("run") | {"name": "fedtan-digits"}
+    default["model"].pop("width")  # has no value in TOML
+    example["model"].pop("width")
+    assert example == default
+    text = (ROOT / "examples/fedtan_digits.toml").read_text()
+    keys = {key for field in Config.model_fields.values() for key in field.annotation.model_fields}
+    assert keys - set(re.findall(r"^(\w+) =", text, re.MULTILINE)) == {"width"}
+
+
+def test_the_ten_line_example_runs():
+    """A user's own model and data need no more than examples/own_model.py."""
+    script = ROOT / "examples/own_model.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert re.match(r"accuracy 0\.\d+; the authority opened 80 totals", done.stdout)
+    statements = [x for x in script.read_text().split('"""')[2].splitlines() if x.strip()]
+    assert len([x for x in statements if not x.startswith(("import", "from"))]) <= 10
+
+
+@pytest.mark.parametrize("module", ["securefl", "securefl_cli.main", "securefl_keys"])
+def test_importing_a_package_loads_no_torch(module):
+    """What is not used is not loaded."""
+    script = f"import sys, {module}; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

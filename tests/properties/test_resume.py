@@ -1,0 +1,151 @@
+"""A run that stops goes on as if it had not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import securefl
+from securefl.errors import RunFolderError
+
+BASE = (
+    "run.rounds=6",
+    "train.momentum=0.9",
+    "train.momentum_across_rounds=local",
+    "train.lr=0.05",
+)
+COMMAND = [str(Path(sys.executable).parent / "securefl"), "run"]
+
+
+class StopError(Exception):
+    """Stands for a crash."""
+
+
+def stop_after(rounds):
+    def on_round(metrics):
+        if metrics.round == rounds:
+            raise StopError
+
+    return on_round
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_time(rows):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("algorithm", ["fedtan", "fedavg"])
+@pytest.mark.parametrize("stopped_after", [1, 3, 5])
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(tmp_path, algorithm, stopped_after):
+    """Model, metrics and ledger do not show that the run was interrupted, momentum included."""
+    config = securefl.load_config(
+        None, [*BASE, f"algorithm.name={algorithm}", "exchange.encrypt=none"]
+    )
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    securefl.run(config, out=whole)
+    with pytest.raises(StopError):
+        securefl.run(config, out=halves, on_round=stop_after(stopped_after))
+    securefl.resume(halves)
+    assert (whole / "model.safetensors").read_bytes() == (halves / "model.safetensors").read_bytes()
+    assert (whole / "ledger.jsonl").read_bytes() == (halves / "ledger.jsonl").read_bytes()
+    metrics = [without_time(lines(folder / "metrics.jsonl")) for folder in (whole, halves)]
+    assert metrics[0] == metrics[1]
+    assert [row["round"] for row in metrics[1]] == list(range(1, 7))
+
+
+def test_lines_of_an_unfinished_round_are_dropped(tmp_path):
+    """What a crash leaves behind the last checkpoint, half a line too, does not count."""
+    config = securefl.load_config(None, [*BASE, "exchange.encrypt=none"])
+    with pytest.raises(StopError):
+        securefl.run(config, out=tmp_path / "run", on_round=stop_after(2))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with metrics.open("a") as file:
+        file.write(metrics.read_text().splitlines()[-1].replace('"round": 2', '"round": 3') + "\n")
+        file.write('{"round": 3, "accu')
+    (tmp_path / "run" / ".checkpoint.safetensors.partial").write_bytes(b"half")
+    securefl.resume(tmp_path / "run")
+    assert [row["round"] for row in lines(metrics)] == list(range(1, 7))
+
+
+def test_an_encrypted_run_resumes_under_a_new_key(tmp_path):
+    """Ephemeral keys end with their process; the run goes on under others, and both are named."""
+    config = securefl.load_config(None, BASE)
+    securefl.run(config, out=tmp_path / "whole")
+    with pytest.raises(StopError):
+        securefl.run(config, out=tmp_path / "halves", on_round=stop_after(2))
+    securefl.resume(tmp_path / "halves")
+    one, other = (load_file(tmp_path / d / "model.safetensors") for d in ("whole", "halves"))
+    assert max(float((one[k] - other[k]).abs().max()) for k in one if "num" not in k) < 1e-4
+    environment = json.loads((tmp_path / "halves" / "environment.json").read_text())
+    assert len({session["key_id"] for session in environment["sessions"]}) == 2
+
+
+def test_openings_are_never_taken_back(tmp_path):
+    """What the authority opened in a round that then failed stays in its log."""
+    config = securefl.load_config(None, BASE)
+    with pytest.raises(StopError):
+        securefl.run(config, out=tmp_path / "run", on_round=stop_after(2))
+    log = tmp_path / "run" / "openings.jsonl"
+    before = lines(log)
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    securefl.resume(tmp_path / "run")
+    assert lines(log)[: len(before)] == before
+    assert len(lines(log)) == len(before) + 6 * 4
+
+
+def test_a_complete_run_is_not_resumed(tmp_path):
+    """There is nothing left to do, and the message says so."""
+    config = securefl.load_config(None, ["run.rounds=1", "exchange.encrypt=none"])
+    securefl.run(config, out=tmp_path / "run")
+    with pytest.raises(RunFolderError, match="complete"):
+        securefl.resume(tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    """A truncated or foreign checkpoint is one clear error, and the folder stays as it was."""
+    config = securefl.load_config(None, [*BASE, "exchange.encrypt=none"])
+    with pytest.raises(StopError):
+        securefl.run(config, out=tmp_path / "run", on_round=stop_after(2))
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    for damaged in (b"", whole[:50], whole[:-10], os.urandom(300)):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(RunFolderError, match="damaged checkpoint"):
+            securefl.resume(tmp_path / "run")
+    assert len(lines(tmp_path / "run" / "metrics.jsonl")) == 2
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_process_can_be_resumed(tmp_path, signal_number):
+    """Ctrl-C says how to go on; after it, or a kill, the run ends with the same model."""
+    settings = ["--set", "run.rounds=40", "--encrypt", "none", "--out"]
+    process = subprocess.Popen(
+        [*COMMAND, *settings, tmp_path / "cut"], stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    give_up = time.monotonic() + 60
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    process.send_signal(signal_number)
+    _, stderr = process.communicate(timeout=60)
+    if signal_number == signal.SIGINT:
+        assert process.returncode == 130
+        assert f"securefl run --resume {tmp_path / 'cut'}" in stderr
+        assert "Traceback" not in stderr
+    assert len(metrics.read_text().splitlines()) < 40
+    subprocess.run([*COMMAND, "--resume", tmp_path / "cut"], check=True, capture_output=True)
+    subprocess.run([*COMMAND, *settings, tmp_path / "whole"], check=True, capture_output=True)
+    models = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("cut", "whole")]
+    assert models[0] == models[1]

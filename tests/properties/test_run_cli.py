@@ -1,0 +1,203 @@
+"""The command line, as its users meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from securefl.config.load import load_config
+from securefl_cli.main import main
+
+QUICK = ["--rounds", "2", "--set", "algorithm.local_steps=1"]
+FILES = {
+    "config.json",
+    "environment.json",
+    "metrics.jsonl",
+    "ledger.jsonl",
+    "openings.jsonl",
+    "incidents.jsonl",
+    "checkpoint.safetensors",
+    "model.safetensors",
+    "accuracy.png",
+    "traffic.png",
+}
+
+
+def invoke(*arguments, **kwargs):
+    return CliRunner().invoke(main, [str(a) for a in arguments], **kwargs)
+
+
+def test_a_run_leaves_all_evidence_in_its_folder(tmp_path):
+    """Settings, versions, metrics by round, ledger, openings, model and plots."""
+    result = invoke("run", *QUICK, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "ephemeral key set" in result.stderr
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [1, 2]
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["seed"] == 0
+    assert environment["sessions"][0]["tenseal"] == "0.3.18"
+    model = load_file(tmp_path / "run" / "model.safetensors")
+    assert sum(t.numel() for name, t in model.items() if "num_batches" not in name) == 2380
+    for plot in ("accuracy.png", "traffic.png"):
+        assert (tmp_path / "run" / plot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_resolved_settings_run_again(tmp_path):
+    """A run's own config.json, given back to the command, makes the same model."""
+    settings = ["--encrypt", "none", "--seed", "5"]
+    invoke("run", *QUICK, *settings, "--out", tmp_path / "one")
+    result = invoke("run", tmp_path / "one/config.json", "--out", tmp_path / "two")
+    assert result.exit_code == 0, result.output
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert models[0] == models[1]
+
+
+def test_options_go_over_the_file_and_set_over_options(tmp_path):
+    """CONFIG.toml, then --rounds, then --set: the last word wins."""
+    toml = tmp_path / "job.toml"
+    toml.write_text('[run]\nrounds = 9\nseed = 7\n[exchange]\nencrypt = "none"\n')
+    result = invoke("run", toml, "--rounds", "5", "--set", "run.rounds=1", "--out", tmp_path / "r")
+    assert result.exit_code == 0, result.output
+    config = load_config(tmp_path / "r/config.json")
+    assert (config.run.rounds, config.run.seed) == (1, 7)
+
+
+def test_without_out_the_folder_is_named_by_time_and_run(tmp_path, monkeypatch):
+    """runs/<time>-<name>."""
+    monkeypatch.chdir(tmp_path)
+    assert invoke("run", *QUICK, "--encrypt", "none", "--name", "mine").exit_code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("-mine")
+
+
+def test_a_run_under_keys_from_a_folder(tmp_path):
+    """After `keys init`, `run --keys` seals under that key."""
+    (tmp_path / "phrase").write_text("a long passphrase\n")
+    phrase = ["--passphrase-file", tmp_path / "phrase"]
+    assert invoke("keys", "init", tmp_path / "keys", *phrase).exit_code == 0
+    keyed = ["--keys", tmp_path / "keys", "--out", tmp_path / "run"]
+    result = invoke("run", *QUICK, *keyed, *phrase)
+    assert result.exit_code == 0, result.output
+    assert "ephemeral" not in result.stderr
+    environment = json.loads((tmp_path / "run/environment.json").read_text())
+    assert environment["sessions"][0]["key_id"] in invoke("keys", "show", tmp_path / "keys").stdout
+
+
+def test_compare_prints_a_table_and_draws_one_plot(tmp_path):
+    """Two runs side by side."""
+    for algorithm in ("fedavg", "fedtan"):
+        out = ["--algorithm", algorithm, "--encrypt", "none", "--out", tmp_path / algorithm]
+        assert invoke("run", *QUICK, *out).exit_code == 0
+    runs = [tmp_path / "fedavg", tmp_path / "fedtan"]
+    result = invoke("compare", *runs, "--plot", tmp_path / "both.png")
+    assert result.exit_code == 0, result.output
+    assert "fedavg-mlp-batch" in result.stdout
+    assert "fedtan-mlp-batch" in result.stdout
+    assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path):
+    """What `make demo` calls, at two rounds."""
+    result = invoke("demo", "--rounds", "2", "--out", tmp_path / "demo")
+    assert result.exit_code == 0, result.output
+    for name in ("FedAvg + BN", "FedAvg + GN", "FedTAN", "centralised"):
+        assert name in result.stdout
+    assert "opened 8 totals, each of 5 clients" in " ".join(result.stdout.split())
+    assert (tmp_path / "demo/demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "train.lt=1"], "train.lt: no such key; did you mean train.lr?"),
+        (["--set", "trian.lr=1"], "trian: no such key; did you mean train?"),
+        (["--set", "train.lr=-1"], "train.lr = -1"),
+        (["--set", "nonsense"], "write table.key=value"),
+        (["--rounds", "many"], "run.rounds = 'many'"),
+        (["--algorithm", "fedsgd"], "algorithm.name = 'fedsgd'"),
+        (["--partition", "classes:11"], "classes:11"),
+        (["--partition", "slices"], "slices"),
+        (["--clients", "2"], "min_clients"),
+        (["--norm", "group"], 'model.norm = "batch"'),
+        (["--algorithm", "centralised"], 'exchange.encrypt = "none"'),
+        (["no-such-file.toml"], "no-such-file.toml: cannot be read (No such file or directory)"),
+        (["--keys", "no-such-keys"], "no-such-keys"),
+        (["--keys", "k", "--encrypt", "none"], "nothing would be encrypted"),
+        (["--resume", "no-such-run"], "no-such-run is no run's folder"),
+        (["--resume", "r", "--rounds", "3"], "and nothing else"),
+        (["--no-such-option"], "No such option"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line_and_leaves_nothing(
+    tmp_path, monkeypatch, arguments, message
+):
+    """The line names the key, the value and the way out; no folder is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECUREFL_PASSPHRASE", "secret words")
+    result = invoke("run", *arguments)
+    assert result.exit_code in {1, 2}
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_toml_file_names_its_line(tmp_path):
+    """Broken TOML is one line with the place of the error."""
+    (tmp_path / "job.toml").write_text("[run]\nrounds = = 3\n")
+    result = invoke("run", tmp_path / "job.toml")
+    assert result.exit_code == 2
+    assert "not valid TOML" in result.stderr
+    assert "line 2" in result.stderr
+
+
+def test_a_wrong_passphrase_is_one_clear_line(tmp_path, monkeypatch):
+    """Nothing is run, nothing is written, and the passphrase is not repeated."""
+    monkeypatch.setenv("SECUREFL_PASSPHRASE", "the right words")
+    assert invoke("keys", "init", tmp_path / "keys").exit_code == 0
+    monkeypatch.setenv("SECUREFL_PASSPHRASE", "the wrong words")
+    result = invoke("run", *QUICK, "--keys", tmp_path / "keys", "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "the passphrase does not open" in result.stderr
+    assert "wrong words" not in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_not_empty_is_not_touched(tmp_path):
+    """A run never writes among other files."""
+    (tmp_path / "mine.txt").write_text("mine")
+    result = invoke("run", *QUICK, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "is not empty" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+COMMANDS = [[], ["run"], ["compare"], ["demo"], ["keys"], ["keys", "init"], ["keys", "show"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example_and_loads_no_torch(command):
+    """`--help` of every command is quick: it imports neither torch nor tenseal."""
+    script = (
+        "import sys\n"
+        "from securefl_cli.main import main\n"
+        f"try: main({[*command, '--help']!r})\n"
+        "except SystemExit as end: code = end.code\n"
+        "else: code = 0\n"
+        "heavy = {'torch', 'tenseal', 'sklearn', 'matplotlib'}\n"
+        "print('LOADED', sorted(heavy & set(sys.modules)))\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "LOADED []" in done.stdout
+    if command != ["keys"]:
+        assert "Example" in done.stdout
