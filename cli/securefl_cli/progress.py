@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,27 +20,25 @@ MEGABYTE = 1e6
 def progress_bar(
     label: str, rounds: int, done: int = 0
 ) -> Iterator[Callable[[RoundMetrics], None]]:
-    """A bar on stderr, moved by the function that it gives; nothing where stderr is no terminal."""
+    """A bar on stderr, moved by the function that it gives; ten lines where that is no terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[accuracy]} {task.fields[sent]}"),
+        TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(label, total=rounds, completed=done, accuracy="", sent="")
+        bar = progress.add_task(label, total=rounds, completed=done, note="")
         sent_bytes = 0
 
         def advance(metrics: RoundMetrics) -> None:
             nonlocal sent_bytes
             sent_bytes += metrics.upload_bytes
-            progress.update(
-                bar,
-                completed=metrics.round,
-                accuracy=f"{100 * metrics.accuracy:5.1f} %",
-                sent=f"{sent_bytes / MEGABYTE:7.1f} MB up",
-            )
+            note = f"{100 * metrics.accuracy:5.1f} % {sent_bytes / MEGABYTE:7.1f} MB up"
+            progress.update(bar, completed=metrics.round, note=note)
+            if not console.is_terminal and metrics.round % max(1, rounds // 10) == 0:
+                click.echo(f"{label}: round {metrics.round}/{rounds} {note}", err=True)
 
         yield advance

@@ -24,7 +24,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
     table.add_column("Upload per\nclient (MB)", justify="right")
     table.add_column("Time (s)", justify="right")
-    table.add_column("Of one client, the server\ncould read", overflow="fold")
+    table.add_column("The server could read,\nof each client", overflow="fold")
     for name, (metrics, ledger) in runs.items():
         uploads = ledger.upload_bytes()
         table.add_row(
@@ -45,12 +45,9 @@ def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
 
 def what_the_server_reads(ledger: Ledger) -> str:
     """The kinds of values that single clients sent it in the clear."""
-    if set(ledger.upload_bytes()) == {"client-1"}:
-        return "everything: one party has all data"
-    kinds = sorted(kind.value for kind in ledger.server_reads())
-    if ledger.upload_bytes() and not kinds:
-        return "nothing; totals alone"
-    hidden = "statistics" not in kinds and any(
-        entry.form == "ciphertext" for entry in ledger.entries
-    )
-    return ", ".join(kinds) + ("; of statistics, totals alone" if hidden else "")
+    if len(ledger.upload_bytes()) == 1:
+        return "all: one party has all data"
+    read = ledger.server_reads()
+    hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
+    names = ", ".join(sorted(read)) or "nothing"
+    return f"{names}; only totals of {', '.join(sorted(hidden))}" if hidden else names
