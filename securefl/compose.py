@@ -21,6 +21,7 @@ from securefl.crypto.secret import KeySet
 from securefl.data.samples import Samples
 from securefl.engines.delivery import Delivery, Incident
 from securefl.engines.sequential import SequentialEngine, Training
+from securefl.errors import ConfigError
 from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
@@ -60,6 +61,11 @@ def compose(
     """
     data, batch_size = client_data(config, task)
     algorithm = task.algorithm or _algorithm(config)
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"{type(algorithm).__name__} is no algorithm: it needs the methods messages, init, "
+            "client and update of securefl.algorithms.base.Algorithm"
+        )
     training = Training(
         task.loss, _schedule(config), config.algorithm.local_steps, batch_size, config.run.seed
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ class Work:
     """What this client's last contribution asked to keep."""
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """Rounds of federated training.
 
