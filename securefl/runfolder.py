@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -20,16 +20,15 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
+from securefl.checkpoint import Checkpoint
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.engines.delivery import Incident
 from securefl.errors import RunFolderError
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
-from securefl.types import Kind, NamedTensors, State
+from securefl.types import Kind, NamedTensors
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
@@ -52,14 +51,6 @@ class RoundMetrics:
     dropped: tuple[str, ...]
     """Clients of which something was refused in this round."""
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Where a run can go on."""
-
-    state: State
-    memories: Mapping[str, NamedTensors]
 
 
 class RunFolder:
@@ -119,7 +110,7 @@ class RunFolder:
             self._append(LEDGER, entries)
             self._append(INCIDENTS, incidents)
             self._append(METRICS, [metrics])
-            self._write(CHECKPOINT, _checkpoint_bytes(checkpoint))
+            self._write(CHECKPOINT, checkpoint.to_bytes())
 
     def note_openings(self, openings: Iterable[Opening]) -> None:
         """Write down what the authority opened or refused to open, also in a round that failed."""
@@ -144,7 +135,7 @@ class RunFolder:
             RunFolderError: the checkpoint is damaged.
         """
         path = self.path / CHECKPOINT
-        checkpoint = _read_checkpoint(path) if path.exists() else None
+        checkpoint = Checkpoint.read(path) if path.exists() else None
         last = checkpoint.state.round if checkpoint else 0
         with _explained(self.path):
             for name in (METRICS, LEDGER, INCIDENTS):
@@ -246,31 +237,3 @@ def _require_all(written: int | None, lines: bytes) -> None:
 
 def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-
-
-def _checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
-    groups = {f"state/{kind}": named for kind, named in checkpoint.state.tensors.items()}
-    groups |= {f"memory/{client}": named for client, named in checkpoint.memories.items()}
-    tensors = {
-        f"{group}/{name}": value.cpu().contiguous()
-        for group, named in groups.items()
-        for name, value in named.items()
-    }
-    return bytes(safetensors.torch.save(tensors, {"round": str(checkpoint.state.round)}))
-
-
-def _read_checkpoint(path: Path) -> Checkpoint:
-    tensors: dict[Kind, dict[str, Tensor]] = {}
-    memories: dict[str, dict[str, Tensor]] = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            round_number = int(file.metadata()["round"])
-            for key in file.keys():  # noqa: SIM118 -- a safe_open is no dict
-                group, owner, name = key.split("/", 2)
-                if group == "state":
-                    tensors.setdefault(Kind(owner), {})[name] = file.get_tensor(key)
-                else:
-                    memories.setdefault(owner, {})[name] = file.get_tensor(key)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path}: damaged checkpoint ({error})") from error
-    return Checkpoint(State(round_number, tensors), memories)

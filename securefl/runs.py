@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from securefl.algorithms.base import load_tensors
+from securefl.checkpoint import Checkpoint
 from securefl.compose import Record, compose
 from securefl.config.schema import Config, Encrypt
 from securefl.crypto.secret import KeySet
@@ -22,7 +23,6 @@ from securefl.report.plots import accuracy_plot, traffic_plot
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import (
-    Checkpoint,
     RoundMetrics,
     RunFolder,
     read_config,

@@ -22,7 +22,9 @@ def train(work: Work, first_step: AbstractContextManager[None] | None = None) ->
         weight_decay=solver.weight_decay,
     )
     for name, buffer in work.memory.items():
-        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.clone()
+        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(
+            parameters[name].device, copy=True
+        )
     context = first_step or nullcontext()
     for x, y in work.batches:
         optimiser.zero_grad()
