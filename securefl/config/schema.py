@@ -101,7 +101,7 @@ class ExchangeTable(_Table):
     encrypt: Encrypt = Encrypt.STATISTICS
     min_clients: Annotated[int, Field(ge=3)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
-    precision_bits: Annotated[int, Field(ge=8, le=30)] = 26
+    precision_bits: Annotated[int, Field(ge=16, le=30)] = 26
     """Bits after the point that the authority releases; CKKS is exact to about 30."""
 
 

@@ -12,6 +12,7 @@ import tenseal as ts
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from securefl.crypto.held import Held
 from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import CkksParameters
 from securefl.errors import ConfigError, KeyFileError, MessageRefused
@@ -106,6 +107,8 @@ class PublicArtefact:
             raise KeyFileError(f"damaged key file: {error}") from error
         if context.has_secret_key():
             raise KeyFileError("this context holds a secret key: only the authority may hold it")
+        if context.has_galois_keys() or context.has_relin_keys():
+            raise KeyFileError("this context holds evaluation keys: sums need none")
         seal = context.seal_context().data
         found = (
             seal.key_context_data().parms().poly_modulus_degree(),
@@ -124,7 +127,7 @@ class PublicArtefact:
 
 
 @final
-class AddingContext:
+class AddingContext(Held):
     """CKKS parameters without any key: ciphertexts can be added, not made and not read.
 
     This is all of CKKS that a server ever gets.
@@ -186,7 +189,7 @@ class CiphertextSum:
 
 
 @final
-class PublicKey:
+class PublicKey(Held):
     """Encrypts. What a client holds."""
 
     def __init__(self, artefact: PublicArtefact) -> None:

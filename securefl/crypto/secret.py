@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 from tenseal import sealapi
 
+from securefl.crypto.held import Held
 from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicArtefact, PublicKey
 from securefl.errors import KeyFileError
 
 
-class SecretKey:
+class SecretKey(Held):
     """Decrypts. It has no text form, cannot be pickled, and says nothing of itself."""
 
     def __init__(self, context: ts.Context, parameters: CkksParameters) -> None:
@@ -82,9 +82,6 @@ class SecretKey:
 
     def __repr__(self) -> str:
         return f"SecretKey(key_id={self.key_id[:16]}…)"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a SecretKey cannot be pickled or copied")
 
 
 def _public_half(context: ts.Context, parameters: CkksParameters) -> PublicKey:

@@ -24,6 +24,7 @@ class Incident:
 
     round: int
     name: str
+    """Of the message that was refused."""
     client: str
     reason: str
 
@@ -88,26 +89,30 @@ class OpenExchange:
         self._specs = specs
         self._sums = sums
         self._like: Mapping[str, NamedTensors] = {}
-        self._refused: list[str] = []
+        self._refused: list[Incident] = []
+        self._diverged = False
 
     def deliver(self, name: str, tensors: Mapping[str, NamedTensors]) -> bool:
         """Seal, send and add one client's tensors of each message; False if any was refused.
 
-        All of them are checked and sealed before the first is sent.
+        All are sealed before the first is sent, and all are admitted before the first is added: a
+        client counts in all of them or in none.
         """
-        client = self._delivery.clients[name]
+        client, messages, additions = self._delivery.clients[name], [], []
         try:
-            messages = [
-                (spec, client.contribute(self._delivery.run, self._round, spec, tensors[spec.name]))
-                for spec in self._specs
-            ]
-            for spec, message in messages:
+            for spec in self._specs:
+                values = tensors[spec.name]
+                messages.append(client.contribute(self._delivery.run, self._round, spec, values))
+            for spec, message in zip(self._specs, messages, strict=True):
                 self._write(spec, name, SERVER, len(message), self._form(spec))
-                self._sums[spec.name].receive(message)
+                additions.append(self._sums[spec.name].admit(message))
         except (ValueRefused, MessageRefused) as error:
-            self._refused.append(str(error))
-            self._delivery.report(Incident(self._round, self._specs[0].name, name, str(error)))
+            self._diverged |= isinstance(error, ValueRefused)
+            self._refused.append(Incident(self._round, spec.name, name, str(error)))
+            self._delivery.report(self._refused[-1])
             return False
+        for add in additions:
+            add()
         self._like = tensors
         return True
 
@@ -115,21 +120,28 @@ class OpenExchange:
         """Open the sums, and send the totals to `receivers`.
 
         Raises:
-            Diverged: every client's values were refused.
+            Diverged: every client's contribution was refused, values among them.
+            TooFewContributions: every client's message was refused.
             OpeningRefused: the authority does not open one of them.
         """
-        if not self._like:
+        if not self._like and self._diverged:
             raise Diverged(
                 f"round {self._round}: no client's values can be used; first of all: "
-                f"{self._refused[0]}. If training diverged, lower train.lr, or drop it earlier "
-                "(train.lr_drops)"
+                f"{self._refused[0].reason}. If training diverged, lower train.lr, or drop it "
+                "earlier (train.lr_drops)"
+            )
+        if not self._like:
+            raise TooFewContributions(
+                f"round {self._round}: no contribution counts; first of all: "
+                f"{self._refused[0].reason}"
             )
         try:
             return {spec.name: self._open(spec, receivers) for spec in self._specs}
         except TooFewContributions as error:
             if not self._refused:
                 raise
-            raise TooFewContributions(f"{error}. Refused before: {self._refused[0]}") from error
+            first = self._refused[0].reason
+            raise TooFewContributions(f"{error}. Refused before: {first}") from error
 
     def _open(self, spec: MessageSpec, receivers: Sequence[str]) -> Total:
         request = self._sums[spec.name].request()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from securefl.types import NamedTensors, Total
 
@@ -52,7 +52,7 @@ class ClientThread(Generic[Result]):
         self._stopped = threading.Semaphore(0)
         self._left = False
         self._answer: Total | None = None
-        self._outcome: Ask | Done[Result] | BaseException = LeftRound()
+        self._outcome: Ask | Done[Result] | BaseException | None = None
         self._finished = pool.submit(self._run)
 
     def resume(self, answer: Total | None = None) -> Ask | Done[Result]:
@@ -60,9 +60,11 @@ class ClientThread(Generic[Result]):
         self._answer = answer
         self._go.release()
         self._stopped.acquire()
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        return self._outcome
+        # Taken out, so that no exception keeps its frames, and with them a model's graph, alive.
+        outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return cast("Ask | Done[Result]", outcome)
 
     def leave(self) -> None:
         """End the client's work where it stands. Harmless after it is done."""
@@ -76,6 +78,8 @@ class ClientThread(Generic[Result]):
             return
         try:
             self._outcome = Done(self._work(self._ask))
+        except LeftRound:
+            return
         except BaseException as error:
             self._outcome = error
         self._stopped.release()

@@ -48,10 +48,10 @@ class Sealer(Protocol):
 
 
 class RunningSum(Protocol):
-    """The server's side of one sum."""
+    """The server's side of one sum; it does not change, `plus` gives another."""
 
-    def add(self, payload: bytes) -> None:
-        """Add one contribution; raises MessageRefused and stays as it was if that is none."""
+    def plus(self, payload: bytes) -> RunningSum:
+        """The sum with one contribution more; raises MessageRefused where `payload` is none."""
 
     def total(self) -> bytes:
         """The sum, for an `Opener`."""
@@ -77,6 +77,14 @@ class Adder(Protocol):
 
 class Opener(Protocol):
     """Reads totals."""
+
+    @property
+    def form(self) -> str:
+        """The payload encoding that it opens."""
+
+    @property
+    def key_id(self) -> str:
+        """The key that it opens with."""
 
     def open(self, total: bytes, n_values: int) -> OpenedSum:
         """Raises MessageRefused where `total` is not one of so many values."""

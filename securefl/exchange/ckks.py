@@ -79,16 +79,16 @@ class CkksAdder:
         return CkksSum([self.context.sum() for _ in range(count)])
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CkksSum:
     """One running sum per ciphertext of the message."""
 
     parts: list[CiphertextSum]
 
-    def add(self, payload: bytes) -> None:
-        """Add one contribution, all of its ciphertexts or none."""
+    def plus(self, payload: bytes) -> CkksSum:
+        """The sum with one contribution more, all of its ciphertexts."""
         chunks = self.parts[0].frame.chunks(payload, len(self.parts))
-        self.parts = [part.plus(chunk) for part, chunk in zip(self.parts, chunks, strict=True)]
+        return CkksSum([part.plus(chunk) for part, chunk in zip(self.parts, chunks, strict=True)])
 
     def total(self) -> bytes:
         """The ciphertexts of the sum."""

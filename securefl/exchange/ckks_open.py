@@ -10,6 +10,7 @@ from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.secret import SecretKey
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
+from securefl.exchange.ckks import FORM
 
 COUNT_TOLERANCE = 1e-3
 """How far a count of ones may be from a whole number: CKKS errs by about 1e-10 a client."""
@@ -21,6 +22,16 @@ class CkksOpener:
 
     secret_key: SecretKey
     precision_bits: int
+
+    @property
+    def form(self) -> str:
+        """The only encoding that it opens."""
+        return FORM
+
+    @property
+    def key_id(self) -> str:
+        """The key that it opens with."""
+        return self.secret_key.key_id
 
     def open(self, total: bytes, n_values: int) -> OpenedSum:
         """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
@@ -40,13 +51,16 @@ class CkksOpener:
                 "the total does not count its clients: it is sealed under another key, or a "
                 "client sent rubbish"
             )
-        weight = self._rounded(weights[:1])[0]
+        weight = rounded(weights, self.precision_bits)[0]
         if not 0 < weight <= 1 or np.ptp(weights) > COUNT_TOLERANCE:
             raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
-        values = slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values] / weight
-        return OpenedSum(self._rounded(values), float(weight), n_clients)
+        values = slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values] / weights[0]
+        return OpenedSum(rounded(values, self.precision_bits), float(weight), n_clients)
 
-    def _rounded(self, values: Values) -> Values:
-        # Nothing leaves with the digits that only CKKS noise has written: they depend on the key.
-        step = 2.0**-self.precision_bits
-        return np.asarray(np.rint(values / step) * step)
+
+def rounded(values: Values, bits: int) -> Values:
+    """The nearest multiples of 2^-`bits`.
+
+    Nothing leaves with the digits that only CKKS noise has written: they depend on the key.
+    """
+    return np.asarray(np.rint(np.ldexp(values, bits)) * 2.0**-bits)

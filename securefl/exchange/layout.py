@@ -27,12 +27,12 @@ def pack(message: str, tensors: NamedTensors, max_value: float) -> Values:
 
 def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> str:
     for name, tensor in tensors.items():
-        refused = ~(tensor.detach().abs() <= max_value)
+        refused = ~(tensor.detach().double().abs() <= max_value)
         if refused.any():
             index = refused.nonzero()[0].tolist()
             value = tensor[tuple(index)].item()
             rule = f"within ±{max_value:g}" if np.isfinite(value) else "a finite number"
-            return f"{message}: {name}{index} = {value:g} must be {rule}"
+            return f"{message}: {name}{index} = {value:.10g} must be {rule}"
     raise AssertionError("called for tensors that are all in range")
 
 

@@ -56,7 +56,7 @@ class PlainChannel:
         return OpenedSum(values / weight, weight, n_clients)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PlainSum:
     """Σ weight_i x_i in double precision, in the order of arrival."""
 
@@ -65,15 +65,19 @@ class PlainSum:
     weight: float = 0.0
     n_clients: int = 0
 
-    def add(self, payload: bytes) -> None:
-        """Add one contribution; refuses what is not finite."""
-        (weight,) = _WEIGHT.unpack_from(payload, len(payload) - _WEIGHT.size)
-        values = np.frombuffer(payload[: -_WEIGHT.size], dtype=self.dtype).astype(np.float64)
+    def plus(self, payload: bytes) -> PlainSum:
+        """The sum with one contribution more; refuses what is not finite or of another size."""
+        n_bytes = len(self.values) * np.dtype(self.dtype).itemsize
+        if len(payload) != n_bytes + _WEIGHT.size:
+            raise MessageRefused(
+                f"payload of {len(payload)} bytes, expected {n_bytes} and a weight"
+            )
+        (weight,) = _WEIGHT.unpack_from(payload, n_bytes)
+        values = np.frombuffer(payload[:n_bytes], dtype=self.dtype).astype(np.float64)
         if not np.isfinite(values).all() or not 0 < weight <= 1:
             raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
-        self.values = self.values + weight * values
-        self.weight += weight
-        self.n_clients += 1
+        total = self.values + weight * values
+        return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 
     def total(self) -> bytes:
         """The three sums."""

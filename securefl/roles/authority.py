@@ -74,6 +74,11 @@ class Authority:
         if len(set(signers)) != len(signers):
             raise OpeningRefused(f"{what}: a client stands in it twice")
         self._require(len(signers), what)
+        if (expected.form, expected.key_id) != (self._opener.form, self._opener.key_id):
+            raise OpeningRefused(
+                f"{what}: sent as {expected.form!r} under key {expected.key_id[:16] or 'none'}; the "
+                f"authority opens {self._opener.form!r} under key {self._opener.key_id[:16]}"
+            )
         try:
             for signed in request.signed:
                 self._roster.check(signed, expected)

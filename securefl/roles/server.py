@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from securefl.errors import MessageRefused
@@ -51,14 +51,17 @@ class ServerSum:
         self._signed: dict[str, wire.SignedHeader] = {}
 
     def receive(self, message: bytes) -> None:
-        """Check one contribution and add it.
+        """Check one contribution and add it; raises as `admit` does, and is then unchanged."""
+        self.admit(message)()
+
+    def admit(self, message: bytes) -> Callable[[], None]:
+        """Check one contribution; what comes back adds it, before any other is admitted.
 
         The ciphertext parser sees only bytes that a client of the roster has signed for this run,
         round and message, and whose length and coefficients are in range.
 
         Raises:
-            MessageRefused: it fails a check, or the client has contributed already; the sum is as
-                it was before.
+            MessageRefused: it fails a check, or the client has contributed already.
         """
         signed, payload = wire.split(message, self._n_bytes)
         self._roster.check(signed, self._expected)
@@ -69,8 +72,13 @@ class ServerSum:
             raise MessageRefused(
                 f"{sender}: payload of {len(payload)} bytes, expected exactly {self._n_bytes}"
             )
-        self._running.add(payload)
-        self._signed[sender] = signed
+        larger = self._running.plus(payload)
+
+        def add() -> None:
+            self._running = larger
+            self._signed[sender] = signed
+
+        return add
 
     def request(self) -> SumRequest:
         """The sum of all that was received.

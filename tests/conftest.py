@@ -1,0 +1,146 @@
+"""What several test files need: keys, the three roles around them, a training task of a blink."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from securefl import Config, Task
+from securefl.crypto.secret import KeySet
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.plain import PlainChannel
+from securefl.roles import wire
+from securefl.roles.authority import Authority, Opening
+from securefl.roles.client import Client
+from securefl.roles.server import Server
+from securefl.types import Kind, MessageSpec
+
+PRECISION_BITS = 26
+
+
+@pytest.fixture(scope="session")
+def key_set():
+    """The federation's key: 80 ms to make, so one for all tests."""
+    return KeySet.ephemeral()
+
+
+@pytest.fixture(scope="session")
+def foreign_key_set():
+    """A key of the same parameters that nobody in the federation has."""
+    return KeySet.ephemeral()
+
+
+@dataclass
+class Federation:
+    """Clients, server and authority of one run: STATISTICS on ciphertext, PARAMETERS in clear."""
+
+    keys: KeySet
+    n_clients: int = 4
+    n_values: int = 5
+    run: str = "ab" * 32
+    log: list[Opening] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.plain = PlainChannel("float64")
+        self.sealer = CkksSealer(self.keys.public)
+        sealers = {Kind.PARAMETERS: self.plain, Kind.STATISTICS: self.sealer}
+        adders = {Kind.PARAMETERS: self.plain, Kind.STATISTICS: CkksAdder(self.keys.adding)}
+        self.spec = MessageSpec("layer/mean", Kind.STATISTICS, self.n_values)
+        self.plain_spec = MessageSpec("update/parameters", Kind.PARAMETERS, self.n_values)
+        names = [f"client-{i}" for i in range(1, self.n_clients + 1)]
+        self.clients = {name: Client(name, i / 64, sealers) for i, name in enumerate(names, 1)}
+        rng = np.random.default_rng(0)
+        self.values = {name: rng.normal(size=self.n_values) for name in names}
+        self.roster = wire.Roster({name: c.identity for name, c in self.clients.items()})
+        self.server = Server(self.run, self.roster, adders)
+        opener = CkksOpener(self.keys.secret, PRECISION_BITS)
+        self.authority = Authority(opener, self.roster, 3, self.log.append)
+
+    def message(self, name, spec=None, round_number=1):
+        """What this honest client sends."""
+        tensors = {"mean": torch.from_numpy(self.values[name])}
+        return self.clients[name].contribute(self.run, round_number, spec or self.spec, tensors)
+
+    def expected(self, spec=None, round_number=1):
+        """What the server expects to get."""
+        return self.server.start(round_number, spec or self.spec)._expected
+
+    def signed(self, name, payload, spec=None, /, **changes):
+        """Any payload under a header of one's choice, signed by this client."""
+        header = wire.describe(self.expected(spec), name, payload).model_copy(update=changes)
+        return wire.encode(header, payload, self.clients[name]._identity)
+
+    def collect(self, *names, spec=None, round_number=1):
+        """The server's sum of what these clients send."""
+        arriving = self.server.start(round_number, spec or self.spec)
+        for name in names or self.clients:
+            arriving.receive(self.message(name, spec, round_number))
+        return arriving
+
+    def mean(self, *names):
+        """Σ p_i x_i, by hand."""
+        weights = [self.clients[name].weight for name in names or self.clients]
+        return np.average([self.values[name] for name in names or self.values], 0, weights)
+
+
+@pytest.fixture(scope="session")
+def federate(key_set):
+    """Makes a federation."""
+    return lambda keys=key_set, **sizes: Federation(keys, **sizes)
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    """Settings of two short rounds; keywords are tables."""
+
+    def make(**tables):
+        defaults = {
+            "run": {"rounds": 2},
+            "algorithm": {"name": "fedtan", "local_steps": 2},
+            "train": {"batch_size": 8, "lr": 0.1},
+        }
+        return Config.model_validate(
+            {key: defaults.get(key, {}) | tables.get(key, {}) for key in defaults | tables}
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_task():
+    """A model with one BN layer, and `n_clients` clients with 16 random samples of 4 features."""
+
+    def make(n_clients=5, dtype=torch.float32, **changes):
+        rng = torch.Generator().manual_seed(1)
+        sets = [
+            (torch.randn(16, 4, generator=rng).to(dtype), torch.randint(3, (16,), generator=rng))
+            for _ in range(6)
+        ]
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(
+                nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)
+            ).to(dtype)
+        return Task(**{"model": model, "clients": sets[:n_clients], "test": sets[5]} | changes)
+
+    return make
+
+
+@pytest.fixture
+def no_hang():
+    """Fails a test that takes more than a minute, where it would wait for ever."""
+
+    def give_up(number, frame):
+        raise TimeoutError("still waiting after a minute")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, 60, 5)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)

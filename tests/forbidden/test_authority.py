@@ -1,0 +1,383 @@
+"""The authority opens totals of enough clients, once, and nothing finer than it declares."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from securefl.errors import MessageRefused, OpeningRefused, TooFewContributions
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.ckks_open import CkksOpener
+from securefl.roles.authority import Authority
+from securefl.roles.client import Client
+from securefl.roles.server import SumRequest
+from securefl.types import Kind, MessageSpec
+
+A, B, C, D = "client-1", "client-2", "client-3", "client-4"
+
+
+@pytest.fixture
+def federation(federate):
+    return federate()
+
+
+def payload_of(federation, name):
+    return federation.sealer.seal(federation.values[name], federation.clients[name].weight)
+
+
+def total_of(federation, *payloads):
+    """What a server that adds as it likes gets."""
+    running = CkksAdder(federation.keys.adding).start(federation.n_values)
+    for payload in payloads:
+        running = running.plus(payload)
+    return running.total()
+
+
+def with_total_of(federation, request, *names):
+    """The honest list of signatures over the sum of other ciphertexts."""
+    total = total_of(federation, *(payload_of(federation, name) for name in names))
+    return dataclasses.replace(request, total=total)
+
+
+def assert_refused(federation, request, refusal=OpeningRefused, match=None, authority=None):
+    """Refused with a typed error, and one line of the log says why."""
+    n_lines = len(federation.log)
+    with pytest.raises(OpeningRefused, match=match) as caught:
+        (authority or federation.authority).open(request)
+    assert caught.type is refusal
+    assert len(federation.log) == n_lines + 1
+    entry = federation.log[-1]
+    assert entry.refused == str(caught.value)
+    assert entry.n_clients == 0
+    assert (entry.round, entry.name) == (request.expected.round, request.expected.name)
+    assert entry.signers == tuple(signed.header.sender for signed in request.signed)
+
+
+def assert_opened(federation, request, *names):
+    opened = federation.authority.open(request)
+    np.testing.assert_allclose(opened.values, federation.mean(*names), rtol=0, atol=1e-7)
+    assert opened.n_clients == len(names)
+    entry = federation.log[-1]
+    assert (entry.refused, entry.n_clients, entry.signers) == ("", len(names), names)
+    return opened
+
+
+@pytest.mark.parametrize("names", [(A, B, C, D), (A, B, C), (D, B, A)])
+def test_a_total_of_enough_clients_is_opened_and_logged(federation, names):
+    """Any three of four clients get their weighted mean, and the log names them."""
+    assert_opened(federation, federation.collect(*names).request(), *names)
+
+
+@pytest.mark.parametrize("names", [(A,), (A, B)])
+def test_too_few_signatures_are_refused(federation, names):
+    """One or two clients' honest contributions are not opened."""
+    assert_refused(federation, federation.collect(*names).request(), TooFewContributions)
+
+
+def test_no_signature_at_all_is_refused(federation):
+    """A total without signatures is not opened, whatever it counts."""
+    request = dataclasses.replace(federation.collect().request(), signed=())
+    assert_refused(federation, request, TooFewContributions)
+
+
+@pytest.mark.parametrize("min_clients", [3, 4, 5])
+def test_min_clients_is_the_least_number(federate, min_clients):
+    """Four clients are opened where three or four are needed, and not where five are."""
+    federation = federate()
+    opener = CkksOpener(federation.keys.secret, 26)
+    authority = Authority(opener, federation.roster, min_clients, federation.log.append)
+    request = federation.collect().request()
+    if min_clients > 4:
+        assert_refused(federation, request, TooFewContributions, authority=authority)
+    else:
+        assert authority.open(request).n_clients == 4
+
+
+@pytest.mark.parametrize("names", [(A,), (B,), (A, B), (C, D), (A, A)])
+def test_a_sum_of_fewer_ciphertexts_than_signatures_is_refused(federation, names):
+    """The server cannot open one or two clients' values with everybody's signatures."""
+    request = with_total_of(federation, federation.collect().request(), *names)
+    assert_refused(federation, request, TooFewContributions, "at least min_clients = 3")
+
+
+@pytest.mark.parametrize("names", [(A, B, C), (A, B, C, D, D), (A, B, C, D, A, B), (A, A, A)])
+def test_a_count_that_differs_from_the_signatures_is_refused(federation, names):
+    """Ciphertexts left out or added twice show in the count that they carry."""
+    request = with_total_of(federation, federation.collect().request(), *names)
+    assert_refused(federation, request, match=rf"counts {len(names)} clients, 4 have signed")
+
+
+def test_too_few_signatures_for_the_ciphertexts_are_refused(federation):
+    """A sum of four that three have signed is not opened either."""
+    request = federation.collect().request()
+    assert_refused(
+        federation,
+        dataclasses.replace(request, signed=request.signed[:3]),
+        match="counts 4 clients, 3 have signed",
+    )
+
+
+@pytest.mark.parametrize("count", [0.0, 2.0, 3.0, 100.0])
+def test_a_client_that_does_not_count_as_one_is_refused(federation, count):
+    """A ciphertext that counts its client three times, or not at all, spoils the total."""
+    slots = np.zeros(2048)
+    slots[-2:] = 0.1, count
+    arriving = federation.collect(A, B, C)
+    arriving.receive(federation.signed(D, federation.keys.public.encrypt(slots)))
+    assert_refused(federation, arriving.request(), match=f"counts {3 + count:.0f} clients")
+
+
+@pytest.mark.parametrize("count", [-1.0, -3.0, -50.0])
+def test_a_negative_count_is_refused(federation, count):
+    """A client that takes away from the count makes a total of too few, or of none."""
+    slots = np.zeros(2048)
+    slots[-2:] = 0.1, count
+    arriving = federation.collect(A, B, C)
+    arriving.receive(federation.signed(D, federation.keys.public.encrypt(slots)))
+    refusal = TooFewContributions if count == -1 else OpeningRefused
+    assert_refused(federation, arriving.request(), refusal)
+
+
+@pytest.mark.parametrize("count", [0.5, 1.002, 0.998, 2**-8])
+def test_a_broken_count_is_refused(federation, count):
+    """Counts are whole numbers."""
+    slots = np.zeros(2048)
+    slots[-2:] = 0.1, count
+    arriving = federation.collect(A, B, C)
+    arriving.receive(federation.signed(D, federation.keys.public.encrypt(slots)))
+    assert_refused(federation, arriving.request(), match="does not count its clients")
+
+
+@pytest.mark.parametrize("weight", [-1.0, -10 / 64 - 1, 1.0, 50.0])
+def test_a_total_weight_outside_its_range_is_refused(federation, weight):
+    """Weights of clients sum to at most one and to more than nothing."""
+    slots = np.zeros(2048)
+    slots[-2:] = weight, 1.0
+    arriving = federation.collect(A, B, C)
+    arriving.receive(federation.signed(D, federation.keys.public.encrypt(slots)))
+    assert_refused(federation, arriving.request(), match=r"not in \(0, 1\]")
+
+
+def test_one_malicious_client_does_not_open_another_alone(federation):
+    """A client that counts as two, added to one other, makes no three of two signatures."""
+    slots = np.zeros(2048)
+    slots[-2:] = 0.1, 2.0
+    arriving = federation.collect(A)
+    arriving.receive(federation.signed(B, federation.keys.public.encrypt(slots)))
+    assert_refused(federation, arriving.request(), TooFewContributions)
+
+
+def test_ciphertexts_of_one_message_count_the_same_clients(federate):
+    """With several ciphertexts a message, none may be of fewer clients than the first."""
+    federation = federate(n_values=3000)
+    request = federation.collect().request()
+    whole, alone = request.total, federation.sealer.seal(federation.values[A], 1 / 64)
+    half = len(whole) // 2
+    for total in (whole[:half] + alone[half:], alone[:half] + whole[half:]):
+        with pytest.raises(OpeningRefused):
+            federation.authority.open(dataclasses.replace(request, total=total))
+    assert [entry.refused != "" for entry in federation.log] == [True, True]
+    assert_opened(federation, request, A, B, C, D)
+
+
+def forged(request, position=0, **changes):
+    signed = list(request.signed)
+    signed[position] = dataclasses.replace(signed[position], **changes)
+    return dataclasses.replace(request, signed=tuple(signed))
+
+
+def test_a_forged_list_of_signatures_is_refused(federation, federate):
+    """One header with another's signature, another text or a stranger's name spoils the list."""
+    request = federation.collect().request()
+    stranger = federate().collect().request().signed[0]  # the same name, another identity
+    nobody = request.signed[0].header.model_copy(update={"sender": "client-9"})
+    for fake in (
+        forged(request, signature=bytes(64)),
+        forged(request, signature=b""),
+        forged(request, signature=request.signed[1].signature),
+        forged(request, signed=request.signed[0].signed + b" "),
+        forged(request, header=nobody),
+        forged(request, 3, signature=stranger.signature, signed=stranger.signed),
+        dataclasses.replace(request, signed=(*request.signed[1:], stranger)),
+    ):
+        assert_refused(federation, fake, match=r"not signed by|no client of this run")
+    assert_opened(federation, request, A, B, C, D)
+
+
+def test_signatures_count_each_client_once(federation):
+    """A list in which a client stands twice is refused, in copy or with a second signature."""
+    request = federation.collect(A, B).request()
+    once_more = federation.collect(A).request().signed
+    for signed in ((*request.signed, request.signed[0]), (*request.signed, *once_more)):
+        twice = SumRequest(
+            request.expected, with_total_of(federation, request, A, B, A).total, signed
+        )
+        assert_refused(federation, twice, match="a client stands in it twice")
+
+
+def test_a_header_of_another_sender_does_not_hide_a_duplicate(federation):
+    """A header relabelled after it was signed is not a second client."""
+    request = federation.collect(A, B).request()
+    relabelled = dataclasses.replace(
+        request.signed[0], header=request.signed[0].header.model_copy(update={"sender": C})
+    )
+    total = with_total_of(federation, request, A, B, A).total
+    fake = SumRequest(request.expected, total, (*request.signed, relabelled))
+    assert_refused(federation, fake, match="not signed by")
+
+
+def test_a_sum_is_opened_once(federation):
+    """The difference of two totals would be one client's value."""
+    assert_opened(federation, federation.collect().request(), A, B, C, D)
+    for names in ((A, B, C), (A, B, C, D)):
+        again = federation.collect(*names).request()
+        assert_refused(federation, again, match="opened once already")
+
+
+def test_a_refusal_does_not_use_up_the_one_opening(federation):
+    """What was refused has shown nothing, and may be asked for again."""
+    request = federation.collect().request()
+    assert_refused(federation, with_total_of(federation, request, A, B), TooFewContributions)
+    assert_opened(federation, request, A, B, C, D)
+
+
+def test_other_rounds_and_names_are_opened_on_their_own(federation):
+    """The same sum of the next round, and another sum of this round, are no second opening."""
+    other = MessageSpec("layer/variance", Kind.STATISTICS, federation.n_values)
+    assert_opened(federation, federation.collect().request(), A, B, C, D)
+    assert_opened(federation, federation.collect(round_number=2).request(), A, B, C, D)
+    assert_opened(federation, federation.collect(spec=other).request(), A, B, C, D)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"round": 2}, {"name": "layer/variance"}, {"run": "cd" * 32}, {"n_values": 4}]
+)
+def test_signatures_hold_for_what_they_name_alone(federation, changes):
+    """Headers of this round do not open the same total as another round, name, run or size."""
+    request = federation.collect().request()
+    expected = dataclasses.replace(request.expected, **changes)
+    relabelled = dataclasses.replace(request, expected=expected)
+    assert_refused(federation, relabelled, match=f"message of {next(iter(changes))}")
+    assert_opened(federation, request, A, B, C, D)
+
+
+def test_headers_of_another_round_do_not_open_this_rounds_total(federation):
+    """Old signatures lend nothing to a new total."""
+    earlier = federation.collect(round_number=1).request()
+    now = federation.collect(round_number=2).request()
+    mixed = dataclasses.replace(now, signed=earlier.signed)
+    assert_refused(federation, mixed, match="message of round")
+    mixed = dataclasses.replace(now, signed=(*now.signed[:3], earlier.signed[3]))
+    assert_refused(federation, mixed, match="message of round")
+
+
+def test_signatures_over_messages_in_the_clear_open_no_ciphertext(federation):
+    """Headers of a plain sum of the same round are no licence for a second, smaller total."""
+    assert_opened(federation, federation.collect().request(), A, B, C, D)
+    in_clear = federation.collect(A, B, C, spec=federation.plain_spec).request()
+    smaller = federation.collect(A, B, C).request()
+    fake = SumRequest(in_clear.expected, smaller.total, in_clear.signed)
+    assert_refused(federation, fake)
+
+
+def test_a_total_under_another_key_is_refused(federation, foreign_key_set):
+    """All clients under a wrong key, with right labels, make a count that is none."""
+    sealer = CkksSealer(foreign_key_set.public)
+    arriving = federation.server.start(1, federation.spec)
+    for name, values in federation.values.items():
+        payload = sealer.seal(values, federation.clients[name].weight)
+        arriving.receive(federation.signed(name, payload))
+    assert_refused(federation, arriving.request(), match="does not count its clients")
+
+
+def test_one_contribution_under_another_key_is_refused(federation, foreign_key_set):
+    """A client that lies about its key adds garbage, and the authority sees that it is."""
+    payload = CkksSealer(foreign_key_set.public).seal(federation.values[D], 0.1)
+    arriving = federation.collect(A, B, C)
+    arriving.receive(federation.signed(D, payload))
+    assert_refused(federation, arriving.request(), match="does not count its clients")
+
+
+@pytest.mark.parametrize("cut", [0, 8, 65_528, 65_544, 131_072])
+def test_a_total_of_another_length_is_refused(federation, cut):
+    """The authority's parser too sees whole totals alone."""
+    request = federation.collect().request()
+    total = (request.total * 2)[:cut]
+    assert_refused(federation, dataclasses.replace(request, total=total), match="payload of")
+
+
+def test_a_total_that_is_no_ciphertext_is_refused(federation):
+    """Random words, words out of the ring and a second polynomial of zeros open to nothing."""
+    request = federation.collect().request()
+    modulus = federation.keys.public.frame.modulus
+    ring = np.random.default_rng(0).integers(0, modulus, 8192, dtype=np.uint64)
+    too_large, transparent = ring.copy(), ring.copy()
+    too_large[5000] = modulus
+    transparent[4096:] = 0
+    for words in (ring, too_large, transparent):
+        fake = dataclasses.replace(request, total=words.astype("<u8").tobytes())
+        assert_refused(federation, fake, match=r"count its clients|outside the ring|is zero")
+    assert_opened(federation, request, A, B, C, D)
+
+
+@pytest.mark.parametrize("precision_bits", [8, 17, 26, 30])
+def test_nothing_finer_than_the_declared_precision_is_released(federate, precision_bits):
+    """Values and weight are multiples of 2^-precision_bits: no digit is of CKKS noise alone."""
+    federation = federate(n_values=3000)
+    rng = np.random.default_rng(1)
+    weights = rng.uniform(0.05, 0.2, size=4)
+    arriving = federation.server.start(1, federation.spec)
+    for weight, name in zip(weights, federation.clients, strict=True):
+        values = rng.normal(size=3000)
+        arriving.receive(federation.signed(name, federation.sealer.seal(values, weight)))
+    opener = CkksOpener(federation.keys.secret, precision_bits)
+    authority = Authority(opener, federation.roster, 3, federation.log.append)
+    opened = authority.open(arriving.request())
+    released = np.append(opened.values, opened.weight) * 2.0**precision_bits
+    np.testing.assert_array_equal(released, np.rint(released))
+    assert abs(opened.weight - weights.sum()) <= 2.0 ** -(precision_bits + 1) + 1e-9
+    assert opened.n_clients == 4
+
+
+def test_a_coarse_precision_costs_no_more_than_it_says(federation):
+    """With 8 bits after the point, equal values of 1000 open to 1000 within 2^-9."""
+    opener = CkksOpener(federation.keys.secret, precision_bits=8)
+    values = np.full(federation.n_values, 1000.0)
+    weights = (100 / 512, 101 / 512, 102 / 512)
+    payloads = [federation.sealer.seal(values, weight) for weight in weights]
+    opened = opener.open(total_of(federation, *payloads), federation.n_values)
+    np.testing.assert_allclose(opened.values, values, rtol=0, atol=2.0**-9)
+
+
+def test_a_total_in_the_clear_is_none_of_the_authoritys(federation):
+    """The authority opens ciphertext; a plain sum is not what it takes for one."""
+    request = federation.collect(spec=federation.plain_spec).request()
+    assert_refused(
+        federation, request, match="sent as 'plain/float64' under key none; the authority opens"
+    )
+
+
+def test_what_is_opened_is_what_the_clients_sent(federation):
+    """A client's own tensors, through seal, sign, receive, add and open, come back as the mean."""
+    values = torch.linspace(-8000, 8000, federation.n_values, dtype=torch.float64)
+    arriving = federation.server.start(7, federation.spec)
+    for client in federation.clients.values():
+        assert isinstance(client, Client)
+        arriving.receive(client.contribute(federation.run, 7, federation.spec, {"x": values}))
+    opened = federation.authority.open(arriving.request())
+    np.testing.assert_allclose(opened.values, values.numpy(), rtol=1e-7, atol=1e-7)
+
+
+def test_the_opener_alone_refuses_with_a_typed_error(federation):
+    """`CkksOpener.open` raises MessageRefused on what is no total of so many values."""
+    opener = CkksOpener(federation.keys.secret, 26)
+    total = federation.collect().request().total
+    for n_values in (2047, 5000):
+        with pytest.raises(MessageRefused):
+            opener.open(total, n_values)
+    for wrong in (b"", total[:-1], total + b"\x00", bytes(len(total)), b"\xff" * len(total)):
+        with pytest.raises(MessageRefused):
+            opener.open(wrong, federation.n_values)

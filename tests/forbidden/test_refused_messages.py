@@ -1,0 +1,515 @@
+"""What reaches the server and is no honest contribution is refused before TenSEAL's parser."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import tenseal as ts
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from securefl.errors import KeyMismatch, MessageRefused, OpeningRefused, SignatureRefused
+from securefl.exchange.ckks import CkksSealer
+from securefl.roles import wire
+from securefl.roles.client import Client
+
+PREFIX_BYTES = len(wire.MAGIC) + 2
+CIPHERTEXT_BYTES = 65536
+FAULTY = "client-3"
+HONEST = ("client-1", "client-2", "client-4", "client-5")
+
+
+@pytest.fixture(scope="module")
+def federation(federate):
+    return federate(n_clients=5)
+
+
+@pytest.fixture(scope="module")
+def modulus(federation):
+    return federation.keys.public.frame.modulus
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """The lengths of all that TenSEAL's parser sees."""
+    seen = []
+    parse = ts.ckks_vector_from
+
+    def recording(context, data):
+        seen.append(len(data))
+        return parse(context, data)
+
+    monkeypatch.setattr(ts, "ckks_vector_from", recording)
+    return seen
+
+
+def header_bytes(message):
+    (length,) = struct.unpack_from("<H", message, len(wire.MAGIC))
+    return length
+
+
+def flipped(message, position, mask=1):
+    position %= len(message)
+    return message[:position] + bytes([message[position] ^ mask]) + message[position + 1 :]
+
+
+def signed_text(federation, text, payload=b"", name=FAULTY):
+    """A message with any bytes as its header, signed by a client of the roster."""
+    signature = federation.clients[name]._identity.sign(text)
+    return wire.MAGIC + struct.pack("<H", len(text)) + text + signature + payload
+
+
+def honest_header(federation, payload):
+    header = wire.describe(federation.expected(), FAULTY, payload)
+    return json.loads(header.model_dump_json())
+
+
+def random_in_ring(modulus, n_bytes=CIPHERTEXT_BYTES, seed=0):
+    ring = np.random.default_rng(seed).integers(0, modulus, n_bytes // 8, dtype=np.uint64)
+    return ring.astype("<u8").tobytes()
+
+
+def assert_refused_amid_honest(federation, parsed, message, refusal, match=None):
+    """Refused unparsed between honest messages, whose total is as if it had never been sent."""
+    arriving = federation.server.start(1, federation.spec)
+    arriving.receive(federation.message(HONEST[0]))
+    arriving.receive(federation.message(HONEST[1]))
+    parsed_before, total_before = len(parsed), arriving.request().total
+    with pytest.raises(MessageRefused, match=match) as caught:
+        arriving.receive(message)
+    assert caught.type is refusal
+    assert len(parsed) == parsed_before
+    assert arriving.request().total == total_before
+    for name in HONEST[2:]:
+        arriving.receive(federation.message(name))
+    assert_total(federation, arriving, HONEST)
+    arriving.receive(federation.message(FAULTY))  # being framed costs it nothing
+    assert_total(federation, arriving, (*HONEST, FAULTY))
+
+
+def assert_total(federation, arriving, names):
+    request = arriving.request()
+    assert {signed.header.sender for signed in request.signed} == set(names)
+    opened = federation.authority._opener.open(request.total, federation.n_values)
+    np.testing.assert_allclose(opened.values, federation.mean(*names), rtol=0, atol=1e-7)
+    assert opened.n_clients == len(names)
+    assert opened.weight == sum(federation.clients[name].weight for name in names)
+
+
+def test_a_message_cut_anywhere_is_refused(federation, parsed):
+    """Every length within prefix, header and signature, and many within the payload."""
+    message = federation.message(FAULTY)
+    payload_start = len(message) - CIPHERTEXT_BYTES
+    lengths = [*range(payload_start + 2), *range(payload_start, len(message), 997)]
+    arriving = federation.server.start(1, federation.spec)
+    for length in [*lengths, len(message) - 8, len(message) - 1]:
+        with pytest.raises(MessageRefused):
+            arriving.receive(message[:length])
+    assert parsed == []
+
+
+@pytest.mark.parametrize("length", [0, 5, 6, 300, 700, 40_000, -8, -1])
+def test_a_cut_message_leaves_the_sum_alone(federation, parsed, length):
+    """The honest clients' total stands, and the client that was cut off may send again."""
+    message = federation.message(FAULTY)[:length]
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused)
+
+
+def test_any_flipped_bit_before_the_payload_is_refused(federation, parsed):
+    """Every single bit of prefix, header and signature counts."""
+    message = federation.message(FAULTY)
+    arriving = federation.server.start(1, federation.spec)
+    payload_start = PREFIX_BYTES + header_bytes(message) + wire.SIGNATURE_BYTES
+    for bit in range(payload_start * 8):
+        with pytest.raises(MessageRefused):
+            arriving.receive(flipped(message, bit // 8, 1 << bit % 8))
+    assert parsed == []
+    with pytest.raises(MessageRefused, match="no client contributed"):
+        arriving.request()
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(position=st.integers(0, CIPHERTEXT_BYTES - 1), mask=st.integers(1, 255))
+def test_any_changed_byte_of_the_payload_is_refused(federation, parsed, position, mask):
+    """The hash in the signed header covers the whole payload."""
+    message = federation.message(FAULTY)
+    arriving = federation.server.start(1, federation.spec)
+    with pytest.raises(MessageRefused, match="SHA-256"):
+        arriving.receive(flipped(message, position - CIPHERTEXT_BYTES, mask))
+    assert parsed == []
+
+
+@pytest.mark.parametrize("place", ["header", "signature", "payload"])
+def test_a_flipped_bit_leaves_the_sum_alone(federation, parsed, place):
+    """Where the bit was changed under way makes no difference to the honest clients' total."""
+    message = federation.message(FAULTY)
+    end = PREFIX_BYTES + header_bytes(message)
+    changed = {
+        "header": message.replace(b'"round":1', b'"round":2', 1),
+        "signature": flipped(message, end + 3),
+        "payload": flipped(message, -5),
+    }[place]
+    assert changed != message
+    refusal = MessageRefused if place == "payload" else SignatureRefused
+    assert_refused_amid_honest(federation, parsed, changed, refusal)
+
+
+@pytest.mark.parametrize("extra", [1, 8, CIPHERTEXT_BYTES, 10_000_000])
+def test_an_oversized_message_is_refused(federation, parsed, extra):
+    """Bytes behind the payload are refused, signed for or not."""
+    message = federation.message(FAULTY) + bytes(extra)
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused)
+
+
+@pytest.mark.parametrize(
+    "n_bytes", [0, 1, CIPHERTEXT_BYTES - 8, CIPHERTEXT_BYTES + 8, 2 * CIPHERTEXT_BYTES]
+)
+def test_a_signed_payload_of_another_length_is_refused(federation, parsed, n_bytes):
+    """The server knows the one length that it takes, whatever the header announces."""
+    message = federation.signed(FAULTY, bytes(n_bytes))
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused)
+
+
+def test_no_message_names_its_own_size(federation, parsed):
+    """A header that claims more values, or more bytes than there are, is refused."""
+    payload = federation.sealer.seal(np.ones(5), 0.1)
+    for changes in (
+        {"n_values": 6},
+        {"n_values": 2**39},
+        {"payload_bytes": 2**39},
+        {"payload_bytes": 0},
+    ):
+        message = federation.signed(FAULTY, payload, **changes)
+        assert_refused_amid_honest(federation, parsed, message, MessageRefused)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "refusal"),
+    [
+        ("run", "cd" * 32, MessageRefused),
+        ("round", 0, MessageRefused),
+        ("round", 2, MessageRefused),
+        ("name", "layer/variance", MessageRefused),
+        ("name", "", MessageRefused),
+        ("form", "plain/float64", MessageRefused),
+        ("form", "ckks/tenseal-0.3.16", MessageRefused),
+        ("n_values", 4, MessageRefused),
+        ("key_id", "", KeyMismatch),
+        ("key_id", "ef" * 32, KeyMismatch),
+        ("sender", "client-1", SignatureRefused),
+        ("sender", "client-9", SignatureRefused),
+        ("sender", "", SignatureRefused),
+        ("payload_sha256", "00" * 32, MessageRefused),
+    ],
+)
+def test_a_client_that_signs_another_label_is_refused(federation, parsed, field, value, refusal):
+    """A legitimate signature over another run, round, name, form, key, size or sender is none."""
+    payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
+    message = federation.signed(FAULTY, payload, **{field: value})
+    match = None if field in {"payload_sha256", "sender", "key_id"} else f"message of {field}"
+    assert_refused_amid_honest(federation, parsed, message, refusal, match)
+
+
+def test_a_contribution_under_another_key_is_refused(federation, foreign_key_set, parsed):
+    """Key ids differ, so a foreign ciphertext never adds silently into garbage."""
+    honest = federation.clients[FAULTY]
+    stray = Client(
+        FAULTY,
+        honest.weight,
+        {federation.spec.kind: CkksSealer(foreign_key_set.public)},
+        honest._identity,
+    )
+    tensors = {"mean": torch.from_numpy(federation.values[FAULTY])}
+    message = stray.contribute(federation.run, 1, federation.spec, tensors)
+    assert_refused_amid_honest(federation, parsed, message, KeyMismatch, "sealed under key")
+
+
+def test_a_relabelled_sender_is_refused(federation, parsed):
+    """Another client's name in the header does not go with the signature."""
+    message = federation.message(FAULTY)
+    for name in (b'"client-4"', b'"client-1"'):
+        relabelled = message.replace(b'"client-3"', name, 1)
+        assert_refused_amid_honest(federation, parsed, relabelled, SignatureRefused, "not signed")
+
+
+def test_a_replayed_message_is_refused(federation, parsed):
+    """What was valid in another round, or for another sum, is not valid in this one."""
+    earlier = federation.message(FAULTY, round_number=0)
+    in_clear = federation.message(FAULTY, federation.plain_spec)
+    assert_refused_amid_honest(federation, parsed, earlier, MessageRefused, "round 0")
+    assert_refused_amid_honest(federation, parsed, in_clear, KeyMismatch)
+
+
+@pytest.mark.parametrize("again", ["the same bytes", "another message"])
+def test_a_client_counts_once(federation, parsed, again):
+    """A second contribution of one client is refused, whether it is a copy or a new one."""
+    first = federation.message(HONEST[0])
+    message = first if again == "the same bytes" else federation.message(HONEST[0])
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "already")
+
+
+@pytest.mark.parametrize("name", ["stranger", FAULTY, "client-1"])
+def test_who_is_not_on_the_roster_is_refused(federation, parsed, name):
+    """A stranger's own key signs nothing here, under a new name or under a client's."""
+    stranger = Client(name, 0.1, federation.clients[FAULTY].sealers)
+    tensors = {"mean": torch.from_numpy(federation.values[FAULTY])}
+    message = stranger.contribute(federation.run, 1, federation.spec, tensors)
+    assert_refused_amid_honest(federation, parsed, message, SignatureRefused)
+
+
+def coefficients(**at):
+    """A payload of ones, with some coefficients of one's choice."""
+
+    def make(modulus):
+        ring = np.ones(CIPHERTEXT_BYTES // 8, dtype="<u8")
+        for place, value in at.items():
+            ring[{"first": 0, "middle": 4096, "last": -1}[place]] = value(modulus)
+        return ring.tobytes()
+
+    return make
+
+
+GARBAGE = {
+    "random bytes": lambda q: np.random.default_rng(1).bytes(CIPHERTEXT_BYTES),
+    "all ones": lambda q: b"\xff" * CIPHERTEXT_BYTES,
+    "all zeros": lambda q: bytes(CIPHERTEXT_BYTES),
+    "the modulus first": coefficients(first=lambda q: q),
+    "the modulus in the middle": coefficients(middle=lambda q: q),
+    "the modulus last": coefficients(last=lambda q: q),
+    "the largest word": coefficients(last=lambda q: 2**64 - 1),
+    "the sign bit": coefficients(middle=lambda q: 2**63),
+    "an empty second polynomial": lambda q: (
+        random_in_ring(q)[: CIPHERTEXT_BYTES // 2] + bytes(CIPHERTEXT_BYTES // 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_signed_garbage_is_refused(federation, modulus, parsed, kind):
+    """A client of the roster that signs no ciphertext of these parameters is refused unparsed."""
+    message = federation.signed(FAULTY, GARBAGE[kind](modulus))
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "ciphertext")
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**32), position=st.integers(0, 8191), excess=st.integers(0, 2**20))
+def test_one_coefficient_outside_the_ring_is_enough(
+    federation, modulus, parsed, seed, position, excess
+):
+    """Wherever it stands among ones that are in range."""
+    ring = np.frombuffer(random_in_ring(modulus, seed=seed), "<u8").copy()
+    ring[position] = modulus + excess
+    arriving = federation.server.start(1, federation.spec)
+    with pytest.raises(MessageRefused, match="outside the ring"):
+        arriving.receive(federation.signed(FAULTY, ring.tobytes()))
+    assert parsed == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_coefficients_make_a_total_that_nobody_opens(federate, modulus, seed):
+    """A client's rubbish in the shape of a ciphertext harms no process; the total stays shut."""
+    federation = federate()
+    arriving = federation.collect("client-1", "client-2", "client-4")
+    arriving.receive(federation.signed("client-3", random_in_ring(modulus, seed=seed)))
+    with pytest.raises(OpeningRefused, match="does not count its clients"):
+        federation.authority.open(arriving.request())
+    assert federation.log[-1].refused
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["both polynomials", "the second"])
+def test_a_contribution_that_cancels_another_is_refused(federation, modulus, whole):
+    """Two clients cannot make a sum without encryption: the second is refused, the first stays."""
+    payload = federation.sealer.seal(np.ones(5), 0.1)
+    ring = np.frombuffer(payload, "<u8")
+    negative = np.where(ring == 0, 0, modulus - ring).astype("<u8")
+    if not whole:
+        negative[:4096] = 7
+    arriving = federation.server.start(1, federation.spec)
+    arriving.receive(federation.signed(FAULTY, payload))
+    before = arriving.request().total
+    with pytest.raises(MessageRefused, match="transparent"):
+        arriving.receive(federation.signed("client-4", negative.tobytes()))
+    assert arriving.request().total == before
+
+
+def test_a_bad_second_ciphertext_keeps_the_first_out(federate, modulus, parsed):
+    """A message of two ciphertexts is added as a whole or not at all."""
+    federation = federate(n_clients=5, n_values=3000)
+    payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
+    first = payload[:CIPHERTEXT_BYTES]
+    arriving = federation.collect("client-1", "client-2")
+    before = arriving.request().total
+    for second in (GARBAGE["the modulus last"](modulus), GARBAGE["all zeros"](modulus)):
+        with pytest.raises(MessageRefused):
+            arriving.receive(federation.signed(FAULTY, first + second))
+    assert arriving.request().total == before
+    for name in ("client-4", "client-5", FAULTY):
+        arriving.receive(federation.message(name))
+    assert_total(federation, arriving, tuple(federation.clients))
+
+
+def as_json(good, **fields):
+    return json.dumps(good | fields).encode()
+
+
+def with_raw(field, value):
+    return lambda good: as_json(good, **{field: "@"}).replace(b'"@"', value)
+
+
+def changed(**fields):
+    return lambda good: as_json(good, **fields)
+
+
+BAD_HEADERS = {
+    "deep lists": lambda good: b"[" * 2000,
+    "deep objects": lambda good: b'{"run":' * 290,
+    "a deep field": with_raw("name", b"[" * 700 + b"]" * 700),
+    "NaN": with_raw("round", b"NaN"),
+    "infinity": with_raw("n_values", b"Infinity"),
+    "minus infinity": with_raw("round", b"-Infinity"),
+    "a fraction": changed(round=1.0),
+    "a large exponent": with_raw("round", b"1e999"),
+    "a thousand digits": with_raw("round", b"9" * 1000),
+    "text for a number": changed(round="1"),
+    "true for a number": changed(n_values=True),
+    "a negative number": changed(round=-1),
+    "negative bytes": changed(payload_bytes=-1),
+    "null": changed(sender=None),
+    "a list for text": changed(sender=[FAULTY]),
+    "not UTF-8": with_raw("sender", b'"client-\xff\xfe"'),
+    "UTF-16": lambda good: json.dumps(good, separators=(",", ":")).encode("utf-16"),
+    "half a surrogate": with_raw("sender", b'"\\ud800"'),
+    "a byte order mark": lambda good: b"\xef\xbb\xbf" + as_json(good),
+    "a missing field": lambda good: as_json({k: v for k, v in good.items() if k != "run"}),
+    "one field more": changed(admin=True),
+    "another version": changed(version=2),
+    "upper case hex": changed(run="AB" * 32),
+    "hex with a line end": changed(run="ab" * 32 + "\n"),
+    "a short key id": changed(key_id="ab"),
+    "a long name": changed(name="n" * 501),
+    "a long sender": changed(sender="n" * 101),
+    "nothing": lambda good: b"",
+    "null alone": lambda good: b"null",
+    "a list": lambda good: b"[]",
+    "a number": lambda good: b"1",
+    "cut JSON": lambda good: as_json(good)[:-1],
+    "two headers": lambda good: as_json(good) * 2,
+    "binary": lambda good: bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_HEADERS)
+def test_a_header_that_is_none_is_refused(federation, parsed, kind):
+    """Whatever a client signs in place of a header, the answer is a refusal and no other error."""
+    payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
+    text = BAD_HEADERS[kind](honest_header(federation, payload))
+    assert len(text) <= wire.MAX_HEADER_BYTES
+    message = signed_text(federation, text, payload)
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "bad header")
+
+
+@pytest.mark.parametrize("announced", [0, 1, 2047, 2048, 2049, 40_000, 65_535])
+def test_a_false_header_length_is_refused(federation, parsed, announced):
+    """The two bytes of the header's length cannot reach into the payload or beyond the end."""
+    message = federation.message(FAULTY)
+    changed = wire.MAGIC + struct.pack("<H", announced) + message[PREFIX_BYTES:]
+    assert_refused_amid_honest(federation, parsed, changed, MessageRefused)
+
+
+def test_a_header_over_the_limit_is_refused(federation, parsed):
+    """A valid, signed header with kilobytes of white space is not even parsed."""
+    payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
+    text = json.dumps(honest_header(federation, payload)).encode()
+    fits = text + b" " * (wire.MAX_HEADER_BYTES - len(text))
+    message = signed_text(federation, fits + b" ", payload)
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused)
+    arriving = federation.server.start(1, federation.spec)
+    arriving.receive(signed_text(federation, fits, payload))
+
+
+@pytest.mark.parametrize("magic", [b"SFL\x02", b"SFL\x00", b"sfl\x01", b"GET ", b"\x00" * 4])
+def test_another_format_is_refused(federation, parsed, magic):
+    """Bytes that are not of format version 1 are not looked into."""
+    message = magic + federation.message(FAULTY)[4:]
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "version 1")
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.binary(max_size=4000), magic=st.booleans(), sign=st.booleans())
+def test_arbitrary_bytes_are_refused(federation, parsed, data, magic, sign):
+    """Any bytes, with a client's signature or without, get MessageRefused and nothing else."""
+    message = (wire.MAGIC if magic else b"") + data
+    if sign:
+        message = signed_text(federation, data[:2000], data[2000:])
+    arriving = federation.server.start(1, federation.spec)
+    with pytest.raises(MessageRefused):
+        arriving.receive(message)
+    assert parsed == []
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(payload=st.binary(max_size=2000), tail=st.binary(max_size=50))
+def test_arbitrary_signed_payloads_are_refused(federation, parsed, payload, tail):
+    """A client that signs any short payload, or random bytes of the right length, is refused."""
+    stretched = (payload + tail + b"\xff") * (CIPHERTEXT_BYTES // (len(payload + tail) + 1) + 1)
+    arriving = federation.server.start(1, federation.spec)
+    for body in (payload, stretched[-CIPHERTEXT_BYTES:]):
+        with pytest.raises(MessageRefused):
+            arriving.receive(federation.signed(FAULTY, body))
+    assert parsed == []
+
+
+PLAIN_GARBAGE = {
+    "NaN": [1, np.nan, 1, 1, 1, 0.1],
+    "infinity": [1, 1, np.inf, 1, 1, 0.1],
+    "minus infinity": [-np.inf, 1, 1, 1, 1, 0.1],
+    "no weight": [1, 1, 1, 1, 1, 0.0],
+    "a negative weight": [1, 1, 1, 1, 1, -0.1],
+    "a weight above one": [1, 1, 1, 1, 1, 1.5],
+    "a weight of NaN": [1, 1, 1, 1, 1, np.nan],
+    "an infinite weight": [1, 1, 1, 1, 1, np.inf],
+    "a value too few": [1, 1, 1, 1, 0.1],
+    "a value too many": [1, 1, 1, 1, 1, 1, 0.1],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN_GARBAGE)
+def test_signed_garbage_in_the_clear_is_refused(federation, kind):
+    """The plain sum refuses what is not finite or not weighted, and stays as it was."""
+    spec = federation.plain_spec
+    arriving = federation.collect(*HONEST[:2], spec=spec)
+    before = arriving.request().total
+    payload = np.array(PLAIN_GARBAGE[kind], dtype="<f8").tobytes()
+    with pytest.raises(MessageRefused):
+        arriving.receive(federation.signed(FAULTY, payload, spec))
+    assert arriving.request().total == before
+    arriving.receive(federation.message(FAULTY, spec))
+    opened = federation.plain.open(arriving.request().total, federation.n_values)
+    np.testing.assert_allclose(
+        opened.values, federation.mean(*HONEST[:2], FAULTY), rtol=0, atol=1e-14
+    )
+
+
+def test_only_the_clients_own_key_signs_for_it(federation):
+    """Another key's signature over the very header that passes with the client's own is refused."""
+    message = federation.message(FAULTY)
+    signed, payload = wire.split(message, CIPHERTEXT_BYTES)
+    again = wire.encode(signed.header, payload, Ed25519PrivateKey.generate())
+    arriving = federation.server.start(1, federation.spec)
+    with pytest.raises(SignatureRefused):
+        arriving.receive(again)
+    arriving.receive(message)

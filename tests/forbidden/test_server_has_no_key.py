@@ -1,0 +1,285 @@
+"""The server can neither read nor make a ciphertext, and the secret key never becomes a copy."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import subprocess
+import sys
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+import numpy as np
+import pytest
+import tenseal as ts
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from securefl.compose import Record, compose
+from securefl.crypto.public import PARAMETERS_FORMAT, AddingContext, PublicArtefact, PublicKey
+from securefl.crypto.secret import KeySet, SecretKey
+from securefl.errors import KeyFileError
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.ckks_open import CkksOpener
+from securefl.roles.authority import Authority
+from securefl.roles.client import Client
+from securefl.types import Kind, MessageSpec
+
+NEVER_AT_THE_SERVER = (
+    SecretKey,
+    PublicKey,
+    KeySet,
+    CkksSealer,
+    CkksOpener,
+    Authority,
+    Client,
+    Ed25519PrivateKey,
+)
+KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
+
+
+def reachable(root):
+    """All objects that one leads to, through attributes, items, slots and closures."""
+    seen, todo = {}, [root]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, (type, ModuleType, BuiltinFunctionType)):
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, FunctionType):  # its globals are its module's, not its own
+            todo += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        else:
+            todo += gc.get_referents(thing)
+    return list(seen.values())
+
+
+def keys_among(things):
+    """What of it could encrypt or decrypt, by type and by asking TenSEAL itself."""
+    found = [thing for thing in things if isinstance(thing, NEVER_AT_THE_SERVER)]
+    for thing in things:
+        context = None
+        if isinstance(thing, ts.Context):
+            context = thing
+        elif isinstance(thing, PublicArtefact):
+            context = ts.context_from(thing.context)
+        if context and (
+            context.is_private() or any(getattr(context, f"has_{part}")() for part in KEY_PARTS)
+        ):
+            found.append(thing)
+    return found
+
+
+def artefact_with(secret, *parts):
+    """A server's artefact in which someone has left these keys."""
+    context = ts.context_from(secret.to_secret_bytes())
+    if "galois_keys" in parts:
+        context.generate_galois_keys()
+    if "relin_keys" in parts:
+        context.generate_relin_keys()
+    content = context.serialize(**{f"save_{part}": part in parts for part in KEY_PARTS})
+    return PublicArtefact(content, secret.key_id, secret.parameters, secret.public_key.frame)
+
+
+def run_alone(code):
+    """A Python process of its own, which may crash."""
+    return subprocess.run(  # noqa: PLW1510 -- the caller looks at how it ended
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60
+    )
+
+
+def composed(tiny_config, tiny_task, keys):
+    """The roles of a run, as `securefl.run` makes them."""
+    config = tiny_config(exchange={"encrypt": "model"})
+    return compose(config, tiny_task(), keys, Record())[2]._delivery
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_the_server_of_a_run_reaches_no_key(tiny_config, tiny_task, key_set, kind):
+    """Nothing that a run's server or its open sum leads to encrypts, decrypts or signs."""
+    server = composed(tiny_config, tiny_task, key_set).server
+    arriving = server.start(1, MessageSpec("layer/mean", kind, 5))
+    things = reachable([server, arriving])
+    assert any(isinstance(thing, ts.Context) for thing in things)
+    assert keys_among(things) == []
+
+
+def test_a_server_that_has_received_ciphertexts_reaches_no_key(federate):
+    """Neither the sum of real contributions nor the request to the authority holds a key."""
+    federation = federate()
+    arriving = federation.collect()
+    things = reachable([federation.server, arriving, arriving.request()])
+    assert any(isinstance(thing, ts.CKKSVector) for thing in things)
+    assert keys_among(things) == []
+
+
+def test_a_client_reaches_no_secret_key(federate):
+    """Clients encrypt and cannot decrypt."""
+    things = reachable(federate().clients["client-1"])
+    assert any(isinstance(thing, PublicKey) for thing in things)
+    assert not any(isinstance(thing, (SecretKey, CkksOpener)) for thing in things)
+    assert not any(isinstance(thing, ts.Context) and thing.is_private() for thing in things)
+
+
+@pytest.mark.parametrize("plant", [KeySet, SecretKey, PublicKey, ts.Context])
+def test_the_search_for_keys_would_find_one(tiny_config, tiny_task, key_set, plant):
+    """The same search does find keys: in what holds all roles, and in an adder with one inside."""
+    delivery = composed(tiny_config, tiny_task, key_set)
+    assert keys_among(reachable(delivery))
+    planted = {
+        KeySet: lambda: key_set,
+        SecretKey: lambda: lambda: key_set.secret,
+        PublicKey: lambda: [{"kept": key_set.public}],
+        ts.Context: lambda: key_set.public._context,
+    }[plant]()
+    assert keys_among(reachable([delivery.server, planted]))
+
+
+@pytest.mark.parametrize("encrypt", [ts.ckks_vector, ts.ckks_tensor])
+def test_the_servers_context_cannot_encrypt(key_set, encrypt):
+    """TenSEAL itself refuses to encrypt with what the server holds."""
+    with pytest.raises(ValueError, match="doesn't support encryption"):
+        encrypt(key_set.adding._context, [1.0, 2.0])
+    with pytest.raises(ValueError, match="doesn't support encryption"):
+        key_set.adding._context.data.encryptor()
+    assert key_set.adding._context.data.public_key() is None
+
+
+def test_the_servers_context_cannot_decrypt(federate):
+    """TenSEAL itself refuses to decrypt with what the server holds, the running sum included."""
+    federation = federate()
+    for part in federation.collect()._running.parts:
+        with pytest.raises(ValueError, match="secret_key"):
+            part._vector.decrypt()
+        with pytest.raises(ValueError, match="secret_key"):
+            part._vector.data.decrypt()
+    context = federation.keys.adding._context
+    with pytest.raises(ValueError, match="Secret key"):
+        context.secret_key()
+    with pytest.raises(ValueError, match="doesn't support decryption"):
+        context.data.decryptor()
+
+
+def test_the_public_key_cannot_decrypt(key_set):
+    """A client cannot read even its own ciphertext."""
+    public = key_set.public
+    context = public._context
+    ciphertext = public.frame.dress(public.encrypt(np.ones(2048)))
+    vector = ts.ckks_vector_from(context, ciphertext)
+    for decrypt in (vector.decrypt, vector.data.decrypt, context.secret_key):
+        with pytest.raises(ValueError, match=r"secret_key|Secret key"):
+            decrypt()
+    with pytest.raises(ValueError, match="doesn't support decryption"):
+        context.data.decryptor()
+    assert not hasattr(public, "decrypt")
+    again = PublicKey.from_json(public.to_json())
+    assert not again._context.has_secret_key()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["public_key"],
+        ["secret_key"],
+        ["public_key", "secret_key"],
+        ["galois_keys"],
+        ["relin_keys"],
+    ],
+    ids=" and ".join,
+)
+def test_an_adding_context_refuses_any_key(key_set, parts):
+    """Parameters with a key inside are no server's, also in a file that says it is one."""
+    artefact = artefact_with(key_set.secret, *parts)
+    with pytest.raises(KeyFileError, match="key"):
+        AddingContext(artefact)
+    with pytest.raises(KeyFileError, match="key"):
+        AddingContext.from_json(artefact.to_json(PARAMETERS_FORMAT))
+
+
+def test_an_adding_context_takes_parameters_alone(key_set):
+    """The artefact of the test above without any key is what a server gets."""
+    adding = AddingContext(artefact_with(key_set.secret))
+    assert keys_among(reachable(CkksAdder(adding))) == []
+
+
+def test_a_clients_file_is_no_servers_file(key_set):
+    """A server that is given the public key's file refuses it."""
+    with pytest.raises(KeyFileError, match="parameters"):
+        AddingContext.from_json(key_set.public.to_json())
+
+
+def test_a_public_key_refuses_a_secret_one(key_set):
+    """A client that is given the secret key refuses it."""
+    with pytest.raises(KeyFileError, match="secret key"):
+        PublicKey(artefact_with(key_set.secret, "public_key", "secret_key"))
+    with pytest.raises(KeyFileError, match="no public key"):
+        PublicKey(artefact_with(key_set.secret))
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("securefl.roles.server", ["securefl.crypto", "securefl.exchange.ckks_open", "tenseal"]),
+        ("securefl.exchange.ckks", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
+        ("securefl.roles.client", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
+    ],
+)
+def test_the_server_imports_no_secret_key(module, forbidden):
+    """Nothing that is loaded for the server, its adder or a client knows what a secret key is."""
+    loaded = run_alone(f"import sys, {module}; print(*sys.modules)")
+    assert loaded.returncode == 0, loaded.stderr
+    modules = loaded.stdout.split()
+    assert module in modules
+    assert not set(forbidden) & set(modules)
+    assert "securefl.crypto.secret" not in modules
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_secret_key_cannot_be_pickled(key_set, protocol):
+    """No pickle protocol writes a secret key, alone or within what holds it."""
+    for holder in (key_set.secret, key_set, CkksOpener(key_set.secret, 26), [key_set.secret]):
+        with pytest.raises(TypeError):
+            pickle.dumps(holder, protocol)
+
+
+def test_a_secret_key_cannot_be_copied(key_set):
+    """Neither copy, deepcopy nor dataclasses.asdict makes a second secret key."""
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            copied(key_set.secret)
+    for holder in (key_set, CkksOpener(key_set.secret, 26)):
+        for copied in (copy.deepcopy, dataclasses.asdict):
+            with pytest.raises(TypeError, match="cannot be pickled or copied"):
+                copied(holder)
+
+
+def test_no_text_shows_a_secret(federate):
+    """Printing any holder of a secret shows a key id at most."""
+    federation = federate()
+    secret = federation.keys.secret
+    wanted = f"SecretKey(key_id={secret.key_id[:16]}…)"
+    for text in (repr(secret), str(secret), f"{secret}"):
+        assert text == wanted
+    opener = CkksOpener(secret, 26)
+    assert repr(opener) == f"CkksOpener(secret_key={wanted}, precision_bits=26)"
+    assert "secret" not in repr(federation.keys)
+    assert "_identity" not in repr(federation.clients["client-1"])
+    assert len(repr(federation.authority)) < 100
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "adding",
+        "public",
+    ],
+)
+def test_copying_a_public_part_does_not_crash(part):
+    """A deep copy of what a server or a client holds works or is refused; the process survives."""
+    code = (
+        "import copy\n"
+        "from securefl.crypto.secret import KeySet\n"
+        f"part = KeySet.ephemeral().{part}\n"
+        "try: copy.deepcopy(part)\n"
+        "except TypeError: pass\n"
+    )
+    assert run_alone(code).returncode == 0

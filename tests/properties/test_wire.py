@@ -1,0 +1,184 @@
+"""The message format: what is encoded comes back, and nothing else passes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from securefl.errors import KeyMismatch, MessageRefused, SignatureRefused
+from securefl.roles import wire
+
+MAX_PAYLOAD_BYTES = 300
+IDENTITY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
+ROSTER = wire.Roster({"client-1": IDENTITY.public_key(), "client-2": OTHER.public_key()})
+EXPECTED = wire.Expected("ab" * 32, 3, "1/mean", "plain/float32", "cd" * 32, 8)
+
+hex32 = st.binary(min_size=32, max_size=32).map(bytes.hex)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+payloads = st.binary(max_size=MAX_PAYLOAD_BYTES)
+expectations = st.builds(
+    wire.Expected,
+    run=hex32,
+    round=st.integers(0, 2**31 - 1),
+    name=texts,
+    form=texts,
+    key_id=hex32 | st.just(""),
+    n_values=st.integers(1, 2**40 - 1),
+)
+
+
+def message_of(payload=b"0123456789", expected=EXPECTED, sender="client-1", identity=IDENTITY):
+    return wire.encode(wire.describe(expected, sender, payload), payload, identity)
+
+
+def received(message, expected=EXPECTED, roster=ROSTER, max_payload_bytes=MAX_PAYLOAD_BYTES):
+    """What a server does with bytes before it looks at their payload."""
+    signed, payload = wire.split(message, max_payload_bytes)
+    roster.check(signed, expected)
+    return signed, payload
+
+
+@settings(deadline=None)
+@given(expected=expectations, sender=texts, payload=payloads)
+@example(replace(EXPECTED, name="п" * 100), 'é"\\\n\x00', b"")
+def test_what_is_encoded_comes_back(expected, sender, payload):
+    """Header and payload of every message survive the trip, and the roster accepts them."""
+    roster = wire.Roster({sender: IDENTITY.public_key()})
+    message = message_of(payload, expected, sender)
+    signed, received_payload = received(message, expected, roster)
+    assert received_payload == payload
+    header = signed.header
+    assert header == wire.describe(expected, sender, payload)
+    assert (header.sender, header.payload_bytes) == (sender, len(payload))
+    assert header.payload_sha256 == hashlib.sha256(payload).hexdigest()
+    said = wire.Expected(
+        header.run, header.round, header.name, header.form, header.key_id, header.n_values
+    )
+    assert said == expected
+
+
+@settings(deadline=None)
+@given(payload=payloads, data=st.data(), value=st.integers(1, 255))
+def test_any_changed_byte_is_refused(payload, data, value):
+    """No single byte of a message can change without `split` or the roster refusing it."""
+    message = bytearray(message_of(payload))
+    position = data.draw(st.integers(0, len(message) - 1))
+    message[position] ^= value
+    with pytest.raises(MessageRefused):
+        received(bytes(message))
+
+
+def test_every_changed_byte_of_one_message_is_refused():
+    """Forty other values for each byte of a short message."""
+    message = message_of(b"01")
+    for position in range(len(message)):
+        for value in (*range(1, 256, 7), 32, 128, 255):
+            changed = bytearray(message)
+            changed[position] ^= value
+            with pytest.raises(MessageRefused):
+                received(bytes(changed))
+
+
+@settings(deadline=None)
+@given(payload=payloads, data=st.data())
+def test_any_missing_or_added_bytes_are_refused(payload, data):
+    """Bytes left out or put in, anywhere, are noticed."""
+    message = message_of(payload)
+    start = data.draw(st.integers(0, len(message)))
+    end = data.draw(st.integers(start, min(len(message), start + 40)))
+    filling = data.draw(st.binary(max_size=40))
+    changed = message[:start] + filling + message[end:]
+    assume(changed != message)
+    with pytest.raises(MessageRefused):
+        received(changed)
+
+
+@settings(deadline=None, max_examples=500)
+@given(data=st.binary(max_size=3000), max_payload_bytes=st.integers(0, 4000))
+@example(b"", 0)
+@example(wire.MAGIC, 0)
+@example(wire.MAGIC + b"\x02\x00{}" + bytes(64), 0)
+@example(wire.MAGIC + b"\xff\xff" + b"[" * 2900, 4000)
+@example(wire.MAGIC + b"\x00\x08" + b"[" * 2048 + bytes(64), 4000)
+@example(wire.MAGIC + b"\x00\x08" + b'{"a":' * 409 + b"1}}" + bytes(64), 4000)
+def test_arbitrary_bytes_raise_nothing_else(data, max_payload_bytes):
+    """Bytes that no client made get MessageRefused, with and without the format's first bytes."""
+    for message in (data, wire.MAGIC + data, wire.MAGIC + b"\x80\x00" + data):
+        with pytest.raises(MessageRefused):
+            wire.split(message, max_payload_bytes)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=70) | hex32,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(field=st.sampled_from(list(wire.Header.model_fields)), value=json_values)
+def test_a_well_signed_header_of_other_values_is_refused(field, value):
+    """Whatever JSON value a client signs for a field, it is the expected one or refused."""
+    good = json.loads(wire.describe(EXPECTED, "client-1", b"").model_dump_json())
+    text = json.dumps(good | {field: value}).encode()[: wire.MAX_HEADER_BYTES]
+    message = wire.MAGIC + len(text).to_bytes(2, "little") + text + IDENTITY.sign(text)
+    same_type = type(value) is type(good[field]) or field == "version"  # true is version 1 too
+    if same_type and value == good[field]:
+        received(message)
+    else:
+        with pytest.raises(MessageRefused):
+            received(message)
+
+
+@settings(deadline=None)
+@given(payload=payloads, limit=st.integers(0, MAX_PAYLOAD_BYTES))
+def test_no_payload_above_the_limit_gets_through(payload, limit):
+    """What `split` returns is never longer than any header and the largest payload together."""
+    message = message_of(payload)
+    try:
+        _, through = wire.split(message, limit)
+    except MessageRefused:
+        assert len(payload) > limit
+    else:
+        assert through == payload
+        assert len(message) <= 6 + wire.MAX_HEADER_BYTES + wire.SIGNATURE_BYTES + limit
+
+
+@settings(deadline=None)
+@given(other=expectations, data=st.data())
+def test_only_the_expected_message_passes(other, data):
+    """A signed message that differs from the expected one in any field is refused for it."""
+    field = data.draw(st.sampled_from(["run", "round", "name", "form", "key_id", "n_values"]))
+    changed = replace(EXPECTED, **{field: getattr(other, field)})
+    assume(changed != EXPECTED)
+    refusal = KeyMismatch if field == "key_id" else MessageRefused
+    for message, expected in ((message_of(expected=changed), EXPECTED), (message_of(), changed)):
+        with pytest.raises(refusal) as caught:
+            received(message, expected)
+        assert caught.type is refusal
+
+
+@settings(deadline=None)
+@given(sender=texts, seed=st.binary(min_size=32, max_size=32))
+def test_only_the_named_client_signs(sender, seed):
+    """Another identity's signature is refused, under a client's name and under any other."""
+    stranger = Ed25519PrivateKey.from_private_bytes(seed)
+    assume(stranger.private_bytes_raw() != IDENTITY.private_bytes_raw())
+    for name, identity in ((sender, IDENTITY), ("client-1", stranger), ("client-2", IDENTITY)):
+        assume(name != "client-1" or identity is stranger)
+        with pytest.raises(SignatureRefused):
+            received(message_of(sender=name, identity=identity))
+
+
+def test_the_signature_is_looked_at_before_the_label():
+    """An unsigned message learns nothing of what the server expects."""
+    message = message_of(expected=replace(EXPECTED, key_id="00" * 32, round=9), identity=OTHER)
+    with pytest.raises(SignatureRefused):
+        received(message)
