@@ -76,8 +76,8 @@ class Authority:
         self._require(len(signers), what)
         if (expected.form, expected.key_id) != (self._opener.form, self._opener.key_id):
             raise OpeningRefused(
-                f"{what}: sent as {expected.form!r} under key {expected.key_id[:16] or 'none'}; the "
-                f"authority opens {self._opener.form!r} under key {self._opener.key_id[:16]}"
+                f"{what}: sent as {expected.form!r} under key {expected.key_id[:16] or 'none'}; "
+                f"the authority opens {self._opener.form!r} under key {self._opener.key_id[:16]}"
             )
         try:
             for signed in request.signed:
