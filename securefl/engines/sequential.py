@@ -83,7 +83,16 @@ class SequentialEngine:
             OpeningRefused: the authority does not open a total.
         """
         self._delivery.broadcast_model(state)
-        return self._in_turns(state) if self._specs else self._one_by_one(state)
+        # Layers such as Dropout draw from torch's global generators and take no other. Clients move
+        # in a fixed order, so one seed for the round fixes them all; the caller's are put back.
+        device = next(self._models[0].parameters()).device
+        seed = client_generator(self._training.seed, state.round, 0).initial_seed()
+        on_gpu = device.type == "cuda"
+        with torch.random.fork_rng([device] if on_gpu else []):
+            torch.default_generator.manual_seed(seed)
+            if on_gpu:
+                torch.cuda.manual_seed(seed)
+            return self._in_turns(state) if self._specs else self._one_by_one(state)
 
     def _one_by_one(self, state: State) -> State:
         ending = self._delivery.begin(state.round + 1, 1, update_messages(state))

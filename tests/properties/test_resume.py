@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import securefl
 from securefl.errors import RunFolderError
@@ -62,6 +64,30 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(tmp_path, algori
     metrics = [without_time(lines(folder / "metrics.jsonl")) for folder in (whole, halves)]
     assert metrics[0] == metrics[1]
     assert [row["round"] for row in metrics[1]] == list(range(1, 7))
+
+
+@pytest.mark.parametrize("algorithm", ["fedtan", "fedavg"])
+def test_layers_that_draw_random_numbers_resume_too(tmp_path, algorithm):
+    """A model with dropout ends bit for bit the same, and no global generator is moved."""
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(9, 4, generator=rng), torch.randint(2, (9,), generator=rng)) for _ in range(3)
+    ]
+    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 2)]
+    task = securefl.Task(nn.Sequential(*layers), clients, clients[0])
+    config = securefl.load_config(
+        None, [*BASE, f"algorithm.name={algorithm}", "exchange.encrypt=none"]
+    )
+    torch.manual_seed(1)
+    securefl.run(config, task, out=tmp_path / "whole")
+    after = torch.rand(1)
+    with pytest.raises(StopError):
+        securefl.run(config, task, out=tmp_path / "halves", on_round=stop_after(2))
+    securefl.resume(tmp_path / "halves", task)
+    models = [(tmp_path / d / "model.safetensors").read_bytes() for d in ("whole", "halves")]
+    assert models[0] == models[1]
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), after)
 
 
 def test_lines_of_an_unfinished_round_are_dropped(tmp_path):
