@@ -98,24 +98,20 @@ class RunFolder:
             environment = {"seed": config.run.seed, "sessions": sessions}
             self._write(ENVIRONMENT, json.dumps(environment, indent=1).encode())
 
-    def note_round(
-        self,
-        metrics: RoundMetrics,
-        entries: Iterable[Entry],
-        incidents: Iterable[Incident],
-        checkpoint: Checkpoint,
+    def note_messages(
+        self, entries: Iterable[Entry], incidents: Iterable[Incident], openings: Iterable[Opening]
     ) -> None:
-        """Write down one round; it counts once its checkpoint, written last, is in place."""
-        with _explained(self.path):
-            self._append(LEDGER, entries)
-            self._append(INCIDENTS, incidents)
-            self._append(METRICS, [metrics])
-            self._write(CHECKPOINT, checkpoint.to_bytes())
-
-    def note_openings(self, openings: Iterable[Opening]) -> None:
-        """Write down what the authority opened or refused to open, also in a round that failed."""
+        """Write down a round's messages, what was refused and what was opened."""
         with _explained(self.path):
             self._append(OPENINGS, openings)
+            self._append(LEDGER, entries)
+            self._append(INCIDENTS, incidents)
+
+    def note_round(self, metrics: RoundMetrics, checkpoint: Checkpoint) -> None:
+        """Write down one round; it counts once its checkpoint, written last, is in place."""
+        with _explained(self.path):
+            self._append(METRICS, [metrics])
+            self._write(CHECKPOINT, checkpoint.to_bytes())
 
     def note_model(self, tensors: NamedTensors) -> None:
         """Write the trained model."""

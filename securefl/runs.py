@@ -161,13 +161,13 @@ class _Rounds:
         n_openings = len(record.openings)
         try:
             self._state = self._engine.round(self._state)
-        finally:
+        finally:  # a round that fails leaves evidence too
+            entries = record.ledger.entries[n_entries:]
+            incidents = record.incidents[n_incidents:]
             if self.folder:
-                self.folder.note_openings(record.openings[n_openings:])
+                self.folder.note_messages(entries, incidents, record.openings[n_openings:])
         load_tensors(self._model, self._state.tensors)
         score = evaluate(self._model, self._test, self._loss)
-        entries = record.ledger.entries[n_entries:]
-        incidents = record.incidents[n_incidents:]
         metrics = RoundMetrics(
             round=self._state.round,
             accuracy=score.accuracy,
@@ -180,7 +180,7 @@ class _Rounds:
         self._metrics.append(metrics)
         if self.folder:
             checkpoint = Checkpoint(self._state, self._engine.memories)
-            self.folder.note_round(metrics, entries, incidents, checkpoint)
+            self.folder.note_round(metrics, checkpoint)
         return metrics
 
     def _finish(self, folder: RunFolder) -> None:

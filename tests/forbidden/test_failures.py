@@ -193,3 +193,21 @@ def test_the_callers_random_numbers_stay_as_they_were():
     torch.manual_seed(123)
     securefl.run(securefl.load_config(None, PLAIN))
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_round_that_fails_leaves_its_evidence(tmp_path):
+    """Messages and refusals of a round that stopped the run stand in the folder."""
+    config = securefl.load_config(
+        None, ["run.rounds=50", "train.lr=1e3", "exchange.encrypt=none", "algorithm.name=fedavg"]
+    )
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    with pytest.raises(securefl.SecureFLError, match="can be used"):
+        securefl.run(config, small_task(model=model), out=tmp_path / "run")
+    failed = len(rows(tmp_path / "run/metrics.jsonl")) + 1
+    incidents = rows(tmp_path / "run/incidents.jsonl")
+    assert [i["client"] for i in incidents if i["round"] == failed][-3:] == [
+        "client-1",
+        "client-2",
+        "client-3",
+    ]
+    assert rows(tmp_path / "run/ledger.jsonl")[-1]["round"] == failed
