@@ -27,6 +27,7 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.moments import Gradients, Moments
 from securefl.exchange.plain import PlainChannel
+from securefl.norms.find import statistics
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
@@ -69,6 +70,11 @@ def compose(
     training = Training(
         task.loss, _schedule(config), config.algorithm.local_steps, batch_size, config.run.seed
     )
+    if config.exchange.encrypt is Encrypt.STATISTICS and not statistics(task.model):
+        raise ConfigError(
+            'exchange.encrypt = "statistics", but the model has no BN statistics: nothing would be '
+            'encrypted; set exchange.encrypt = "none", or "model"'
+        )
     delivery = _roles(config, task.model, keys, _weights(config, data, batch_size), record)
     return algorithm, training, SequentialEngine(algorithm, task.model, data, training, delivery)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 
 from securefl.checkpoint import Checkpoint
 from securefl.config.load import load_config
@@ -34,6 +35,8 @@ CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
 OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
+LOCK = ".lock"
 PACKAGES = ("torch", "tenseal", "numpy", "cryptography", "securefl")
 
 
@@ -61,13 +64,14 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: Config, key_id: str) -> RunFolder:
+    def create(cls, path: Path, config: Config) -> RunFolder:
         """A new folder with the resolved settings.
 
         Raises:
-            RunFolderError: the folder holds something already, or cannot be written.
+            RunFolderError: the folder holds something already, or cannot be written; it is then
+                as it was.
         """
-        folder = cls(path)
+        made = not path.exists()
         with _explained(path):
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -75,28 +79,63 @@ class RunFolder:
                     f"{path} is not empty: name another folder with --out, or continue that run "
                     f"with `securefl run --resume {path}`"
                 )
-            folder._write(CONFIG, config.model_dump_json(indent=1).encode())
-        folder.note_session(config, key_id)
-        return folder
+        try:
+            write_atomically(path / CONFIG, config.model_dump_json(indent=1).encode())
+        except RunFolderError:
+            if made:
+                path.rmdir()
+            raise
+        return cls(path)
 
-    def note_session(self, config: Config, key_id: str) -> None:
-        """Write down the machine, the versions, the seed and the key; resuming adds a session."""
-        sessions = []
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within, no other process writes here.
+
+        Raises:
+            RunFolderError: one does already.
+        """
+        lock = FileLock(self.path / LOCK, timeout=0)
         with _explained(self.path):
-            if (self.path / ENVIRONMENT).exists():
-                sessions = json.loads((self.path / ENVIRONMENT).read_text())["sessions"]
-            sessions.append(
-                {
-                    "python": platform.python_version(),
-                    "machine": platform.platform(),
-                    "cores": os.cpu_count(),
-                    "torch_threads": torch.get_num_threads(),
-                    **{package: version(package) for package in PACKAGES},
-                    "key_id": key_id,
-                }
-            )
-            environment = {"seed": config.run.seed, "sessions": sessions}
-            self._write(ENVIRONMENT, json.dumps(environment, indent=1).encode())
+            try:
+                lock.acquire()
+            except Timeout:
+                message = f"{self.path}: another process is at work on this run"
+                raise RunFolderError(message) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def note_session(self, config: Config, key_id: str, *, own_task: bool) -> None:
+        """Write down the machine, the versions, the seed and the key; resuming adds a session."""
+        session = {
+            "python": platform.python_version(),
+            "machine": platform.platform(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            **{package: version(package) for package in PACKAGES},
+            "key_id": key_id,
+        }
+        sessions = [*self._environment().get("sessions", ()), session]
+        environment = {"seed": config.run.seed, "own_task": own_task, "sessions": sessions}
+        self._write(ENVIRONMENT, json.dumps(environment, indent=1).encode())
+
+    def has_own_task(self) -> bool:
+        """Whether the run was started with a model and data of the caller's."""
+        return bool(self._environment().get("own_task", False))
+
+    def is_finished(self) -> bool:
+        """Whether model and pictures are written, too."""
+        return all((self.path / name).exists() for name in (MODEL, ACCURACY, TRAFFIC))
+
+    def _environment(self) -> dict[str, Any]:
+        path = self.path / ENVIRONMENT
+        if not path.exists():
+            return {}
+        try:
+            return dict(json.loads(path.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise RunFolderError(f"{path}: damaged ({error})") from error
 
     def note_messages(
         self, entries: Iterable[Entry], incidents: Iterable[Incident], openings: Iterable[Opening]
@@ -133,6 +172,8 @@ class RunFolder:
         path = self.path / CHECKPOINT
         checkpoint = Checkpoint.read(path) if path.exists() else None
         last = checkpoint.state.round if checkpoint else 0
+        if checkpoint is None and len(_rows(self.path / METRICS)) > 1:
+            raise RunFolderError(f"{path} is missing: this run cannot go on")
         with _explained(self.path):
             for name in (METRICS, LEDGER, INCIDENTS):
                 kept = [row for row in _rows(self.path / name) if row["round"] <= last]
@@ -172,11 +213,10 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        way_out = "free some space" if error.errno == errno.ENOSPC else "make it writable"
-        raise RunFolderError(
-            f"{folder}: cannot be written ({reason}); {way_out}, or name another folder with "
-            f"--out. A run that has started goes on with `securefl run --resume {folder}`"
-        ) from error
+        way_out = "free some space" if error.errno == errno.ENOSPC else "name another folder"
+        if (folder / CONFIG).exists():
+            way_out += f", then go on with `securefl run --resume {folder}`"
+        raise RunFolderError(f"{folder}: cannot be written ({reason}); {way_out}") from error
 
 
 @dataclass(frozen=True, slots=True)

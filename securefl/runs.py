@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from securefl.crypto.secret import KeySet
 from securefl.data.samples import samples
 from securefl.engines.delivery import Incident
 from securefl.engines.evaluation import evaluate
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.report.plots import accuracy_plot, traffic_plot
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import (
+    ACCURACY,
+    TRAFFIC,
     RoundMetrics,
     RunFolder,
     read_config,
@@ -75,9 +77,12 @@ def run(
         Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
     """
     rounds = _Rounds(config or Config(), task, keys)
-    if out is not None:
-        rounds.folder = RunFolder.create(Path(out), rounds.config, rounds.key_id)
-    return rounds.run(on_round)
+    if out is None:
+        return rounds.run(on_round)
+    folder = RunFolder.create(Path(out), rounds.config)
+    with folder.locked():
+        folder.note_session(rounds.config, rounds.key_id, own_task=task is not None)
+        return rounds.run(on_round, folder)
 
 
 def resume(
@@ -89,18 +94,29 @@ def resume(
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
 
-    In the clear the final model is, bit for bit, that of an uninterrupted run. `Result` holds what
-    happened here; the folder holds all.
+    In the clear the final model is, bit for bit, that of an uninterrupted run. Of what happened
+    before, `Result` holds the metrics; the folder holds everything.
 
     Raises:
-        RunFolderError: no run's folder, a damaged one, or a run that is complete.
+        ConfigError: the run had a task of its own and `task` is None, or the other way round.
+        RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
+            that is complete.
     """
     config = read_config(Path(folder))
-    rounds = _Rounds(config, task, keys)
-    rounds.folder = RunFolder(Path(folder))
-    rounds.go_back_to(rounds.folder.rewind())
-    rounds.folder.note_session(config, rounds.key_id)
-    return rounds.run(on_round)
+    run_folder = RunFolder(Path(folder))
+    with run_folder.locked():
+        if run_folder.has_own_task() != (task is not None):
+            raise ConfigError(
+                f"{folder}: this run had a task of its own; use securefl.resume(folder, task)"
+                if task is None
+                else f"{folder}: this run had no task of its own; resume it without one"
+            )
+        rounds = _Rounds(config, task, keys)
+        rounds.go_back_to(run_folder.rewind(), read_run(Path(folder)).metrics)
+        if rounds.complete and run_folder.is_finished():
+            raise RunFolderError(f"{folder}: this run is complete, all {config.run.rounds} rounds")
+        run_folder.note_session(config, rounds.key_id, own_task=task is not None)
+        return rounds.run(on_round, run_folder)
 
 
 class _Rounds:
@@ -114,7 +130,6 @@ class _Rounds:
         task = task or configured_task(config)
         self.config = config
         self.key_id = keys.secret.key_id if keys else ""
-        self.folder: RunFolder | None = None
         self._loss = task.loss
         self._test = samples(task.test, "the test data")
         self._record = Record()
@@ -123,26 +138,30 @@ class _Rounds:
         self._model = copy.deepcopy(task.model)
         self._state = algorithm.init(self._model)
 
-    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are done."""
+        return self._state.round >= self.config.run.rounds
+
+    def go_back_to(self, checkpoint: Checkpoint | None, metrics: Sequence[RoundMetrics]) -> None:
         """Start from a checkpoint; raises RunFolderError where it does not fit."""
         if checkpoint is None:
             return
-        rounds, path = self.config.run.rounds, self.folder.path if self.folder else ""
-        if checkpoint.state.round >= rounds:
-            raise RunFolderError(f"{path}: this run is complete, it has done its {rounds} rounds")
         if _shapes(checkpoint.state) != _shapes(self._state):
-            raise RunFolderError(f"{path}: its checkpoint is of another model")
+            raise RunFolderError("the checkpoint is of another model than this run's")
         self._state = checkpoint.state
         self._engine.memories |= checkpoint.memories
+        self._metrics += metrics
+        load_tensors(self._model, self._state.tensors)
 
-    def run(self, on_round: OnRound | None) -> Result:
+    def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left."""
-        while self._state.round < self.config.run.rounds:
-            metrics = self._round()
+        while not self.complete:
+            metrics = self._round(folder)
             if on_round:
                 on_round(metrics)
-        if self.folder:
-            self._finish(self.folder)
+        if folder:
+            self._finish(folder)
         record = self._record
         return Result(
             self.config,
@@ -154,7 +173,7 @@ class _Rounds:
             self.key_id,
         )
 
-    def _round(self) -> RoundMetrics:
+    def _round(self, folder: RunFolder | None) -> RoundMetrics:
         started = time.perf_counter()
         record, lr = self._record, self._training.solver(self._state.round).lr
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
@@ -164,8 +183,8 @@ class _Rounds:
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
-            if self.folder:
-                self.folder.note_messages(entries, incidents, record.openings[n_openings:])
+            if folder:
+                folder.note_messages(entries, incidents, record.openings[n_openings:])
         load_tensors(self._model, self._state.tensors)
         score = evaluate(self._model, self._test, self._loss)
         metrics = RoundMetrics(
@@ -178,16 +197,15 @@ class _Rounds:
             seconds=time.perf_counter() - started,
         )
         self._metrics.append(metrics)
-        if self.folder:
-            checkpoint = Checkpoint(self._state, self._engine.memories)
-            self.folder.note_round(metrics, checkpoint)
+        if folder:
+            folder.note_round(metrics, Checkpoint(self._state, self._engine.memories))
         return metrics
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
         whole = read_run(folder.path)
-        folder.note_picture("accuracy.png", accuracy_plot({self.config.name: whole.metrics}))
-        folder.note_picture("traffic.png", traffic_plot(whole.ledger))
+        folder.note_picture(ACCURACY, accuracy_plot({self.config.name: whole.metrics}))
+        folder.note_picture(TRAFFIC, traffic_plot(whole.ledger))
 
 
 def _shapes(state: State) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, TensorDataset
 
 from securefl.algorithms.base import Algorithm, Loss
 from securefl.config.schema import Config, Encrypt
@@ -84,4 +84,4 @@ def _union(clients: Sequence[ClientData]) -> ClientData:
     pairs = [data for data in clients if isinstance(data, tuple)]
     if len(pairs) == len(clients):
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-    return ConcatDataset([data for data in clients if not isinstance(data, tuple)])
+    return ConcatDataset([TensorDataset(*d) if isinstance(d, tuple) else d for d in clients])

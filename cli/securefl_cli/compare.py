@@ -29,7 +29,7 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.plots import accuracy_plot
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import read_run
+    from securefl.runfolder import read_run, write_atomically
 
     records = {str(path): read_run(path) for path in runs}
     names = _labels([record.config.name for record in records.values()], list(records))
@@ -45,10 +45,7 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     png = accuracy_plot(
         {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
     )
-    try:
-        plot.write_bytes(png)
-    except OSError as error:
-        raise RunFolderError(f"{plot}: cannot be written ({error.strerror})") from error
+    write_atomically(plot, png)
     click.echo(f"Plot: {plot}")
 
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def keys() -> None:
-    """Make and inspect the keys that encrypt what clients send."""
+    """Make and inspect the keys that encrypt what clients send.
+
+    \b
+    Example:
+      securefl keys init my-keys
+      securefl keys show my-keys
+    """  # noqa: D301  (click wants the backspace itself)
 
 
 @keys.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -12,6 +13,10 @@ from securefl_cli.compare import compare
 from securefl_cli.demo import demo
 from securefl_cli.keys import keys
 from securefl_cli.run import run
+
+# Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
+# be said before torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 

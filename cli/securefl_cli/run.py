@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar
 from securefl_cli.table import print_runs
@@ -140,7 +140,8 @@ def _watched(folder: Path, work: Any) -> None:
     try:
         work()
     except KeyboardInterrupt:
-        click.echo(f"\nGo on with: securefl run --resume {folder}", err=True)
+        if folder.is_dir():
+            click.echo(f"\nGo on with: securefl run --resume {folder}", err=True)
         raise
 
 
@@ -154,12 +155,16 @@ def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> 
             )
         return None
     if folder is None:
+        if passphrase_file:
+            raise ConfigError("--passphrase-file opens the keys of --keys DIR: give both or none")
         click.echo(
             "No --keys given: using an ephemeral key set, which ends with this process.", err=True
         )
         return None
     from securefl_keys.folder import load_all
 
+    if not folder.is_dir():
+        raise KeyFileError(f"{folder}: no such folder; make it with: securefl keys init {folder}")
     return load_all(folder, read_passphrase(passphrase_file, confirm=False))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from securefl.roles.ledger import Ledger
@@ -28,7 +29,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     for name, (metrics, ledger) in runs.items():
         uploads = ledger.upload_bytes()
         table.add_row(
-            name,
+            Text(name),
             f"{100 * metrics[-1].accuracy:.1f} %" if metrics else "-",
             rounds_to(metrics, TARGET),
             f"{max(uploads.values(), default=0) / MEGABYTE:.1f}",

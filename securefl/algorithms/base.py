@@ -67,7 +67,7 @@ class Algorithm(Protocol):
 def averaged_tensors(model: nn.Module) -> dict[Kind, dict[str, Tensor]]:
     """The tensors of a model that FedAvg averages, {w, S}; references, not copies.
 
-    Integer buffers (`num_batches_tracked`) and frozen parameters stay out.
+    Integer buffers (`num_batches_tracked`), non-persistent ones and frozen parameters stay out.
 
     Raises:
         DataError: the model has nothing to train.
@@ -76,10 +76,11 @@ def averaged_tensors(model: nn.Module) -> dict[Kind, dict[str, Tensor]]:
     parameters = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise DataError("the model has no parameter that requires a gradient")
+    persistent = model.state_dict(keep_vars=True).keys()
     buffers = {
         name: buffer
         for name, buffer in model.named_buffers()
-        if name not in running and buffer.is_floating_point()
+        if name not in running and name in persistent and buffer.is_floating_point()
     }
     tensors = {Kind.PARAMETERS: parameters | buffers, Kind.STATISTICS: running}
     return {kind: named for kind, named in tensors.items() if named}

@@ -36,5 +36,9 @@ def train(work: Work, first_step: AbstractContextManager[None] | None = None) ->
         optimiser.step()
     memory = {}
     if solver.keep_momentum:
-        memory = {name: optimiser.state[p]["momentum_buffer"] for name, p in parameters.items()}
+        memory = {
+            name: optimiser.state[p]["momentum_buffer"]
+            for name, p in parameters.items()
+            if p in optimiser.state  # a parameter that the loss does not reach has none
+        }
     return Contribution(snapshot(averaged_tensors(model)), memory)

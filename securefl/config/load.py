@@ -33,14 +33,20 @@ def load_config(path: Path | None = None, settings: Iterable[str] = ()) -> Confi
 
 
 def _read(path: Path) -> dict[str, Any]:
+    json_file = path.suffix == ".json"
+    kind = "JSON" if json_file else "TOML"
     try:
         text = path.read_text()
-        tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        tables = json.loads(text) if json_file else tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"{path}: cannot be read ({reason})") from error
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
+        raise ConfigError(f"{path}: not valid {kind}: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid {kind}: nested too deeply") from None
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{path}: must hold tables such as run and train")
     return tables
 
 
@@ -51,7 +57,7 @@ def _apply(tables: dict[str, Any], setting: str) -> None:
         raise ConfigError(f"{setting!r}: write table.key=value, for example train.lr=0.1")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text.strip()  # a bare word is a string: exchange.encrypt=none
     target = tables.setdefault(table, {})
     if not isinstance(target, dict):
@@ -66,6 +72,8 @@ def _explain(error: Any) -> str:
         return f"{key}: no such key{_suggestion(place)}"
     if error["type"] == "value_error":
         return f"{error['ctx']['error']}"
+    if error["type"] == "model_type":
+        return f"{key} is a table: write {key}.key = value"
     return f"{key} = {error['input']!r}: {error['msg'].lower()}"
 
 

@@ -55,8 +55,13 @@ def samples(data: ClientData, owner: str) -> Samples:
         DataError: fewer than two samples (batch normalisation needs two), x and y of different
             lengths, values that are not finite, or neither tensors nor a sized Dataset.
     """
-    if isinstance(data, tuple):
+    if isinstance(data, tuple) and len(data) == 2:
         x, y = data
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+            raise DataError(
+                f"{owner}: ({type(x).__name__}, {type(y).__name__}) where (x, y) tensors are "
+                "needed: torch.as_tensor makes them"
+            )
         if len(x) != len(y):
             raise DataError(f"{owner}: {len(x)} inputs but {len(y)} labels")
         if x.is_floating_point() and not torch.isfinite(x).all():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss
 from securefl.data.samples import Samples
+from securefl.errors import DataError
 
 BATCH = 1024
 
@@ -24,14 +26,37 @@ class Score:
 
 
 def evaluate(model: nn.Module, test: Samples, loss: Loss) -> Score:
-    """Score a model in evaluation mode."""
+    """Score a classifier in evaluation mode: outputs (B, classes, ...) for labels (B, ...).
+
+    Raises:
+        DataError: outputs or labels of another shape, for which accuracy means nothing.
+    """
     model.eval()
     device = next(model.parameters()).device
-    correct = total_loss = 0.0
+    correct = total_loss = n_labels = 0.0
     with torch.no_grad():
         for index in torch.arange(len(test)).split(BATCH):
             x, y = (tensor.to(device) for tensor in test.take(index))
             output = model(x)
+            if not _classifies(output, y):
+                raise DataError(
+                    "the model's output must be a tensor (batch, classes, ...) and the labels "
+                    f"whole numbers (batch, ...), not {_shape(output)} and {_shape(y)}: accuracy "
+                    "needs classes; two of them are two outputs"
+                )
             total_loss += float(loss(output, y)) * len(index)
             correct += float((output.argmax(dim=1) == y).sum())
-    return Score(correct / len(test), total_loss / len(test))
+            n_labels += y.numel()
+    return Score(correct / n_labels, total_loss / len(test))
+
+
+def _classifies(output: Any, y: Tensor) -> bool:
+    if not isinstance(output, Tensor) or output.dim() < 2 or y.is_floating_point():
+        return False
+    return output.shape[:1] + output.shape[2:] == y.shape
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

@@ -16,7 +16,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Loss, Solver, Work, load_tensors, update_messages
+from securefl.algorithms.base import (
+    Algorithm,
+    Loss,
+    Solver,
+    Work,
+    averaged_tensors,
+    load_tensors,
+    update_messages,
+)
 from securefl.data.samples import Samples, minibatches
 from securefl.engines.delivery import Delivery, OpenExchange
 from securefl.engines.turns import Ask, ClientThread, Done
@@ -70,6 +78,12 @@ class SequentialEngine:
         self._specs = {spec.name: spec for spec in algorithm.messages(model)}
         n_models = len(data) if self._specs else 1
         self._models = [copy.deepcopy(model) for _ in range(n_models)]
+        # Buffers that do not travel (counters) start each round as they were in the model given:
+        # what one client or one round has left in them is not handed to the next.
+        travelling = set().union(*averaged_tensors(model).values())
+        self._constants = {
+            name: buffer.clone() for name, buffer in model.named_buffers() if name not in travelling
+        }
         # The threads outlive a round, since each keeps torch's own worker threads.
         self._pool = ThreadPoolExecutor(len(data), thread_name_prefix="client")
         self.memories: dict[str, NamedTensors] = {name: {} for name in data}
@@ -104,6 +118,7 @@ class SequentialEngine:
 
     def _in_turns(self, state: State) -> State:
         exchange = 1
+        due = set(self._specs)
         answer: Total | None = None
         contributions: dict[str, Contribution] = {}
         with self._threads(state) as threads:
@@ -119,6 +134,12 @@ class SequentialEngine:
                 if asks:
                     answer = self._sum(state.round + 1, exchange, asks, threads)
                     exchange += 1
+                    due -= {ask.name for ask in asks.values()}
+        if due:
+            raise DataError(
+                f"no client asked for the planned sums {sorted(due)}: is a BN layer never called, "
+                "or used by another way than its own forward?"
+            )
         ending = self._delivery.begin(state.round + 1, exchange, update_messages(state))
         for name, contribution in contributions.items():
             self._finish(name, contribution, ending)
@@ -139,7 +160,9 @@ class SequentialEngine:
         opened = self._delivery.begin(round_number, exchange, [spec])
         for name, ask in asks.items():
             if not opened.deliver(name, {spec.name: ask.values}):
-                threads.pop(name).leave()
+                thread = threads.pop(name)
+                thread.dismiss()
+                thread.wait()
         return opened.finish(receivers=list(threads))[spec.name]
 
     @contextmanager
@@ -163,10 +186,15 @@ class SequentialEngine:
             yield running
         finally:
             for thread in threads.values():
-                thread.leave()
+                thread.dismiss()  # all before the first is waited for: Ctrl-C may come twice
+            for thread in threads.values():
+                thread.wait()
 
     def _work(self, name: str, state: State, model: nn.Module) -> Work:
         load_tensors(model, state.tensors)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name in self._constants:
+                buffer.copy_(self._constants[buffer_name])
         training = self._training
         rng = client_generator(training.seed, state.round, list(self._data).index(name))
         device = next(model.parameters()).device

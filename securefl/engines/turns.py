@@ -66,10 +66,13 @@ class ClientThread(Generic[Result]):
             raise outcome
         return cast("Ask | Done[Result]", outcome)
 
-    def leave(self) -> None:
-        """End the client's work where it stands. Harmless after it is done."""
+    def dismiss(self) -> None:
+        """Have the client's work end where it stands. Harmless after it is done."""
         self._left = True
         self._go.release()
+
+    def wait(self) -> None:
+        """Until a dismissed client's work has ended."""
         self._finished.result()
 
     def _run(self) -> None:
@@ -85,6 +88,8 @@ class ClientThread(Generic[Result]):
         self._stopped.release()
 
     def _ask(self, name: str, values: NamedTensors) -> Total:
+        if self._left:  # asked while it cleans up
+            raise LeftRound
         self._outcome = Ask(name, values)
         self._stopped.release()
         self._go.acquire()

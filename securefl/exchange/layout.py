@@ -32,7 +32,8 @@ def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> str
             index = refused.nonzero()[0].tolist()
             value = tensor[tuple(index)].item()
             rule = f"within ±{max_value:g}" if np.isfinite(value) else "a finite number"
-            return f"{message}: {name}{index} = {value:.10g} must be {rule}"
+            way_out = "; normalise the inputs, so that it is" if np.isfinite(value) else ""
+            return f"{message}: {name}{index} = {value:.10g} must be {rule}{way_out}"
     raise AssertionError("called for tensors that are all in range")
 
 

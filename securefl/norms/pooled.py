@@ -26,6 +26,8 @@ from securefl.exchange.moments import (
 )
 from securefl.norms.find import BatchNorm, batch_norm_layers
 
+POOLED_FORWARDS = (BatchNorm.forward, nn.SyncBatchNorm.forward)
+
 
 @dataclass(slots=True)
 class _PooledForward:
@@ -84,6 +86,11 @@ def pooled_batch_norm(
     """
     layers = batch_norm_layers(model)
     for name, layer in layers.items():
+        if type(layer).forward not in POOLED_FORWARDS:
+            raise DataError(
+                f"BN layer {name!r} is a {type(layer).__name__} with a forward of its own, which "
+                "FedTAN cannot pool: use torch's BatchNorm, with what it adds in a layer behind it"
+            )
         pooled = _PooledForward(name, layer, exchange, moments, gradients)
         layer.forward = pooled  # type: ignore[method-assign, assignment]
     try:

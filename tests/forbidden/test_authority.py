@@ -16,7 +16,10 @@ from securefl.roles.client import Client
 from securefl.roles.server import SumRequest
 from securefl.types import Kind, MessageSpec
 
+CIPHERTEXT_BYTES = 65_536
 A, B, C, D = "client-1", "client-2", "client-3", "client-4"
+# One garbage total in a thousand counts a whole number of clients; its weights are garbage too.
+GARBAGE = r"does not count its clients|weights are not in"
 
 
 @pytest.fixture
@@ -110,6 +113,17 @@ def test_a_count_that_differs_from_the_signatures_is_refused(federation, names):
     assert_refused(federation, request, match=rf"counts {len(names)} clients, 4 have signed")
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="the count does not tell whose ones it counts: SECURITY.md trusts the server",
+)
+@pytest.mark.parametrize("names", [(A, A, A), (A, A, B)])
+def test_one_client_does_not_stand_in_for_others(federation, names):
+    """A server that adds one ciphertext again in place of another's is not served."""
+    request = federation.collect(A, B, C).request()
+    assert_refused(federation, with_total_of(federation, request, *names))
+
+
 def test_too_few_signatures_for_the_ciphertexts_are_refused(federation):
     """A sum of four that three have signed is not opened either."""
     request = federation.collect().request()
@@ -171,15 +185,21 @@ def test_one_malicious_client_does_not_open_another_alone(federation):
 
 
 def test_ciphertexts_of_one_message_count_the_same_clients(federate):
-    """With several ciphertexts a message, none may be of fewer clients than the first."""
+    """With several ciphertexts a message, none may be of other clients than the first."""
     federation = federate(n_values=3000)
     request = federation.collect().request()
-    whole, alone = request.total, federation.sealer.seal(federation.values[A], 1 / 64)
-    half = len(whole) // 2
-    for total in (whole[:half] + alone[half:], alone[:half] + whole[half:]):
-        with pytest.raises(OpeningRefused):
-            federation.authority.open(dataclasses.replace(request, total=total))
-    assert [entry.refused != "" for entry in federation.log] == [True, True]
+    first, second = request.total[:CIPHERTEXT_BYTES], request.total[CIPHERTEXT_BYTES:]
+    alone = payload_of(federation, A)
+    four_times = total_of(federation, *[payload_of(federation, A)] * 4)
+    one_with_all_weights = np.zeros(2048)
+    one_with_all_weights[-2:] = 10 / 64, 1.0
+    for other in (
+        alone[:CIPHERTEXT_BYTES],
+        four_times[:CIPHERTEXT_BYTES],
+        federation.keys.public.encrypt(one_with_all_weights),
+    ):
+        for total in (first + other, other + second):
+            assert_refused(federation, dataclasses.replace(request, total=total))
     assert_opened(federation, request, A, B, C, D)
 
 
@@ -290,7 +310,7 @@ def test_a_total_under_another_key_is_refused(federation, foreign_key_set):
     for name, values in federation.values.items():
         payload = sealer.seal(values, federation.clients[name].weight)
         arriving.receive(federation.signed(name, payload))
-    assert_refused(federation, arriving.request(), match="does not count its clients")
+    assert_refused(federation, arriving.request(), match=GARBAGE)
 
 
 def test_one_contribution_under_another_key_is_refused(federation, foreign_key_set):
@@ -298,7 +318,7 @@ def test_one_contribution_under_another_key_is_refused(federation, foreign_key_s
     payload = CkksSealer(foreign_key_set.public).seal(federation.values[D], 0.1)
     arriving = federation.collect(A, B, C)
     arriving.receive(federation.signed(D, payload))
-    assert_refused(federation, arriving.request(), match="does not count its clients")
+    assert_refused(federation, arriving.request(), match=GARBAGE)
 
 
 @pytest.mark.parametrize("cut", [0, 8, 65_528, 65_544, 131_072])
@@ -319,7 +339,7 @@ def test_a_total_that_is_no_ciphertext_is_refused(federation):
     transparent[4096:] = 0
     for words in (ring, too_large, transparent):
         fake = dataclasses.replace(request, total=words.astype("<u8").tobytes())
-        assert_refused(federation, fake, match=r"count its clients|outside the ring|is zero")
+        assert_refused(federation, fake, match=rf"{GARBAGE}|outside the ring|is zero")
     assert_opened(federation, request, A, B, C, D)
 
 

@@ -96,7 +96,7 @@ def test_a_half_written_file_never_takes_the_place_of_a_whole_one(tmp_path, monk
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
     """A path below a file names the path and the way out, before any training."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot be written.*--out"):
+    with pytest.raises(RunFolderError, match=r"cannot be written.*name another folder"):
         securefl.run(securefl.load_config(None, PLAIN), small_task(), out=tmp_path / "file" / "run")
 
 
@@ -172,6 +172,104 @@ def test_a_layer_that_is_used_twice_is_named():
     model = nn.Sequential(norm, nn.Linear(4, 4), norm, nn.Linear(4, 2))
     with pytest.raises(DataError, match="'0' is used twice"):
         securefl.run(securefl.load_config(None, PLAIN), small_task(model=model))
+
+
+@pytest.mark.parametrize("norm", ["functional", "never called"])
+def test_statistics_that_pass_by_the_layer_are_noticed(norm):
+    """A BN layer whose statistics FedTAN never gets to see is an error, not a silent FedAvg."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            n = self.norm
+            if norm == "functional":
+                x = nn.functional.batch_norm(x, n.running_mean, n.running_var, training=True)
+            return self.head(x)
+
+    with pytest.raises(DataError, match=r"planned sums \['norm/gradient', 'norm/mean'"):
+        securefl.run(securefl.load_config(None, PLAIN), small_task(model=Net()))
+
+
+def test_a_layer_with_a_forward_of_its_own_is_not_pooled_wrongly():
+    """What a BN subclass adds would vanish in the pooled step: refused by the layer's name."""
+
+    class NormRelu(nn.BatchNorm1d):
+        def forward(self, x):
+            return torch.relu(super().forward(x))
+
+    model = nn.Sequential(nn.Linear(4, 3), NormRelu(3), nn.Linear(3, 2))
+    with pytest.raises(DataError, match="'1' is a NormRelu with a forward of its own"):
+        securefl.run(securefl.load_config(None, PLAIN), small_task(model=model))
+
+
+def test_counters_of_a_model_are_not_handed_from_client_to_client():
+    """Buffers that do not travel start each round as in the model that was given."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("steps", torch.tensor(0))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            if self.training:
+                self.steps += 1
+                assert self.steps == 1  # one local step a round
+            return self.head(x)
+
+    config = securefl.load_config(None, [*PLAIN, "algorithm.name=fedavg"])
+    securefl.run(config, small_task(model=Counting()))
+
+
+def test_centralised_training_takes_all_clients_data():
+    """The union of tensors and Datasets has every sample."""
+    job = small_task()
+    clients = [job.clients[0], TensorDataset(*job.clients[1]), job.clients[2]]
+    config = securefl.load_config(None, [*PLAIN, "algorithm.name=centralised"])
+    one = securefl.run(config, job)
+    other = securefl.run(config, securefl.Task(job.model, clients, job.test))
+    for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (torch.zeros(8, 1), "labels"),
+        (torch.zeros(8), "whole"),
+        (torch.zeros(8, 1).long(), "int64"),
+    ],
+)
+def test_accuracy_is_refused_where_it_means_nothing(y, message):
+    """Labels that are no classes are a clear error; a share above one is never reported."""
+    job = small_task()
+    loss = lambda out, _: out.square().mean()  # noqa: E731
+    task = securefl.Task(job.model, job.clients, (job.test[0], y), loss)
+    with pytest.raises(DataError, match=message):
+        securefl.run(securefl.load_config(None, PLAIN), task)
+
+
+def test_accuracy_of_dense_labels_is_a_share():
+    """With a label for each pixel, accuracy is the share of labels, 0..1."""
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(6, 1, 4, 4, generator=rng), torch.randint(2, (6, 4, 4), generator=rng))
+        for _ in range(3)
+    ]
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
+    task = securefl.Task(model, clients, clients[0])
+    assert 0 <= securefl.run(securefl.load_config(None, PLAIN), task).accuracy <= 1
+
+
+def test_statistics_are_not_said_to_be_encrypted_where_there_are_none():
+    """The default encrypts statistics; a model without any is an error that says so."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    config = securefl.load_config(None, ["run.rounds=1", "algorithm.name=fedavg"])
+    with pytest.raises(ConfigError, match="nothing would be encrypted"):
+        securefl.run(config, small_task(model=model))
 
 
 def test_a_model_that_diverges_stops_with_its_last_good_round(tmp_path):

@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import nn
 
 import securefl
 from securefl.engines import turns
-from securefl.errors import Diverged, MessageRefused, TooFewContributions
+from securefl.errors import OpeningRefused, TooFewContributions
 from securefl.exchange.ckks import FORM, CkksSealer
 from securefl.roles.client import Client
 from securefl.types import MessageSpec
@@ -89,6 +90,15 @@ TAMPER = {
     "of another name": other_name,
     "random": random_bytes,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Models this small are faster without torch's own threads, and leave the cores to others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -215,7 +225,8 @@ def test_a_client_with_a_foreign_key(tiny_config, tiny_task, tamper, foreign_key
         assert_dropped(result, FAULTY)
         assert all("sealed under key" in incident.reason for incident in result.incidents)
     else:
-        with pytest.raises(securefl.SecureFLError, match="does not count its clients"):
+        garbage = r"does not count its clients|weights are not in"
+        with pytest.raises(OpeningRefused, match=garbage):
             securefl.run(tiny_config(), tiny_task())
 
 
@@ -301,35 +312,50 @@ def test_min_clients_may_ask_for_all(tiny_config, tiny_task, tamper):
 @pytest.mark.parametrize("encrypt", ["none", "statistics"])
 @pytest.mark.parametrize("only", [None, *FEDTAN_MESSAGES])
 def test_a_run_without_any_usable_message_ends(tiny_config, tiny_task, tamper, encrypt, only):
-    """All clients tampered with: a typed error that shows the first refusal, and no thread left."""
+    """All clients tampered with: an error that shows the first refusal and blames no training."""
     tamper(truncated, names(1, 2, 3, 4, 5), only)
-    with pytest.raises((TooFewContributions, Diverged), match="payload of"):
+    with pytest.raises(TooFewContributions, match="payload of") as caught:
         securefl.run(tiny_config(exchange={"encrypt": encrypt}), tiny_task())
+    assert "diverged" not in str(caught.value)
 
 
-def test_tampering_with_all_clients_is_not_called_divergence(tiny_config, tiny_task, tamper):
-    """Nothing was wrong with the training, and the error does not say so."""
-    tamper(truncated, names(1, 2, 3, 4, 5))
-    with pytest.raises((TooFewContributions, MessageRefused)):
-        securefl.run(tiny_config(), tiny_task())
-
-
-@pytest.mark.parametrize("only", ["update/statistics"])
-def test_an_incident_names_the_message_that_was_refused(tiny_config, tiny_task, tamper, only):
-    """Of two messages that travel together it is the refused one, not the one that counted."""
-    tamper(truncated, only=only)
-    result = securefl.run(tiny_config(algorithm={"name": "fedavg"}), tiny_task())
-    assert {incident.name for incident in result.incidents} == {only}
-
-
-@pytest.mark.parametrize("encrypt", ["model"])
-def test_a_contribution_counts_as_a_whole_or_not_at_all(tiny_config, tiny_task, tamper, encrypt):
-    """A dropped client is in none of the totals of its update."""
+def test_an_incident_names_the_message_that_was_refused(tiny_config, tiny_task, tamper):
+    """Of two messages that travel together it is the refused one."""
     tamper(truncated, only="update/statistics")
-    config = tiny_config(algorithm={"name": "fedavg"}, exchange={"encrypt": encrypt})
+    result = securefl.run(tiny_config(algorithm={"name": "fedavg"}), tiny_task())
+    assert {incident.name for incident in result.incidents} == {"update/statistics"}
+
+
+@pytest.mark.parametrize("only", ["update/parameters", "update/statistics"])
+def test_a_contribution_counts_as_a_whole_or_not_at_all(tiny_config, tiny_task, tamper, only):
+    """A client of which one message is refused is in none of the totals that travel with it."""
+    tamper(truncated, only=only)
+    config = tiny_config(algorithm={"name": "fedavg"}, exchange={"encrypt": "model"})
     result = securefl.run(config, tiny_task())
     assert_dropped(result, FAULTY)
     assert {opening.n_clients for opening in result.openings} == {4}
+
+
+def test_a_client_that_has_left_cannot_ask_again():
+    """A client's code that catches everything, or asks while it cleans up, keeps nobody waiting."""
+
+    def work(ask):
+        try:
+            ask("first", {})
+        finally:
+            ask("second", {})
+
+    with ThreadPoolExecutor(1, "client") as pool:
+        thread = turns.ClientThread(pool, work)
+        assert thread.resume() == turns.Ask("first", {})
+        thread.dismiss()
+        leaving = threading.Thread(target=thread.wait)
+        leaving.start()
+        leaving.join(timeout=1)
+        waits = leaving.is_alive()
+        thread._go.release()  # lets it go where it does wait
+        leaving.join()
+    assert not waits
 
 
 def client_threads():
@@ -353,13 +379,7 @@ def two_layers(tiny_task):
 
 @pytest.mark.parametrize(
     "only",
-    [
-        None,
-        "1/mean",
-        "1/variance",
-        ("1/gradient"),
-        ("3/mean"),
-    ],
+    [None, "1/mean", "1/variance", "1/gradient", "3/mean"],
 )
 def test_a_client_that_left_leaves_nothing_behind(tiny_config, tiny_task, tamper, only):
     """After a run its threads end and its clients' graphs are freed, wherever one has left."""

@@ -32,6 +32,15 @@ out_of_numbers = st.sampled_from([float("nan"), float("inf"), float("-inf")])
 out_of_range = st.sampled_from([8193.0, -8193.0, 8192.001, 1e20, -1e30])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Models this small are faster without torch's own threads, and leave the cores to others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class RecordingSealer:
     """Seals nothing, and knows what it was asked to."""
 

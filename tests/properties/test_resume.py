@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import securefl
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
+from securefl.task import configured_task
 
 BASE = (
     "run.rounds=6",
@@ -121,7 +122,7 @@ def test_openings_are_never_taken_back(tmp_path):
     """What the authority opened in a round that then failed stays in its log."""
     config = securefl.load_config(None, BASE)
     with pytest.raises(StopError):
-        securefl.run(config, out=tmp_path / "run", on_round=stop_after(2))
+        securefl.run(config, out=tmp_path / "run", on_round=stop_after(1))
     log = tmp_path / "run" / "openings.jsonl"
     before = lines(log)
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
@@ -136,6 +137,61 @@ def test_a_complete_run_is_not_resumed(tmp_path):
     securefl.run(config, out=tmp_path / "run")
     with pytest.raises(RunFolderError, match="complete"):
         securefl.resume(tmp_path / "run")
+
+
+def test_a_run_that_stopped_after_its_last_round_still_gets_its_model(tmp_path):
+    """A disk that was full at the very end costs no model: resuming writes what is missing."""
+    config = securefl.load_config(None, ["run.rounds=2", "exchange.encrypt=none"])
+    securefl.run(config, out=tmp_path / "run")
+    whole = (tmp_path / "run" / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "traffic.png"):
+        (tmp_path / "run" / name).unlink()
+    result = securefl.resume(tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+    assert (tmp_path / "run" / "traffic.png").exists()
+    assert [m.round for m in result.metrics] == [1, 2]
+
+
+def test_a_run_with_a_task_of_its_own_is_not_continued_on_other_data(tmp_path):
+    """The folder knows that its data were the caller's."""
+    config = securefl.load_config(None, [*BASE, "exchange.encrypt=none"])
+    task = configured_task(config)
+    with pytest.raises(StopError):
+        securefl.run(config, task, out=tmp_path / "run", on_round=stop_after(2))
+    with pytest.raises(ConfigError, match="task of its own"):
+        securefl.resume(tmp_path / "run")
+    assert len(securefl.resume(tmp_path / "run", task).metrics) == 6
+
+
+def test_two_processes_do_not_write_one_run(tmp_path):
+    """The second is refused while the first is at work, and nothing is lost."""
+    config = securefl.load_config(None, [*BASE, "exchange.encrypt=none"])
+
+    def resume_too(metrics):
+        with pytest.raises(RunFolderError, match="another process"):
+            securefl.resume(tmp_path / "run")
+
+    securefl.run(config, out=tmp_path / "run", on_round=resume_too)
+    assert len(lines(tmp_path / "run" / "metrics.jsonl")) == 6
+
+
+def test_ctrl_c_twice_ends_the_process(tmp_path):
+    """An impatient user is not left with a process that hangs."""
+    process = subprocess.Popen(
+        [*COMMAND, "--rounds", "500", "--model", "resnet20", "--out", tmp_path / "run"],
+        stderr=subprocess.PIPE,
+    )
+    ledger = tmp_path / "run" / ".lock"
+    give_up = time.monotonic() + 60
+    while not ledger.exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    time.sleep(1)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):

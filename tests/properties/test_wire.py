@@ -138,9 +138,11 @@ def test_a_well_signed_header_of_other_values_is_refused(field, value):
 
 
 @settings(deadline=None)
-@given(payload=payloads, limit=st.integers(0, MAX_PAYLOAD_BYTES))
-def test_no_payload_above_the_limit_gets_through(payload, limit):
-    """What `split` returns is never longer than any header and the largest payload together."""
+@given(n_bytes=st.integers(0, 6000), limit=st.integers(0, 4000))
+@example(3000, 100)
+def test_no_message_above_the_limit_gets_through(n_bytes, limit):
+    """What `split` lets through is no longer than any header and the largest payload together."""
+    payload = bytes(n_bytes)
     message = message_of(payload)
     try:
         _, through = wire.split(message, limit)
@@ -149,6 +151,28 @@ def test_no_payload_above_the_limit_gets_through(payload, limit):
     else:
         assert through == payload
         assert len(message) <= 6 + wire.MAX_HEADER_BYTES + wire.SIGNATURE_BYTES + limit
+
+
+def test_no_header_above_the_limit_gets_through():
+    """A signed header one byte longer than allowed is refused, one just as long is not."""
+    text = wire.describe(EXPECTED, "client-1", b"").model_dump_json().encode()
+    for length, passes in ((wire.MAX_HEADER_BYTES, True), (wire.MAX_HEADER_BYTES + 1, False)):
+        padded = text.ljust(length)
+        prefix = wire.MAGIC + length.to_bytes(2, "little")
+        message = prefix + padded + IDENTITY.sign(padded)
+        if passes:
+            received(message)
+        else:
+            with pytest.raises(MessageRefused, match="truncated"):
+                received(message)
+
+
+def test_a_cut_signature_is_no_signature():
+    """Without a payload behind it too, a signature must be whole before it is looked at."""
+    message = message_of(b"")
+    for length in range(len(message)):
+        with pytest.raises(MessageRefused):
+            wire.split(message[:length], MAX_PAYLOAD_BYTES)
 
 
 @settings(deadline=None)
