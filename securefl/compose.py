@@ -33,6 +33,7 @@ from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
 from securefl.roles.server import Server
 from securefl.roles.wire import Roster
+from securefl.runfolder import RunFolder
 from securefl.task import Task, client_data
 from securefl.types import Kind
 
@@ -43,13 +44,20 @@ SEALED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
     """What the roles write down while a run goes on."""
 
     ledger: Ledger = field(default_factory=Ledger)
     incidents: list[Incident] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
+    folder: RunFolder | None = None
+
+    def log_opening(self, opening: Opening) -> None:
+        """On disk before the total is released."""
+        self.openings.append(opening)
+        if self.folder:
+            self.folder.note_opening(opening)
 
 
 def compose(
@@ -140,7 +148,7 @@ def _roles(
     authority = None
     if keys:
         opener = CkksOpener(keys.secret, config.exchange.precision_bits)
-        authority = Authority(opener, roster, config.exchange.min_clients, record.openings.append)
+        authority = Authority(opener, roster, config.exchange.min_clients, record.log_opening)
     session = secrets.token_hex(32)
     return Delivery(
         run=session,

@@ -29,7 +29,15 @@ class DataError(SecureFLError, ValueError):
 
 
 class ValueRefused(SecureFLError, ValueError):
-    """A value that must not be sealed: NaN, infinite, or out of the channel's range."""
+    """A value that must not be sealed: NaN, infinite, or out of the channel's range.
+
+    The message shows the value, to the client that it belongs to.
+    """
+
+    def __init__(self, message: str, without_value: str) -> None:
+        """`without_value` is the message that others may read."""
+        super().__init__(message)
+        self.without_value = without_value
 
 
 class Diverged(SecureFLError):
@@ -37,7 +45,7 @@ class Diverged(SecureFLError):
 
 
 class MessageRefused(SecureFLError):
-    """A message failed a check; nothing of its payload was parsed."""
+    """A message, or the total of several, is not what it must be; nothing was added or released."""
 
 
 class SignatureRefused(MessageRefused):

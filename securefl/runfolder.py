@@ -11,16 +11,18 @@ import errno
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
 from securefl.checkpoint import Checkpoint
 from securefl.config.load import load_config
@@ -29,7 +31,7 @@ from securefl.engines.delivery import Incident
 from securefl.errors import RunFolderError
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
-from securefl.types import Kind, NamedTensors
+from securefl.types import NamedTensors
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
@@ -54,6 +56,9 @@ class RoundMetrics:
     dropped: tuple[str, ...]
     """Clients of which something was refused in this round."""
     seconds: float
+
+
+Row = TypeVar("Row", RoundMetrics, Entry, Incident)
 
 
 class RunFolder:
@@ -134,15 +139,17 @@ class RunFolder:
             return {}
         try:
             return dict(json.loads(path.read_bytes()))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise RunFolderError(f"{path}: damaged ({error})") from error
 
-    def note_messages(
-        self, entries: Iterable[Entry], incidents: Iterable[Incident], openings: Iterable[Opening]
-    ) -> None:
-        """Write down a round's messages, what was refused and what was opened."""
+    def note_opening(self, opening: Opening) -> None:
+        """Write down what the authority opens, or refuses to open."""
         with _explained(self.path):
-            self._append(OPENINGS, openings)
+            self._append(OPENINGS, [opening])
+
+    def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
+        """Write down a round's messages and what was refused, also of a round that fails."""
+        with _explained(self.path):
             self._append(LEDGER, entries)
             self._append(INCIDENTS, incidents)
 
@@ -150,7 +157,8 @@ class RunFolder:
         """Write down one round; it counts once its checkpoint, written last, is in place."""
         with _explained(self.path):
             self._append(METRICS, [metrics])
-            self._write(CHECKPOINT, checkpoint.to_bytes())
+            # Clients' memories are in it, which are nobody else's.
+            write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
 
     def note_model(self, tensors: NamedTensors) -> None:
         """Write the trained model."""
@@ -163,22 +171,35 @@ class RunFolder:
         with _explained(self.path):
             self._write(name, png)
 
-    def rewind(self) -> Checkpoint | None:
-        """The last checkpoint, with all later lines dropped; None before the first.
+    def checkpoint(self) -> Checkpoint | None:
+        """The last one, or None before the first.
 
         Raises:
-            RunFolderError: the checkpoint is damaged.
+            RunFolderError: it is damaged, or missing after rounds that are written down.
         """
         path = self.path / CHECKPOINT
-        checkpoint = Checkpoint.read(path) if path.exists() else None
-        last = checkpoint.state.round if checkpoint else 0
-        if checkpoint is None and len(_rows(self.path / METRICS)) > 1:
+        if path.is_file():
+            return Checkpoint.read(path)
+        if len(_rows(self.path / METRICS, RoundMetrics)) > 1:
             raise RunFolderError(f"{path} is missing: this run cannot go on")
+        return None
+
+    def rewind(self, last: int) -> None:
+        """Drop the lines of all rounds after `last`, and what a killed process left half-written.
+
+        Raises:
+            RunFolderError: a file is damaged; nothing is changed.
+        """
+        rows: dict[str, Sequence[RoundMetrics | Entry | Incident]] = {
+            METRICS: _rows(self.path / METRICS, RoundMetrics),
+            LEDGER: _rows(self.path / LEDGER, Entry),
+            INCIDENTS: _rows(self.path / INCIDENTS, Incident),
+        }
         with _explained(self.path):
-            for name in (METRICS, LEDGER, INCIDENTS):
-                kept = [row for row in _rows(self.path / name) if row["round"] <= last]
-                self._write(name, _lines(kept))
-        return checkpoint
+            for name, found in rows.items():
+                self._write(name, _lines([asdict(row) for row in found if row.round <= last]))
+            for partial in self.path.glob(".*.partial"):
+                partial.unlink()
 
     def _write(self, name: str, content: bytes) -> None:
         write_atomically(self.path / name, content)
@@ -195,12 +216,15 @@ class RunFolder:
                 raise
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; raises RunFolderError."""
-    temporary = path.with_name(f".{path.name}.partial")
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file whole or not at all; raises RunFolderError. The umask narrows `mode`."""
+    # A random name that must not exist yet: no link that somebody laid there is followed.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     with _explained(path.parent):
         try:
-            temporary.write_bytes(content)
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -236,14 +260,8 @@ def read_run(path: Path) -> RunRecord:
         RunFolderError: no run's folder, or a damaged one.
     """
     config = read_config(path)
-    try:
-        metrics = tuple(
-            RoundMetrics(**row | {"dropped": tuple(row["dropped"])})
-            for row in _rows(path / METRICS)
-        )
-        ledger = tuple(Entry(**row | {"kind": Kind(row["kind"])}) for row in _rows(path / LEDGER))
-    except (TypeError, KeyError, ValueError) as error:
-        raise RunFolderError(f"{path}: damaged metrics or ledger ({error})") from error
+    metrics = tuple(_rows(path / METRICS, RoundMetrics))
+    ledger = tuple(_rows(path / LEDGER, Entry))
     return RunRecord(path, config, metrics, ledger)
 
 
@@ -254,15 +272,18 @@ def read_config(path: Path) -> Config:
     return load_config(path / CONFIG)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path, kind: type[Row]) -> list[Row]:
     """The whole lines of a file; a last line that a crash cut short does not count."""
-    if not path.exists():
+    if not path.is_file():
         return []
     *lines, _unfinished = path.read_bytes().split(b"\n")
+    parser = TypeAdapter(kind)
     try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise RunFolderError(f"{path}: damaged ({error})") from error
+        return [parser.validate_json(line) for line in lines]
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunFolderError(f"{path}: damaged ({where}: {first['msg']})") from None
 
 
 def _require_all(written: int | None, lines: bytes) -> None:

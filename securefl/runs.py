@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from securefl.algorithms.base import load_tensors
@@ -112,7 +113,10 @@ def resume(
                 else f"{folder}: this run had no task of its own; resume it without one"
             )
         rounds = _Rounds(config, task, keys)
-        rounds.go_back_to(run_folder.rewind(), read_run(Path(folder)).metrics)
+        checkpoint = run_folder.checkpoint()
+        rounds.go_back_to(checkpoint)
+        run_folder.rewind(rounds.round)
+        rounds.take_over(read_run(Path(folder)).metrics)
         if rounds.complete and run_folder.is_finished():
             raise RunFolderError(f"{folder}: this run is complete, all {config.run.rounds} rounds")
         run_folder.note_session(config, rounds.key_id, own_task=task is not None)
@@ -143,19 +147,30 @@ class _Rounds:
         """Whether all rounds are done."""
         return self._state.round >= self.config.run.rounds
 
-    def go_back_to(self, checkpoint: Checkpoint | None, metrics: Sequence[RoundMetrics]) -> None:
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._state.round
+
+    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Start from a checkpoint; raises RunFolderError where it does not fit."""
         if checkpoint is None:
             return
-        if _shapes(checkpoint.state) != _shapes(self._state):
+        if _layout(checkpoint.state) != _layout(self._state):
             raise RunFolderError("the checkpoint is of another model than this run's")
+        if not checkpoint.memories.keys() <= self._engine.memories.keys():
+            raise RunFolderError("the checkpoint is of other clients than this run's")
         self._state = checkpoint.state
         self._engine.memories |= checkpoint.memories
-        self._metrics += metrics
         load_tensors(self._model, self._state.tensors)
+
+    def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
+        """Metrics of the rounds before."""
+        self._metrics += metrics
 
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left."""
+        self._record.folder = folder
         while not self.complete:
             metrics = self._round(folder)
             if on_round:
@@ -177,14 +192,13 @@ class _Rounds:
         started = time.perf_counter()
         record, lr = self._record, self._training.solver(self._state.round).lr
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
-        n_openings = len(record.openings)
         try:
             self._state = self._engine.round(self._state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
             if folder:
-                folder.note_messages(entries, incidents, record.openings[n_openings:])
+                folder.note_messages(entries, incidents)
         load_tensors(self._model, self._state.tensors)
         score = evaluate(self._model, self._test, self._loss)
         metrics = RoundMetrics(
@@ -208,9 +222,9 @@ class _Rounds:
         folder.note_picture(TRAFFIC, traffic_plot(whole.ledger))
 
 
-def _shapes(state: State) -> dict[str, tuple[int, ...]]:
+def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {
-        f"{kind}/{name}": tuple(value.shape)
+        f"{kind}/{name}": (value.shape, value.dtype)
         for kind, named in state.tensors.items()
         for name, value in named.items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ OPTIONS = {
     "name": "run.name",
 }
 """Options that are settings."""
+NUMBERS = {"clients", "rounds", "seed"}
 
 
 @click.command()
@@ -94,7 +96,11 @@ def run(
       securefl run job.toml --keys my-keys --set train.lr=0.1
       securefl run --resume runs/first
     """  # noqa: D301  (click wants the backspace itself)
-    chosen = [f"{OPTIONS[name]}={value}" for name, value in options.items() if value is not None]
+    chosen = [
+        f"{OPTIONS[name]}={value if name in NUMBERS else json.dumps(value)}"
+        for name, value in options.items()
+        if value is not None
+    ]
     if resumed:
         if config_file or chosen or settings or out:
             raise ConfigError(

@@ -32,7 +32,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
             Text(name),
             f"{100 * metrics[-1].accuracy:.1f} %" if metrics else "-",
             rounds_to(metrics, TARGET),
-            f"{max(uploads.values(), default=0) / MEGABYTE:.1f}",
+            f"{max(uploads.values()) / MEGABYTE:.1f}" if len(uploads) > 1 else "-",
             f"{sum(m.seconds for m in metrics):.0f}",
             what_the_server_reads(ledger),
         )

@@ -30,6 +30,9 @@ SALT_BYTES = 16
 NONCE_BYTES = 12
 KEY_BYTES = 32
 
+MAX_WORK_KIB = 4 * 1024 * 1024
+"""Passes times memory that a file may ask for: some seconds, not minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class KdfCost:
@@ -62,6 +65,10 @@ class KdfHeader(BaseModel):
             ConfigError: the passphrase is empty or is no text.
             KeyFileError: costs that Argon2id does not take, or more memory than there is.
         """
+        if self.iterations * self.memory_kib > MAX_WORK_KIB:
+            raise KeyFileError(
+                f"damaged secret key file: {self.iterations} passes over {self.memory_kib} KiB"
+            )
         salt = _decoded(self.salt, SALT_BYTES)
         secret = _passphrase_bytes(passphrase)
         try:

@@ -41,7 +41,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"{path}: cannot be read ({reason})") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid {kind}: {error}") from error
     except RecursionError:
         raise ConfigError(f"{path}: not valid {kind}: nested too deeply") from None
@@ -57,7 +57,7 @@ def _apply(tables: dict[str, Any], setting: str) -> None:
         raise ConfigError(f"{setting!r}: write table.key=value, for example train.lr=0.1")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         value = text.strip()  # a bare word is a string: exchange.encrypt=none
     target = tables.setdefault(table, {})
     if not isinstance(target, dict):

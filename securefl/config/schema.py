@@ -44,7 +44,7 @@ class RunTable(_Table):
     """Names the run in tables and folders; the algorithm's name where absent."""
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """Fixes the split, the first weights and every mini-batch."""
-    rounds: Annotated[int, Field(ge=1, strict=True)] = 200
+    rounds: Annotated[int, Field(ge=1, le=10**7, strict=True)] = 200
 
 
 class DataTable(_Table):
@@ -54,7 +54,7 @@ class DataTable(_Table):
     """scikit-learn's 1797 handwritten digits, a fifth of them for testing."""
     partition: str = "classes:2"
     """`iid`, `classes:K` (K classes a client, FedTAN App. D) or `dirichlet:ALPHA`."""
-    clients: Annotated[int, Field(ge=1, strict=True)] = 5
+    clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
 
 
 class ModelTable(_Table):
@@ -75,7 +75,7 @@ class AlgorithmTable(_Table):
     """`centralised` trains one model on all data in one place: the yardstick."""
     moments: Literal["two-pass", "fused"] = "two-pass"
     """How FedTAN's statistics travel: 3L + 1 exchanges a round, or 2L + 1."""
-    local_steps: Annotated[int, Field(ge=1, strict=True)] = 5
+    local_steps: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
     """E, mini-batches a client takes in a round."""
     weights: Weights = Weights.SAMPLES
 
@@ -85,14 +85,14 @@ class TrainTable(_Table):
 
     batch_size: Annotated[int, Field(ge=2, strict=True)] = 32
     """A client with fewer samples takes all of them; batch normalisation needs two."""
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 0.5
+    lr: Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False, strict=True)] = 0.5
     lr_drops: tuple[Share, ...] = (0.5, 0.75)
     """Shares of the rounds after which the learning rate drops."""
     lr_drop_factor: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     momentum_across_rounds: Literal["reset", "local"] = "reset"
     """`local`: each client keeps its momentum buffers from round to round."""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False, strict=True)] = 0.0
 
 
 class ExchangeTable(_Table):
@@ -101,8 +101,8 @@ class ExchangeTable(_Table):
     encrypt: Encrypt = Encrypt.STATISTICS
     min_clients: Annotated[int, Field(ge=3, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
-    precision_bits: Annotated[int, Field(ge=16, le=30, strict=True)] = 26
-    """Bits after the point that the authority releases; CKKS is exact to about 30."""
+    precision_bits: Annotated[int, Field(ge=16, le=26, strict=True)] = 24
+    """Bits after the point that the authority releases."""
 
 
 class Config(_Table):

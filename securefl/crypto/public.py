@@ -110,12 +110,15 @@ class PublicArtefact:
         if context.has_galois_keys() or context.has_relin_keys():
             raise KeyFileError("this context holds evaluation keys: sums need none")
         seal = context.seal_context().data
-        found = (
-            seal.key_context_data().parms().poly_modulus_degree(),
-            seal.key_context_data().total_coeff_modulus_bit_count(),
-            seal.first_context_data().total_coeff_modulus_bit_count(),
-            context.global_scale,
-        )
+        try:
+            found = (
+                seal.key_context_data().parms().poly_modulus_degree(),
+                seal.key_context_data().total_coeff_modulus_bit_count(),
+                seal.first_context_data().total_coeff_modulus_bit_count(),
+                context.global_scale,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise KeyFileError(f"damaged key file: {error}") from error
         wanted = self.parameters
         data_bits, special_bits = wanted.modulus_bits
         scale = 2.0**wanted.scale_bits
@@ -203,6 +206,10 @@ class PublicKey(Held):
             raise KeyFileError("this context holds no public key: a client cannot encrypt with it")
         if hashlib.sha256(artefact.context).hexdigest() != self.key_id:
             raise KeyFileError("the public key does not match its key id: the file was changed")
+        try:
+            self.encrypt(np.zeros(self.parameters.poly_degree // 2))
+        except RuntimeError as error:
+            raise KeyFileError(f"damaged key file: {error}") from error
 
     def to_json(self) -> str:
         """A client's file."""

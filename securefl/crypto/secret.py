@@ -14,7 +14,7 @@ from securefl.crypto.held import Held
 from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicArtefact, PublicKey
-from securefl.errors import KeyFileError
+from securefl.errors import KeyFileError, MessageRefused
 
 
 class SecretKey(Held):
@@ -78,7 +78,10 @@ class SecretKey(Held):
             MessageRefused: not a ciphertext of these parameters.
         """
         serialised = self.public_key.frame.dress(coefficients)
-        return np.asarray(ts.ckks_vector_from(self._context, serialised).decrypt())
+        try:
+            return np.asarray(ts.ckks_vector_from(self._context, serialised).decrypt())
+        except (RuntimeError, ValueError) as error:
+            raise MessageRefused(f"ciphertext refused by TenSEAL: {error}") from error
 
     def __repr__(self) -> str:
         return f"SecretKey(key_id={self.key_id[:16]}…)"

@@ -107,8 +107,10 @@ class OpenExchange:
                 self._write(spec, name, SERVER, len(message), self._form(spec))
                 additions.append(self._sums[spec.name].admit(message))
         except (ValueRefused, MessageRefused) as error:
-            self._diverged |= isinstance(error, ValueRefused)
-            self._refused.append(Incident(self._round, spec.name, name, str(error)))
+            reason = str(error)
+            if isinstance(error, ValueRefused):
+                self._diverged, reason = True, error.without_value  # the value is the client's
+            self._refused.append(Incident(self._round, spec.name, name, reason))
             self._delivery.report(self._refused[-1])
             return False
         for add in additions:

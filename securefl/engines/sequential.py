@@ -118,7 +118,8 @@ class SequentialEngine:
 
     def _in_turns(self, state: State) -> State:
         exchange = 1
-        due = set(self._specs)
+        # Where nothing before a layer learns (BN on the input), no gradient is asked for.
+        due = {spec.name for spec in self._specs.values() if spec.kind is not Kind.GRADIENTS}
         answer: Total | None = None
         contributions: dict[str, Contribution] = {}
         with self._threads(state) as threads:

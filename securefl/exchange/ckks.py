@@ -1,7 +1,7 @@
 """Sums on ciphertext: clients weigh and encrypt, the server adds. Neither can open.
 
 Each ciphertext holds up to N/2 - 2 weighted values, then the weight, then a one. So the total
-carries Σ weight_i (a client that drops out costs no round, and its size stays hidden) and the
+carries Σ weight_i (a client that drops out costs no round) and the
 number of clients in it (no label can claim more of them).
 """
 

@@ -21,11 +21,11 @@ def pack(message: str, tensors: NamedTensors, max_value: float) -> Values:
     values: Values = flat.cpu().numpy()
     # Written so that NaN, which compares false with everything, is refused.
     if not (np.abs(values) <= max_value).all():
-        raise ValueRefused(_first_refused(message, tensors, max_value))
+        raise _first_refused(message, tensors, max_value)
     return values
 
 
-def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> str:
+def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> ValueRefused:
     for name, tensor in tensors.items():
         refused = ~(tensor.detach().double().abs() <= max_value)
         if refused.any():
@@ -33,7 +33,10 @@ def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> str
             value = tensor[tuple(index)].item()
             rule = f"within ±{max_value:g}" if np.isfinite(value) else "a finite number"
             way_out = "; normalise the inputs, so that it is" if np.isfinite(value) else ""
-            return f"{message}: {name}{index} = {value:.10g} must be {rule}{way_out}"
+            what = f"{message}: {name}{index}"
+            return ValueRefused(
+                f"{what} = {value:.10g} must be {rule}{way_out}", f"{what} must be {rule}{way_out}"
+            )
     raise AssertionError("called for tensors that are all in range")
 
 

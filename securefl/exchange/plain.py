@@ -12,6 +12,7 @@ from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 
 _WEIGHT = struct.Struct("<d")
+WEIGHT_TOLERANCE = 1e-9
 _TOTAL = struct.Struct("<dq")
 
 
@@ -53,6 +54,8 @@ class PlainChannel:
         values = np.frombuffer(total, offset=_TOTAL.size)
         if len(values) != n_values:
             raise MessageRefused(f"total of {len(values)} values, expected {n_values}")
+        if not 0 < weight <= 1 + WEIGHT_TOLERANCE or not np.isfinite(values).all():
+            raise MessageRefused(f"total that is not finite, or of weight {weight} outside (0, 1]")
         return OpenedSum(values / weight, weight, n_clients)
 
 

@@ -6,7 +6,7 @@ By type and not by name: `"bn" in name` misses the shortcut `downsample.1` of a 
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from securefl.errors import DataError
 
@@ -36,10 +36,12 @@ def batch_norm_layers(model: nn.Module) -> dict[str, BatchNorm]:
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:
-    """The running means and variances of all BN layers, by their dotted name."""
+    """The running means and variances of BN (and instance norm) layers, by their dotted name."""
+    batch_norm_layers(model)  # raises where a layer's statistics cannot be aggregated
     running = {
         id(buffer)
-        for layer in batch_norm_layers(model).values()
+        for layer in model.modules()
+        if isinstance(layer, _NormBase)
         for buffer in (layer.running_mean, layer.running_var)
     }
     return {name: buffer for name, buffer in model.named_buffers() if id(buffer) in running}

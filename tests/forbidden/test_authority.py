@@ -17,6 +17,7 @@ from securefl.roles.server import SumRequest
 from securefl.types import Kind, MessageSpec
 
 CIPHERTEXT_BYTES = 65_536
+WEIGHT_BITS = 26
 A, B, C, D = "client-1", "client-2", "client-3", "client-4"
 # One garbage total in a thousand counts a whole number of clients; its weights are garbage too.
 GARBAGE = r"does not count its clients|weights are not in"
@@ -345,20 +346,21 @@ def test_a_total_that_is_no_ciphertext_is_refused(federation):
 
 @pytest.mark.parametrize("precision_bits", [8, 17, 26, 30])
 def test_nothing_finer_than_the_declared_precision_is_released(federate, precision_bits):
-    """Values and weight are multiples of 2^-precision_bits: no digit is of CKKS noise alone."""
-    federation = federate(n_values=3000)
+    """Values are multiples of 2^-precision_bits, the weight of 2^-26: no digit is noise alone."""
+    federation = federate(n_values=2000)
     rng = np.random.default_rng(1)
     weights = rng.uniform(0.05, 0.2, size=4)
     arriving = federation.server.start(1, federation.spec)
     for weight, name in zip(weights, federation.clients, strict=True):
-        values = rng.normal(size=3000)
+        values = rng.normal(size=2000)
         arriving.receive(federation.signed(name, federation.sealer.seal(values, weight)))
     opener = CkksOpener(federation.keys.secret, precision_bits)
     authority = Authority(opener, federation.roster, 3, federation.log.append)
     opened = authority.open(arriving.request())
-    released = np.append(opened.values, opened.weight) * 2.0**precision_bits
-    np.testing.assert_array_equal(released, np.rint(released))
-    assert abs(opened.weight - weights.sum()) <= 2.0 ** -(precision_bits + 1) + 1e-9
+    for released, bits in ((opened.values, precision_bits), (opened.weight, WEIGHT_BITS)):
+        scaled = np.ldexp(released, bits)
+        np.testing.assert_array_equal(scaled, np.rint(scaled))
+    assert abs(opened.weight - weights.sum()) <= 2.0 ** -(WEIGHT_BITS + 1) + 1e-9
     assert opened.n_clients == 4
 
 
@@ -401,3 +403,58 @@ def test_the_opener_alone_refuses_with_a_typed_error(federation):
     for wrong in (b"", total[:-1], total + b"\x00", bytes(len(total)), b"\xff" * len(total)):
         with pytest.raises(MessageRefused):
             opener.open(wrong, federation.n_values)
+
+
+@pytest.mark.parametrize("lie", [-0.5 + 2.0**-25, -0.5 + 2.0**-20, -0.25])
+def test_a_client_that_lies_about_its_weight_gets_no_unrounded_digits(federation, lie):
+    """Whatever the weight is, what is released is a function of rounded sums alone."""
+    n_values = federation.n_values
+    payloads = [federation.sealer.seal(np.full(n_values, 1e-3), 0.25) for _ in range(2)]
+    slots = np.zeros(2048)
+    slots[-2:] = lie, 1.0
+    payloads.append(federation.keys.public.encrypt(slots))
+    opener = CkksOpener(federation.keys.secret, precision_bits=24)
+    try:
+        opened = opener.open(total_of(federation, *payloads), n_values)
+    except MessageRefused:
+        return
+    step = 2.0**-24
+    sums = np.rint(5e-4 / step) * step
+    expected = np.rint(sums / opened.weight / step) * step
+    np.testing.assert_array_equal(opened.values, np.full(n_values, expected))
+
+
+def test_a_total_that_wraps_is_not_released(federation):
+    """Clients whose weighted values overflow the ring are refused, and nothing is shown."""
+    payloads = []
+    for _ in range(3):
+        slots = np.full(2048, 7000.0)
+        slots[-2:] = 0.2, 1.0
+        payloads.append(federation.keys.public.encrypt(slots))
+    opener = CkksOpener(federation.keys.secret, precision_bits=24)
+    with pytest.raises(MessageRefused, match="a client sent rubbish"):
+        opener.open(total_of(federation, *payloads), federation.n_values)
+
+
+def test_the_ciphertexts_of_one_message_count_the_same_clients(federate):
+    """A total whose second ciphertext is of other clients, or weights, is refused."""
+    federation = federate(n_values=3000)
+    frame = federation.keys.public.frame
+    payloads = [federation.sealer.seal(np.ones(3000), weight) for weight in (0.1, 0.2, 0.3, 0.2)]
+    chunks = [frame.chunks(payload, 2) for payload in payloads]
+    opener = CkksOpener(federation.keys.secret, precision_bits=24)
+
+    def total(first, second):
+        sums = []
+        for part, clients in enumerate((first, second)):
+            running = federation.keys.adding.sum()
+            for client in clients:
+                running = running.plus(chunks[client][part])
+            sums.append(running.coefficients())
+        return b"".join(sums)
+
+    assert opener.open(total((0, 1, 2), (0, 1, 2)), 3000).n_clients == 3
+    with pytest.raises(MessageRefused, match="does not count its clients"):
+        opener.open(total((0, 1, 2), (0, 1, 2, 3)), 3000)
+    with pytest.raises(MessageRefused, match="weights"):
+        opener.open(total((0, 1, 2), (1, 2, 3)), 3000)

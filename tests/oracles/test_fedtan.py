@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import securefl
@@ -202,3 +203,20 @@ def test_fedtan_follows_algorithms_1_to_3_for_any_weights_and_local_steps(weight
     torch.testing.assert_close(list(result.model.parameters()), expected, atol=1e-12, rtol=1e-12)
     buffers = [result.model[1].running_mean, result.model[1].running_var]
     torch.testing.assert_close(buffers, [s.detach() for s in statistics], atol=1e-12, rtol=1e-12)
+
+
+def test_fused_moments_do_not_cancel():
+    """In float32 with |mean| = 1000 σ the variance about the running mean keeps its digits."""
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(64, 3, generator=rng) + 1000, torch.randint(2, (64,), generator=rng))
+        for _ in range(3)
+    ]
+    norm = nn.BatchNorm1d(3, momentum=1.0)
+    norm.running_mean.fill_(1000.0)
+    task = securefl.Task(nn.Sequential(norm, nn.Linear(3, 2)), clients, clients[0])
+    settings = ["train.batch_size=64", "train.momentum=0", "algorithm.moments=fused"]
+    result = securefl.run(config(*settings, "train.momentum_across_rounds=reset", rounds=1), task)
+    union = torch.cat([x for x, _ in clients]).double()
+    error = (result.model[0].running_var - union.var(0)).abs().max()
+    assert error < 1e-4

@@ -107,3 +107,20 @@ def test_what_is_no_algorithm_is_refused():
     """The message names the four methods."""
     with pytest.raises(ConfigError, match="messages, init, client and update"):
         run(object())
+
+
+@dataclass(frozen=True)
+class Disagreeing(Asking):
+    """Clients ask for different sums at the same time."""
+
+    def client(self, state, work, exchange):
+        name = "mine" if float(next(iter(work.batches))[0].sum()) > 0 else "other"
+        exchange.sum(name, {"ones": torch.ones(5)})
+        return self.inner.client(state, work, exchange)
+
+
+def test_clients_that_ask_for_different_sums_are_not_mixed():
+    """A sum is over one message; an algorithm whose clients disagree is an error."""
+    specs = tuple(MessageSpec(name, Kind.STATISTICS, 5) for name in ("mine", "other"))
+    with pytest.raises(DataError, match=r"sums \['mine', 'other'\]"):
+        run(Disagreeing(listed=specs))

@@ -191,7 +191,7 @@ def test_ctrl_c_twice_ends_the_process(tmp_path):
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode in {130, -signal.SIGINT}  # the second may come while it ends
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
