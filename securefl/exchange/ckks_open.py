@@ -16,7 +16,7 @@ COUNT_TOLERANCE = 1e-3
 """How far a count of ones may be from a whole number: CKKS errs by about 1e-10 a client."""
 
 WEIGHT_BITS = 26
-"""A weight is a size over a power of two: exact for up to 2^26 samples in all."""
+"""A weight is a size over a power of two: exact for up to 2^26 samples in all, else to a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CkksOpener:
         # written depend on the key, and a client that lies about its weight must not get at them.
         rounded_weights = rounded(weights, WEIGHT_BITS)
         weight = float(rounded_weights[0])
-        if not 0 < weight <= 1 or (rounded_weights != weight).any():
+        if not 0 < weight <= 1 or np.ptp(rounded_weights) > 2.0**-WEIGHT_BITS:
             raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
         sums = rounded(slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values], self.precision_bits)
         values = rounded(sums / weight, self.precision_bits)
