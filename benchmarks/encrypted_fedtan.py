@@ -1,0 +1,234 @@
+"""The demo's job, FedTAN on five clients, in the clear and with its statistics encrypted.
+
+A run's time is the sum of its rounds' seconds: no imports, no data, no key generation. All clients
+work one after the other in this one process, so five encryptions stand where a federation of five
+machines waits for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+from measure import Machine, ms_text, show, write_json
+
+import securefl
+from securefl.task import Task, configured_task
+
+OTHER = "other"
+PHASES: Mapping[str, tuple[str, ...]] = {
+    # The engine waits in `resume` while a client's thread moves: the client's work, all of it.
+    "train": ("securefl.engines.turns.ClientThread.resume",),
+    "evaluate": ("securefl.runs.evaluate",),
+    "pack, unpack": ("securefl.roles.client.pack", "securefl.engines.delivery.unpack"),
+    "seal": ("securefl.exchange.ckks.CkksSealer.seal", "securefl.exchange.plain.PlainChannel.seal"),
+    "sign, hash, verify": (
+        "securefl.roles.wire.describe",
+        "securefl.roles.wire.encode",
+        "securefl.roles.wire.split",
+        "securefl.roles.wire.Roster.check",
+    ),
+    "add": (
+        "securefl.exchange.ckks.CkksSum.plus",
+        "securefl.exchange.ckks.CkksSum.total",
+        "securefl.exchange.plain.PlainSum.plus",
+        "securefl.exchange.plain.PlainSum.total",
+    ),
+    "open": (
+        "securefl.exchange.ckks_open.CkksOpener.open",
+        "securefl.exchange.plain.PlainChannel.open",
+    ),
+    "log": ("securefl.engines.delivery.Entry", "securefl.roles.authority.Opening"),
+    OTHER: ("securefl.runs._Rounds._round",),
+}
+ENCRYPT = ("none", "statistics")
+MOMENTS = ("two-pass", "fused")
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """What encryption adds to one way of exchanging moments."""
+
+    moments: str
+    rounds: int
+    plain_s: float
+    """Median of the runs."""
+    encrypted_s: float
+    ratio: float
+    """Median over pairs of runs, one after the other."""
+    ratio_least: float
+    ratio_most: float
+    plain_phase_s: Mapping[str, float]
+    """A round's seconds by phase, of runs with timers in them."""
+    encrypted_phase_s: Mapping[str, float]
+
+
+class Stopwatch:
+    """Seconds by phase, each without the phases called from within it.
+
+    For one thread: whatever else runs while it waits counts for what it waits in.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._phases: list[str] = []
+        self._since = 0.0
+
+    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, its time charged to `phase`."""
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            self._charge()
+            self._phases.append(phase)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._charge()
+                self._phases.pop()
+
+        return wrapper
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self._phases:
+            self.seconds[self._phases[-1]] += now - self._since
+        self._since = now
+
+
+@contextmanager
+def timers(watch: Stopwatch) -> Iterator[None]:
+    """Every function of `PHASES` timed; each is itself again afterwards."""
+    with ExitStack() as stack:
+        for phase, names in PHASES.items():
+            for name in names:
+                function = watch.timed(phase, pkgutil.resolve_name(name))
+                stack.enter_context(mock.patch(name, function))
+        yield
+
+
+def config(moments: str, encrypt: str, rounds: int, model: str) -> securefl.Config:
+    """The demo's settings but for these four."""
+    return securefl.Config.model_validate(
+        {
+            "run": {"rounds": rounds},
+            "model": {"name": model},
+            "algorithm": {"moments": moments},
+            "exchange": {"encrypt": encrypt},
+        }
+    )
+
+
+def run_seconds(settings: securefl.Config, task: Task) -> float:
+    """Of all rounds of one run."""
+    return sum(metrics.seconds for metrics in securefl.run(settings, task).metrics)
+
+
+def phase_seconds(settings: securefl.Config, task: Task) -> dict[str, float]:
+    """Of a round, by phase."""
+    watch = Stopwatch()
+    with timers(watch):
+        securefl.run(settings, task)
+    return {phase: watch.seconds[phase] / settings.run.rounds for phase in PHASES}
+
+
+def compare(rounds: int, repeats: int, model: str) -> list[Slowdown]:
+    """Both ways of moments, in the clear and encrypted, in turn; then the same with timers."""
+    jobs = {
+        (moments, encrypt): config(moments, encrypt, rounds, model)
+        for moments in MOMENTS
+        for encrypt in ENCRYPT
+    }
+    task = configured_task(next(iter(jobs.values())))
+    for moments, encrypt in jobs:
+        run_seconds(config(moments, encrypt, 1, model), task)  # warms torch up
+    runs: dict[tuple[str, str], list[float]] = defaultdict(list)
+    phases: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for _ in range(repeats):
+        for job, settings in jobs.items():
+            runs[job].append(run_seconds(settings, task))
+    for _ in range(repeats):
+        for job, settings in jobs.items():
+            phases[job].append(phase_seconds(settings, task))
+    return [_slowdown(moments, rounds, runs, phases) for moments in MOMENTS]
+
+
+def _slowdown(
+    moments: str,
+    rounds: int,
+    runs: Mapping[tuple[str, str], Sequence[float]],
+    phases: Mapping[tuple[str, str], Sequence[Mapping[str, float]]],
+) -> Slowdown:
+    plain, encrypted = (runs[moments, encrypt] for encrypt in ENCRYPT)
+    ratios = [e / p for p, e in zip(plain, encrypted, strict=True)]
+    plain_phase, encrypted_phase = (
+        {phase: median(p[phase] for p in phases[moments, encrypt]) for phase in PHASES}
+        for encrypt in ENCRYPT
+    )
+    return Slowdown(
+        moments,
+        rounds,
+        median(plain),
+        median(encrypted),
+        median(ratios),
+        min(ratios),
+        max(ratios),
+        plain_phase,
+        encrypted_phase,
+    )
+
+
+def show_slowdowns(results: Sequence[Slowdown], title: str) -> None:
+    """The runs' times, then where a round's time goes."""
+    show(
+        title,
+        ("moments", "plain", "encrypted", "ratio", "of pairs"),
+        [
+            [
+                r.moments,
+                ms_text(r.plain_s),
+                ms_text(r.encrypted_s),
+                f"{r.ratio:.2f}",
+                f"{r.ratio_least:.2f}..{r.ratio_most:.2f}",
+            ]
+            for r in results
+        ],
+    )
+    for r in results:
+        plain_s, encrypted_s = sum(r.plain_phase_s.values()), sum(r.encrypted_phase_s.values())
+        rows = [
+            [phase, ms_text(p), f"{p / plain_s:.1%}", ms_text(e), f"{e / encrypted_s:.1%}"]
+            for phase, p, e in (
+                (phase, r.plain_phase_s[phase], r.encrypted_phase_s[phase]) for phase in PHASES
+            )
+        ]
+        rows.append(["all", ms_text(plain_s), "100%", ms_text(encrypted_s), "100%"])
+        show(f"A round with {r.moments} moments", ("phase", "plain", "", "encrypted", ""), rows)
+
+
+def main(argv: Sequence[str] | None = None) -> list[Slowdown]:
+    """Measure, print, and write what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", choices=("mlp", "cnn", "resnet20"), default="mlp")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(argv)
+    print(Machine.here())
+    results = compare(args.rounds, args.repeats, args.model)
+    show_slowdowns(results, f"FedTAN, {args.model}, 5 clients, {args.rounds} rounds")
+    if args.json:
+        write_json(args.json, results)
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""What the benchmarks share: one sum over clients, timed role by role; the machine; tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from securefl.exchange.base import Adder, Opener, RunningSum, Sealer, Values
+
+Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
+Matrix = NDArray[np.float64]
+
+
+class Server(Protocol):
+    """The server's side of one sum."""
+
+    def add(self, message: Sequence[bytes], weight: float) -> None:
+        """Deserialise one client's message and add it."""
+
+    def total(self) -> Any:
+        """The sum, serialised."""
+
+
+class Way(Protocol):
+    """One way of summing over clients."""
+
+    def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
+        """What a client sends."""
+
+    def start(self) -> Server:
+        """An empty sum."""
+
+    def open(self, total: Any) -> Values:
+        """Σ p_i x_i, as the authority releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one sum costs each role."""
+
+    client_bytes: int
+    """Median over the clients."""
+    server_bytes: int
+    """Of all clients' messages."""
+    client_s: float
+    """Encrypt and serialise; median over the clients."""
+    server_s: float
+    """Deserialise, weigh where the server does so, add, and serialise the sum."""
+    authority_s: float
+    max_error: float
+    """Against numpy's weighted mean in double precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """SecureFL's way, in the clear or encrypted: the three capabilities."""
+
+    sealer: Sealer
+    adder: Adder
+    opener: Opener
+    n_values: int
+
+    def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
+        """One payload."""
+        del client
+        return [self.sealer.seal(values, weight)]
+
+    def start(self) -> ChannelServer:
+        """The adder's empty sum."""
+        return ChannelServer(self.adder.start(self.n_values))
+
+    def open(self, total: bytes) -> Values:
+        """The opener's values."""
+        return self.opener.open(total, self.n_values).values
+
+
+@dataclass(slots=True)
+class ChannelServer:
+    """The weight is inside the payload already."""
+
+    running: RunningSum
+
+    def add(self, message: Sequence[bytes], weight: float) -> None:
+        """Add the one payload."""
+        del weight
+        self.running = self.running.plus(message[0])
+
+    def total(self) -> bytes:
+        """The running sum's bytes."""
+        return self.running.total()
+
+
+def one_sum(way: Way, values_KV: Matrix, weight_K: Values) -> Cost:
+    """All clients once, each sealing afresh and then added; no message is kept."""
+    server = way.start()
+    sizes, sealing, adding = [], [], []
+    for client, (values, weight) in enumerate(zip(values_KV, weight_K.tolist(), strict=True)):
+        message, seconds = timed(way.seal, client, values, weight)
+        sizes.append(sum(map(len, message)))
+        sealing.append(seconds)
+        adding.append(timed(server.add, message, weight)[1])
+    total, closing = timed(server.total)
+    opened, opening = timed(way.open, total)
+    exact = weight_K @ values_KV / weight_K.sum()
+    return Cost(
+        client_bytes=int(median(sizes)),
+        server_bytes=sum(sizes),
+        client_s=median(sealing),
+        server_s=sum(adding) + closing,
+        authority_s=opening,
+        max_error=float(np.abs(opened - exact).max()),
+    )
+
+
+def typical(costs: Sequence[Cost]) -> Cost:
+    """The median of each cost, and the largest of the errors."""
+    return Cost(
+        client_bytes=int(median(c.client_bytes for c in costs)),
+        server_bytes=int(median(c.server_bytes for c in costs)),
+        client_s=median(c.client_s for c in costs),
+        server_s=median(c.server_s for c in costs),
+        authority_s=median(c.authority_s for c in costs),
+        max_error=max(c.max_error for c in costs),
+    )
+
+
+def timed(
+    work: Callable[Arguments, Answer], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> tuple[Answer, float]:
+    """The answer, and the seconds that it took."""
+    started = time.perf_counter()
+    answer = work(*args, **kwargs)
+    return answer, time.perf_counter() - started
+
+
+def sample_weights(n_clients: int, rng: np.random.Generator) -> Values:
+    """Weights as a run makes them: sizes of 100 to 999 samples over a power of two."""
+    sizes = rng.integers(100, 1000, n_clients)
+    return np.asarray(sizes / (1 << int(sizes.sum() - 1).bit_length()))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the figures come from."""
+
+    processor: str
+    cores: int
+    system: str
+    versions: str
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This machine, and the packages that the figures depend on."""
+        packages = [f"{name} {version(name)}" for name in ("torch", "tenseal", "numpy")]
+        return cls(
+            processor=_processor(),
+            cores=os.cpu_count() or 1,
+            system=f"{platform.system()} {platform.machine()}",
+            versions=", ".join([f"Python {platform.python_version()}", *packages]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.processor}, {self.cores} cores, {self.system}; {self.versions}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; the first column is text, the others are figures."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def write_json(path: Path, results: Sequence[Any]) -> None:
+    """The results, dataclasses all, with the machine that they were measured on."""
+    content = {"machine": asdict(Machine.here()), "results": [asdict(r) for r in results]}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def bytes_text(n_bytes: float) -> str:
+    """In the decimal unit that suits."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= limit:
+            return f"{n_bytes / limit:.3g} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def ms_text(seconds: float) -> str:
+    """In milliseconds, three digits."""
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def ratio_text(one: float, other: float) -> str:
+    """How many times smaller `other` is, or larger."""
+    ratio = one / other
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"

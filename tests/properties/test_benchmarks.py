@@ -1,0 +1,79 @@
+"""The benchmarks run, at a tiny size. What they measure of time is not for a test to judge."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from securefl.crypto.params import SUMS
+from securefl.exchange.ckks import CkksSealer
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Imports a script as it imports itself when it is run: with its folder on the path."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module
+
+
+def test_packed_statistics_take_a_hundredth_of_the_bytes_of_a_vector_per_tensor(
+    benchmark, tmp_path
+):
+    """One ciphertext for 38 tensors: 65536 bytes against 8.9 MB."""
+    arguments = ["--clients", "3", "--repeats", "1", "--json", str(tmp_path / "sum.json")]
+    (result,) = benchmark("ckks_sum").main(arguments)
+    assert (result.n_clients, result.n_values) == (3, 1376)
+    usual, packed, signed = (result.costs[way] for way in ("usual", "packed", "signed"))
+    assert packed.client_bytes == SUMS.ciphertext_bytes
+    assert packed.server_bytes == 3 * packed.client_bytes
+    assert packed.client_bytes < signed.client_bytes < packed.client_bytes + 1000
+    assert usual.client_bytes >= 100 * signed.client_bytes
+    assert usual.server_bytes >= 100 * signed.server_bytes
+    assert max(packed.max_error, signed.max_error) < 1e-7
+    assert usual.max_error < 1e-4
+
+
+def test_a_benchmark_writes_its_machine_beside_its_results(benchmark, tmp_path):
+    """Figures without their machine say nothing."""
+    out = tmp_path / "model.json"
+    arguments = ["--clients", "3", "--repeats", "1", "--json", str(out)]
+    (result,) = benchmark("model_encryption").main(arguments)
+    written = json.loads(out.read_text())
+    assert set(written["machine"]) == {"processor", "cores", "system", "versions"}
+    assert written["results"][0]["encrypted"]["client_bytes"] == result.encrypted.client_bytes
+
+
+def test_a_whole_resnet_is_133_ciphertexts_and_eight_times_its_float32_bytes(benchmark):
+    """8 bytes for each of two coefficients a slot, half as many slots as coefficients."""
+    (result,) = benchmark("model_encryption").main(["--clients", "3", "--repeats", "1"])
+    assert (result.n_values, result.n_ciphertexts) == (271098, 133)
+    assert result.encrypted.client_bytes == 133 * SUMS.ciphertext_bytes
+    assert 8 < result.encrypted.client_bytes / result.plain.client_bytes < 8.1
+    assert result.encrypted.max_error < 1e-7
+
+
+def test_the_slowdown_is_told_by_phase_and_the_library_is_itself_again(benchmark, capsys):
+    """The timers stand in the library's place only while the benchmark runs."""
+    module, seal = benchmark("encrypted_fedtan"), CkksSealer.seal
+    results = module.main(["--rounds", "2", "--repeats", "1"])
+    assert CkksSealer.seal is seal
+    assert [result.moments for result in results] == ["two-pass", "fused"]
+    for result in results:
+        assert set(result.plain_phase_s) == set(result.encrypted_phase_s) == set(module.PHASES)
+        assert all(seconds > 0 for seconds in result.encrypted_phase_s.values())
+    printed = capsys.readouterr().out
+    assert all(phase in printed for phase in module.PHASES)
+
+
+def test_a_stopwatch_charges_the_inner_phase_alone(benchmark, monkeypatch):
+    """On a clock that ticks once a look: one tick before the inner call, one in it, one after."""
+    module = benchmark("encrypted_fedtan")
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=iter(range(4)).__next__))
+    watch = module.Stopwatch()
+    inner = watch.timed("inner", lambda: None)
+    watch.timed("outer", inner)()
+    assert dict(watch.seconds) == {"outer": 2, "inner": 1}
