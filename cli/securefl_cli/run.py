@@ -40,7 +40,7 @@ NUMBERS = {"clients", "rounds", "seed"}
     "config_file", metavar="[CONFIG.toml]", required=False, type=click.Path(path_type=Path)
 )
 @click.option("--dataset", help="digits")
-@click.option("--partition", help="iid, classes:K or dirichlet:ALPHA")
+@click.option("--partition", help="iid, classes:K, dirichlet:A, quantity:A or label-quantity:A")
 @click.option("--clients", help="How many clients.")
 @click.option("--algorithm", help="fedtan, fedavg, forward-only or centralised")
 @click.option("--model", help="mlp, cnn or resnet20")

@@ -53,7 +53,8 @@ class DataTable(_Table):
     dataset: Literal["digits"] = "digits"
     """scikit-learn's 1797 handwritten digits, a fifth of them for testing."""
     partition: str = "classes:2"
-    """`iid`, `classes:K` (K classes a client, FedTAN App. D) or `dirichlet:ALPHA`."""
+    """`iid`, `classes:K` (K classes a client, FedTAN App. D), `dirichlet:ALPHA`, `quantity:ALPHA`
+    or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
 
 

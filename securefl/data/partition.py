@@ -1,4 +1,4 @@
-"""Which client holds which samples: evenly mixed, by class, or by a Dirichlet draw.
+"""Which client holds which samples: evenly mixed, by class, or by Dirichlet draws.
 
 Arrays end with their axes: C classes, K clients, P piles that are dealt one by one.
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Float64, Int64, Integer
 
 from securefl.errors import ConfigError
 
 MIN_SAMPLES = 2  # batch normalisation has no variance to offer for a batch of one
 DIRICHLET_TRIES = 1000
 
-_FORMS = '"iid", "classes:2" or "dirichlet:0.5"'
+_FORMS = '"iid", "classes:2", "dirichlet:0.5", "quantity:0.5" or "label-quantity:0.5"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +61,90 @@ class Dirichlet:
     alpha: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ConfigError(
-                f'partition = "{self}": alpha must be a finite number above 0; '
-                'write "dirichlet:0.5" for a strong skew, "dirichlet:100" for almost none'
-            )
+        _check_alpha(self)
 
     def __str__(self) -> str:
-        return "dirichlet:" + repr(float(self.alpha)).removesuffix(".0")
+        return "dirichlet:" + _number(self.alpha)
 
 
-Partition: TypeAlias = Iid | ClassesPerClient | Dirichlet
+@dataclass(frozen=True, slots=True)
+class QuantitySkew:
+    """Clients hold shares of all samples drawn from Dir(alpha), with every class in equal shares.
+
+    Hu, Qiu & Tang, FNR-FL, section 4.3. Equal to the sample: rounding moves one of a class at most.
+
+    Raises:
+        ConfigError: `alpha` is not a finite number above 0.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_alpha(self)
+
+    def __str__(self) -> str:
+        return "quantity:" + _number(self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelQuantitySkew:
+    """Clients differ in size and in classes, both by Dirichlet draws of one alpha.
+
+    Sizes q ~ Dir(alpha) for K clients, then every class in shares drawn from Dir(alpha K q). A
+    client's expected size is its drawn one, and equal sizes would give `Dirichlet(alpha)`. The
+    FNR-FL paper mixes the two skews (section 6.3) and does not say how.
+
+    Raises:
+        ConfigError: `alpha` is not a finite number above 0.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_alpha(self)
+
+    def __str__(self) -> str:
+        return "label-quantity:" + _number(self.alpha)
+
+
+DirichletSkew: TypeAlias = Dirichlet | QuantitySkew | LabelQuantitySkew
+Partition: TypeAlias = Iid | ClassesPerClient | DirichletSkew
+
+_DIRICHLET_SKEWS: dict[str, type[DirichletSkew]] = {
+    "dirichlet": Dirichlet,
+    "quantity": QuantitySkew,
+    "label-quantity": LabelQuantitySkew,
+}
 
 
 def parse_partition(text: str) -> Partition:
     """The partition that `text` names; `str(partition)` gives the text back.
 
     Raises:
-        ConfigError: `text` has none of the three forms, or its number is out of range.
+        ConfigError: `text` has none of the five forms, or its number is out of range.
     """
     if text == "iid":
         return Iid()
     if found := re.fullmatch(r"classes:(-?[0-9]{1,9})", text):
         return ClassesPerClient(int(found[1]))
-    if found := re.fullmatch(r"dirichlet:(-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)", text):
-        return Dirichlet(float(found[1]))
+    if found := re.fullmatch(r"([a-z-]+):(-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)", text):
+        skew = _DIRICHLET_SKEWS.get(found[1])
+        if skew:
+            return skew(float(found[2]))
     raise ConfigError(f'partition = "{text}": must have the form {_FORMS}')
+
+
+def _check_alpha(partition: DirichletSkew) -> None:
+    if not (math.isfinite(partition.alpha) and partition.alpha > 0):
+        form = str(partition).partition(":")[0]
+        raise ConfigError(
+            f'partition = "{partition}": alpha must be a finite number above 0; '
+            f'write "{form}:0.5" for a strong skew, "{form}:100" for almost none'
+        )
+
+
+def _number(alpha: float) -> str:
+    return repr(float(alpha)).removesuffix(".0")
 
 
 def split_clients(
@@ -162,11 +220,11 @@ def _held_classes(n_classes: int, n_clients: int, k: int) -> Bool[np.ndarray, "C
 def _sizes_by_dirichlet(
     sizes_C: Int64[np.ndarray, " C"],
     n_clients: int,
-    partition: Dirichlet,
+    partition: DirichletSkew,
     rng: np.random.Generator,
 ) -> Int64[np.ndarray, "C K"]:
     for _ in range(DIRICHLET_TRIES):
-        shares_CK = rng.dirichlet(np.full(n_clients, partition.alpha), size=len(sizes_C))
+        shares_CK = _draw_shares(partition, len(sizes_C), n_clients, rng)
         ends_CK = (shares_CK.cumsum(axis=1) * sizes_C[:, None]).astype(np.int64)
         ends_CK[:, -1] = sizes_C  # rounding must not lose a class's last sample
         sizes_CK: Int64[np.ndarray, "C K"] = np.diff(ends_CK, axis=1, prepend=0)
@@ -176,6 +234,21 @@ def _sizes_by_dirichlet(
         f'partition = "{partition}": {DIRICHLET_TRIES} draws left some of {n_clients} clients with '
         f"fewer than {MIN_SAMPLES} samples each; raise alpha, or have fewer clients"
     )
+
+
+def _draw_shares(
+    partition: DirichletSkew, n_classes: int, n_clients: int, rng: np.random.Generator
+) -> Float64[np.ndarray, "C K"]:
+    """Every client's share of every class; a class's shares sum to 1."""
+    alpha_K = np.full(n_clients, partition.alpha)
+    if isinstance(partition, Dirichlet):
+        return rng.dirichlet(alpha_K, size=n_classes)
+    size_K = rng.dirichlet(alpha_K)
+    if isinstance(partition, QuantitySkew):
+        return np.tile(size_K, (n_classes, 1))
+    # A small alpha draws sizes that round to 0, which numpy takes for no concentration.
+    concentration_K = np.maximum(partition.alpha * (n_clients * size_K), np.finfo(float).tiny)
+    return rng.dirichlet(concentration_K, size=n_classes)
 
 
 def _equal_shares(n_samples: int, n_holders: int) -> Int64[np.ndarray, " holders"]:

@@ -1,0 +1,116 @@
+"""Data files that a user put on the disk: found, checked and read, never downloaded.
+
+What a file says about itself is not believed: sizes are compared with the file's real length
+before anything of that size is allocated, and no format here can run code (no pickle).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, Integer, UInt8
+from torch import Tensor
+
+from securefl.errors import DataError
+
+Domains: TypeAlias = Mapping[str, tuple[Float[Tensor, "n c h w"], Int64[Tensor, " n"]]]
+
+_CHUNK_BYTES = 1 << 20
+
+
+def locate(root: Path, names: tuple[str, ...], source: str) -> Path:
+    """The first of `names` that is a file under `root`.
+
+    Args:
+        root: the folder that the user named.
+        names: where the file may lie, relative to `root`; the first one is suggested.
+        source: what the user should get and unpack, for the message.
+
+    Raises:
+        DataError: there is none of them.
+    """
+    for name in names:
+        path = root / name
+        try:
+            if path.is_file():
+                return path
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}") from error
+    raise DataError(f"{root / names[0]}: no such file; put {source} under {root}")
+
+
+def n_bytes_of(path: Path, max_bytes: int) -> int:
+    """The file's real length.
+
+    Raises:
+        DataError: it is larger than anything this format should need, or no regular file: a pipe
+            has no length, and a reader would wait for its end.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"{path}: is no regular file")
+    if status.st_size > max_bytes:
+        raise DataError(f"{path}: {status.st_size} bytes; such a file has at most {max_bytes}")
+    return status.st_size
+
+
+def read(path: Path, max_bytes: int) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        DataError: it cannot be read, or is larger than `max_bytes`.
+    """
+    n_bytes_of(path, max_bytes)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+
+
+def check_md5(path: Path, md5: str) -> None:
+    """Compares the file with the checksum that its publisher names.
+
+    MD5 finds a broken download; against a forger it does not help.
+
+    Raises:
+        DataError: the file is another one.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    if digest.hexdigest() != md5:
+        raise DataError(
+            f"{path}: MD5 is {digest.hexdigest()}, the official file has {md5}; download it again"
+        )
+
+
+def as_pixels(pixels: UInt8[np.ndarray, "*shape"]) -> Float[Tensor, "*shape"]:
+    """8-bit pixels as float32 in [0, 1]."""
+    scaled = pixels.astype(np.float32, order="C")
+    scaled /= 255
+    return torch.from_numpy(scaled)
+
+
+def as_labels(labels: Integer[np.ndarray, " n"], n_classes: int, path: Path) -> Int64[Tensor, " n"]:
+    """Labels as int64.
+
+    Raises:
+        DataError: one of them is not in 0..n_classes - 1; `path` names the file.
+    """
+    if labels.size and not (labels.min() >= 0 and labels.max() < n_classes):
+        wrong = labels[(labels < 0) | (labels >= n_classes)][0]
+        raise DataError(f"{path}: label {wrong}; labels of this file are 0..{n_classes - 1}")
+    return torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,130 @@
+"""Folders of pictures, one client per domain: a camera, a shop, a hospital.
+
+No checksum is checked: a folder has none.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+from securefl.data.files import Domains, locate, read
+from securefl.data.pictures import SUFFIXES, check_side, read_pictures
+from securefl.errors import ConfigError, DataError
+
+_MAX_CSV_BYTES = 1 << 28  # Camelyon17's metadata.csv has 456 000 lines: a tenth of this
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_PATCH_COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
+_CAMELYON = "metadata.csv and patches/ of Camelyon17-WILDS"
+
+
+def load_domain_folders(root: str | Path, side: int) -> Domains:
+    """The pictures of root/domain/class/*.jpg by domain, as Office-Caltech10 comes.
+
+    Labels count the class folders of all domains in alphabetical order, so that a label means the
+    same everywhere; a domain may lack a class. Hidden folders and files other than JPEG, PNG and
+    BMP are passed over.
+
+    Args:
+        root: holds one folder per domain.
+        side: the pictures' new height and width in pixels.
+
+    Raises:
+        ConfigError: `side` is out of range.
+        DataError: no pictures, or a damaged one.
+    """
+    check_side(side)
+    classes_of = {domain: _folders(domain) for domain in _folders(Path(root))}
+    names = sorted({folder.name for folders in classes_of.values() for folder in folders})
+    labels = {name: label for label, name in enumerate(names)}
+    domains = {}
+    for domain, folders in classes_of.items():
+        found = [(path, labels[folder.name]) for folder in folders for path in _pictures(folder)]
+        if not found:
+            raise DataError(f"{domain}: no pictures; put them under {domain / 'class'}")
+        domains[domain.name] = (
+            read_pictures([path for path, _ in found], side),
+            torch.tensor([label for _, label in found]),
+        )
+    if not domains:
+        raise DataError(f"{root}: no folders; put pictures under {Path(root) / 'domain' / 'class'}")
+    return domains
+
+
+def load_camelyon17(root: str | Path, side: int = 96, n_per_center: int | None = None) -> Domains:
+    """Patches of lymph nodes by hospital: "center-0" to "center-4", label 1 for a tumour.
+
+    Args:
+        root: holds metadata.csv and patches/, or camelyon17_v1.0/ with both.
+        side: the patches' new height and width in pixels; as files they have 96.
+        n_per_center: so many patches of each hospital, evenly spaced over its lines in
+            metadata.csv. All 456 000 would take 50 GB at 96 pixels.
+
+    Raises:
+        ConfigError: `side` or `n_per_center` is out of range.
+        DataError: metadata.csv or a patch is missing or damaged; the message says which.
+    """
+    check_side(side)
+    if n_per_center is not None and n_per_center < 1:
+        raise ConfigError(f"n_per_center = {n_per_center}: must be at least 1, or None for all")
+    table = locate(Path(root), ("metadata.csv", "camelyon17_v1.0/metadata.csv"), _CAMELYON)
+    lines_of: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for center, patch, label in _patches(table):
+        lines_of[center].append((patch, label))
+    domains = {}
+    for center, lines in sorted(lines_of.items()):
+        n_kept = min(len(lines), n_per_center or len(lines))
+        kept = [lines[i * len(lines) // n_kept] for i in range(n_kept)]
+        paths = [locate(table.parent, (patch,), _CAMELYON) for patch, _ in kept]
+        labels = torch.tensor([label for _, label in kept])
+        domains[f"center-{center}"] = (read_pictures(paths, side), labels)
+    return domains
+
+
+def _patches(table: Path) -> list[tuple[int, str, int]]:
+    """Every line's (center, file of the patch, label), as WILDS names them."""
+    content = read(table, _MAX_CSV_BYTES)
+    try:
+        lines = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        patches = [_patch(line, f"{table}, sample {n}") for n, line in enumerate(lines, start=1)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{table}: is no table of text ({error})") from error
+    if not patches:
+        raise DataError(f"{table}: has no lines; put {_CAMELYON} there")
+    return patches
+
+
+def _patch(line: dict[str, str | None], where: str) -> tuple[int, str, int]:
+    patient, node, x, y, tumor, center = (_number(line, column, where) for column in _PATCH_COLUMNS)
+    if tumor not in {"0", "1"}:
+        raise DataError(f"{where}: tumor = {tumor}: must be 0 or 1")
+    patch = f"patient_{patient}_node_{node}_x_{x}_y_{y}.png"
+    return int(center), f"patches/patient_{patient}_node_{node}/patch_{patch}", int(tumor)
+
+
+def _number(line: dict[str, str | None], column: str, where: str) -> str:
+    # Digits only: the texts become part of a path.
+    text = line.get(column) or ""
+    if not _NUMBER.fullmatch(text):
+        raise DataError(f'{where}: {column} = "{text}": must be a whole number')
+    return text
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in _inside(root) if path.is_dir())
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(path for path in _inside(folder) if path.suffix.lower() in SUFFIXES)
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"{folder}: {error.strerror}; put a folder of pictures there") from error

@@ -1,0 +1,76 @@
+"""JPEG, PNG and BMP files as squares of three channels."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from securefl.data.files import as_pixels, read
+from securefl.errors import ConfigError, DataError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp"})
+_FORMATS = ("JPEG", "PNG", "BMP")
+_MAX_BYTES = 1 << 26
+_MAX_PIXELS = 1 << 25  # 33 megapixels, which decode to 100 MB
+_MAX_SIDE = 1024
+
+# What pillow's parsers raise on bytes that are no picture.
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+
+
+def read_pictures(paths: Sequence[Path], side: int) -> Float[Tensor, "n 3 side side"]:
+    """The pictures in this order, each stretched to side × side, in [0, 1].
+
+    Raises:
+        DataError: a file is no picture, is damaged, or has more than 33 megapixels.
+    """
+    pictures = np.empty((len(paths), side, side, 3), dtype=np.uint8)
+    for path, picture in zip(paths, pictures, strict=True):
+        picture[:] = _read(path, side)
+    return as_pixels(pictures.transpose(0, 3, 1, 2))
+
+
+def check_side(side: int) -> None:
+    """Refuses a size that no picture can be given.
+
+    Raises:
+        ConfigError: not a whole number in 1..1024.
+    """
+    if side not in range(1, _MAX_SIDE + 1):
+        raise ConfigError(f"side = {side}: must be a whole number of pixels in 1..{_MAX_SIDE}")
+
+
+def _read(path: Path, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    content = read(path, _MAX_BYTES)
+    try:
+        # Pillow warns of sizes that are checked here, and of metadata that are not used.
+        with warnings.catch_warnings(action="ignore"):
+            return _decoded(content, side)
+    except _DAMAGED as error:
+        raise DataError(f"{path}: is no picture that can be used ({error})") from error
+
+
+def _decoded(content: bytes, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    # Opening reads only the header; pixels are decoded, and memory taken, by convert().
+    with Image.open(BytesIO(content), formats=_FORMATS) as image:
+        if image.width * image.height > _MAX_PIXELS:
+            raise ValueError(f"{image.width} × {image.height} pixels, at most {_MAX_PIXELS}")
+        return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
