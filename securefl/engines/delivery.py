@@ -10,7 +10,7 @@ from securefl.exchange.base import OpenedSum, Opener
 from securefl.exchange.layout import unpack
 from securefl.roles.authority import Authority
 from securefl.roles.client import Client
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
 from securefl.roles.server import Server, ServerSum, SumRequest
 from securefl.types import Kind, MessageSpec, NamedTensors, State, Total
 
@@ -165,11 +165,11 @@ class OpenExchange:
         self._write(spec, AUTHORITY, SERVER, n_bytes, "plaintext")
         return opened
 
-    def _form(self, spec: MessageSpec) -> str:
+    def _form(self, spec: MessageSpec) -> Form:
         return "ciphertext" if spec.kind in self._delivery.sealed else "plaintext"
 
     def _write(
-        self, spec: MessageSpec, sender: str, receiver: str, n_bytes: int, form: str
+        self, spec: MessageSpec, sender: str, receiver: str, n_bytes: int, form: Form
     ) -> None:
         self._delivery.ledger.entries.append(
             Entry(
@@ -179,7 +179,7 @@ class OpenExchange:
                 spec.kind,
                 sender,
                 receiver,
-                "ciphertext" if form == "ciphertext" else "plaintext",
+                form,
                 spec.n_values,
                 n_bytes,
             )

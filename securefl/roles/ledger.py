@@ -14,6 +14,8 @@ AUTHORITY = "authority"
 PAPER_VALUE_BYTES = 4
 MEBIBYTE = 2**20
 
+Form = Literal["plaintext", "ciphertext"]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -27,7 +29,7 @@ class Entry:
     kind: Kind
     sender: str
     receiver: str
-    form: Literal["plaintext", "ciphertext"]
+    form: Form
     n_values: int
     bytes: int
     """Of the whole message, header and signature included."""
