@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,9 @@ from securefl.errors import ConfigError
 from securefl.external import load_trained
 from securefl.recipes.recipe import load_recipe
 from securefl.recipes.reproduce import reproduce
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import external_gains
 
 UNSEEN = """
 title = "Tiny"
@@ -54,6 +59,31 @@ def test_external_clients_score_with_global_and_with_adapted_statistics(tmp_path
         ]
         assert cell.values == (pytest.approx(100 * statistics.mean(scores)),)
     assert table.cells[0].values != table.cells[1].values
+
+
+def test_gains_are_means_over_all_external_clients(tmp_path):
+    """A column of two clients left out weighs twice as much as one of a single client."""
+    tables = """
+[[columns]]
+name = "noise (%)"
+settings.data.leave_out = "noise"
+[[columns]]
+name = "fog (%)"
+settings.data.leave_out = "fog"
+[[rows]]
+name = "FedAvg"
+[[rows]]
+name = "FedAvg + UniFed"
+measure = { adapt_bn = 0.9, batch_size = 16 }
+"""
+    path, out = tmp_path / "tiny.toml", tmp_path / "out"
+    path.write_text(UNSEEN.partition("[[columns]]")[0] + tables)
+    table = reproduce(load_recipe(path), out, seeds=1)
+    table.write(out, "a command")
+    before, fog, after, fog_after = (cell.values[0] for cell in table.cells)
+    means = (2 * before + fog) / 3, (2 * after + fog_after) / 3
+    row = f"| FedAvg | {means[0]:.2f} | {means[1]:.2f} | {means[1] - means[0]:+.2f} |"
+    assert row in external_gains.page(out)
 
 
 @pytest.mark.parametrize(
