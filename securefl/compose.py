@@ -36,9 +36,9 @@ from securefl.task import Task, client_data
 from securefl.types import Kind
 
 SEALED = {
-    Encrypt.NONE: frozenset[Kind](),
-    Encrypt.STATISTICS: frozenset({Kind.STATISTICS, Kind.GRADIENTS}),
-    Encrypt.MODEL: frozenset(Kind),
+    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS},
+    Encrypt.PROFILES: {Kind.PROFILES},
+    Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
 }
 
 
@@ -81,7 +81,9 @@ def compose(
         config.run.seed,
         config.algorithm.local_epochs,
     )
-    if config.exchange.encrypt is Encrypt.STATISTICS and not statistics(task.model):
+    sealed = config.exchange.encrypt
+    nothing = Encrypt.STATISTICS in sealed and Encrypt.MODEL not in sealed
+    if nothing and not statistics(task.model):
         raise ConfigError(
             'exchange.encrypt = "statistics", but the model has no BN statistics: nothing would be '
             'encrypted; set exchange.encrypt = "none", or "model"'
@@ -97,7 +99,7 @@ def _schedule(config: Config) -> Callable[[int], Sgd]:
     def sgd(rounds_done: int) -> Sgd:
         drops = sum(rounds_done >= done for done in drops_at)
         return Sgd(
-            lr=train.lr * train.lr_drop_factor**drops,
+            lr=train.lr * train.lr_drop_factor**drops * train.lr_decay**rounds_done,
             momentum=train.momentum,
             weight_decay=train.weight_decay,
         )
@@ -134,7 +136,7 @@ def _roles(
 ) -> Delivery:
     dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
     plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
-    sealed = SEALED[config.exchange.encrypt] if keys else frozenset[Kind]()
+    sealed = frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
     if keys:

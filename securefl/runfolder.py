@@ -11,9 +11,9 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from securefl.checkpoint import Checkpoint
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.engines.delivery import Incident
+from securefl.engines.turnout import Turnout
 from securefl.environment import Environment, read_environment, this_session
 from securefl.errors import RunFolderError
 from securefl.roles.authority import Opening
@@ -35,6 +36,7 @@ from securefl.types import NamedTensors
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
 OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
+SELECTIONS, QUALITIES = "selections.jsonl", "qualities.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
 LOCK = ".lock"
@@ -54,9 +56,13 @@ class RoundMetrics:
     dropped: tuple[str, ...]
     """Clients of which something was refused in this round."""
     seconds: float
+    simulated_s: float | None = None
+    """What the round took on simulated devices; None without."""
+    energy_wh: float | None = None
+    """What the selected clients' devices spent in it."""
 
 
-Row = TypeVar("Row", RoundMetrics, Entry, Incident)
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout)
 
 
 class RunFolder:
@@ -137,9 +143,17 @@ class RunFolder:
             self._append(LEDGER, entries)
             self._append(INCIDENTS, incidents)
 
-    def note_round(self, metrics: RoundMetrics, checkpoint: Checkpoint) -> None:
+    def note_qualities(self, qualities: Mapping[str, str]) -> None:
+        """Write down what each client's data are like, where a simulation knows it."""
+        self._write(QUALITIES, json.dumps(dict(qualities), indent=1).encode())
+
+    def note_round(
+        self, metrics: RoundMetrics, checkpoint: Checkpoint, turnout: Turnout | None = None
+    ) -> None:
         """Write down one round; it counts once its checkpoint, written last, is in place."""
         with _explained(self.path):
+            if turnout:
+                self._append(SELECTIONS, [turnout])
             self._append(METRICS, [metrics])
             # Clients' memories are in it, which are nobody else's.
             write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
@@ -174,13 +188,16 @@ class RunFolder:
         Raises:
             RunFolderError: a file is damaged; nothing is changed.
         """
-        rows: dict[str, Sequence[RoundMetrics | Entry | Incident]] = {
+        rows: dict[str, Sequence[RoundMetrics | Entry | Incident | Turnout]] = {
             METRICS: _rows(self.path / METRICS, RoundMetrics),
+            SELECTIONS: _rows(self.path / SELECTIONS, Turnout),
             LEDGER: _rows(self.path / LEDGER, Entry),
             INCIDENTS: _rows(self.path / INCIDENTS, Incident),
         }
         with _explained(self.path):
             for name, found in rows.items():
+                if not (found or (self.path / name).exists()):
+                    continue  # not every run has every file
                 self._write(name, _lines([asdict(row) for row in found if row.round <= last]))
             for partial in self.path.glob(".*.partial"):
                 partial.unlink()
@@ -228,6 +245,10 @@ class RunRecord:
     config: Config
     metrics: tuple[RoundMetrics, ...]
     ledger: tuple[Entry, ...]
+    turnouts: tuple[Turnout, ...] = ()
+    """By round, where clients are selected or devices simulated."""
+    qualities: Mapping[str, str] = field(default_factory=dict)
+    """By client, where a simulation knows them."""
 
 
 def read_run(path: Path) -> RunRecord:
@@ -237,7 +258,10 @@ def read_run(path: Path) -> RunRecord:
         RunFolderError: no run's folder, or a damaged one.
     """
     config = read_config(path)
-    return RunRecord(path, config, read_metrics(path), tuple(_rows(path / LEDGER, Entry)))
+    ledger, turnouts = _rows(path / LEDGER, Entry), _rows(path / SELECTIONS, Turnout)
+    return RunRecord(
+        path, config, read_metrics(path), tuple(ledger), tuple(turnouts), _qualities(path)
+    )
 
 
 def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
@@ -259,6 +283,16 @@ def read_config(path: Path) -> Config:
     if not holds_run(path):
         raise RunFolderError(f"{path} is no run's folder: it has no {CONFIG}")
     return load_config(path / CONFIG)
+
+
+def _qualities(path: Path) -> dict[str, str]:
+    file = path / QUALITIES
+    if not file.is_file():
+        return {}
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise RunFolderError(f"{file}: damaged ({error.errors()[0]['msg']})") from None
 
 
 def _rows(path: Path, kind: type[Row]) -> list[Row]:

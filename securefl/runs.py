@@ -17,7 +17,7 @@ from securefl.algorithms.federated import Federated
 from securefl.checkpoint import Checkpoint, check_memory
 from securefl.choose import divergence_advice
 from securefl.compose import Record, compose
-from securefl.config.schema import Config, Encrypt
+from securefl.config.schema import Config
 from securefl.crypto.secret import KeySet
 from securefl.engines.delivery import Incident
 from securefl.engines.evaluation import Score
@@ -134,7 +134,7 @@ class _Rounds:
     """A run's objects, and its state between two rounds."""
 
     def __init__(self, config: Config, task: Task | None, keys: KeySet | None) -> None:
-        if config.exchange.encrypt is Encrypt.NONE:
+        if not config.exchange.encrypt:
             keys = None
         elif keys is None:
             keys = KeySet.ephemeral()

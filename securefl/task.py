@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import ConcatDataset, TensorDataset
 
 from securefl.algorithms.base import Algorithm, Loss
-from securefl.config.schema import Config, Encrypt
+from securefl.config.schema import Config
 from securefl.data.federation import load_federation
 from securefl.data.samples import ClientData, Samples, samples
 from securefl.data.sources import leave_out_choices
@@ -35,6 +35,12 @@ class Task:
     """Each client's own test data, in the order of `clients`; empty where all share `test`."""
     external: Mapping[str, ClientData] = field(default_factory=dict)
     """Clients that never train, by name."""
+    public: ClientData | None = None
+    """Labelled samples that no client holds and nobody is tested on: FNR-FL trains on them, and
+    FedProf's server profiles them."""
+    qualities: Sequence[str] = ()
+    """What each client's data are like, in the order of `clients`, for the record; empty where
+    nobody knows."""
 
 
 def configured_task(config: Config) -> Task:
@@ -86,7 +92,7 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
         batch_size *= len(clients)
         clients = [_union(clients)]
     n = len(clients)
-    if config.exchange.encrypt is not Encrypt.NONE and n < config.exchange.min_clients:
+    if config.exchange.encrypt and n < config.exchange.min_clients:
         raise ConfigError(
             f"{n} clients: the authority opens totals of at least exchange.min_clients = "
             f"{config.exchange.min_clients}"

@@ -28,6 +28,10 @@ class Kind(StrEnum):
     """The solvers' momentum buffers."""
     CONTROL = "control"
     """What a solver exchanges besides: SCAFFOLD's control variates, FedNova's step counts."""
+    PROFILES = "profiles"
+    """Representation profiles and their scores (FedProf)."""
+    SELECTION = "selection"
+    """What else clients are selected by: their number of samples, their loss."""
 
 
 class Weighing(StrEnum):

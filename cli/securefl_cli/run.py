@@ -187,9 +187,7 @@ def _watched(folder: Path, work: Any) -> None:
 
 
 def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> KeySet | None:
-    from securefl.config.schema import Encrypt
-
-    if config.exchange.encrypt is Encrypt.NONE:
+    if not config.exchange.encrypt:
         if folder:
             raise ConfigError(
                 '--keys with exchange.encrypt = "none": nothing would be encrypted; leave one out'

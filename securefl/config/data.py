@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from securefl.config.table import Table
 
 Dataset = Literal[
     "digits",
@@ -35,10 +37,8 @@ _STANDARD_FILES = {
 }
 
 
-class DataTable(BaseModel):
+class DataTable(Table):
     """The table `[data]`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     dataset: Dataset = "digits"
     """`digits` are scikit-learn's 1797 handwritten ones, a fifth of them for testing. `cifar10-c`,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
+
+from securefl.config.table import Table
 
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False, strict=True)]
 Deviation = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
+Decibels = Annotated[float, Field(ge=-30, le=100, allow_inf_nan=False, strict=True)]
 
 
-class DevicesTable(BaseModel):
-    """The table `[devices]`: normal distributions of the devices' speeds, and what is the same."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+class DeviceSpecification(Table):
+    """Normal distributions of the devices' speeds, and what is the same for all of them."""
 
     clock_ghz: Positive
     """Mean of s_k, the devices' clock."""
@@ -23,7 +24,7 @@ class DevicesTable(BaseModel):
     bandwidth_mhz: Positive
     """Mean of bw_k, the downlink's bandwidth; the uplink has half of it."""
     bandwidth_mhz_deviation: Deviation = 0.0
-    snr_db: Annotated[float, Field(ge=-30, le=100, allow_inf_nan=False, strict=True)]
+    snr_db: Decibels
     """Signal-to-noise ratio of the channel, the same for all."""
     bits_per_sample: Annotated[int, Field(ge=1, strict=True)]
     """BPS"""
@@ -35,9 +36,9 @@ class DevicesTable(BaseModel):
     """P_f, the processor's power at 1 GHz; it grows with the cube of the clock."""
 
 
-DEVICE_PRESETS: Mapping[str, DevicesTable] = MappingProxyType(
+DEVICE_PRESETS: Mapping[str, DeviceSpecification] = MappingProxyType(
     {
-        "gasturbine": DevicesTable(
+        "gasturbine": DeviceSpecification(
             clock_ghz=0.5,
             clock_ghz_deviation=0.1,
             bandwidth_mhz=0.7,
@@ -46,7 +47,7 @@ DEVICE_PRESETS: Mapping[str, DevicesTable] = MappingProxyType(
             bits_per_sample=11 * 8 * 4,
             cycles_per_bit=300.0,
         ),
-        "emnist": DevicesTable(
+        "emnist": DeviceSpecification(
             clock_ghz=1.0,
             clock_ghz_deviation=0.2,
             bandwidth_mhz=1.0,
@@ -55,7 +56,7 @@ DEVICE_PRESETS: Mapping[str, DevicesTable] = MappingProxyType(
             bits_per_sample=28 * 28 * 1 * 8,
             cycles_per_bit=400.0,
         ),
-        "cifar10": DevicesTable(
+        "cifar10": DeviceSpecification(
             clock_ghz=3.0,
             clock_ghz_deviation=0.4,
             bandwidth_mhz=2.0,
@@ -67,3 +68,57 @@ DEVICE_PRESETS: Mapping[str, DevicesTable] = MappingProxyType(
     }
 )
 """The three tasks of FedProf's table 2 (Wu et al.)."""
+
+
+class DevicesTable(Table):
+    """The table `[devices]`: a preset, or all that a specification needs; own keys come first."""
+
+    preset: Literal["gasturbine", "emnist", "cifar10"] | None = None
+    """A task of FedProf's table 2."""
+    clock_ghz: Positive | None = None
+    """Mean clock; it takes `clock_ghz_deviation` beside it."""
+    clock_ghz_deviation: Deviation | None = None
+    bandwidth_mhz: Positive | None = None
+    """Mean bandwidth of the downlink; the uplink has half of it."""
+    bandwidth_mhz_deviation: Deviation | None = None
+    snr_db: Decibels | None = None
+    """Signal-to-noise ratio."""
+    bits_per_sample: Annotated[int, Field(ge=1, strict=True)] | None = None
+    cycles_per_bit: Positive | None = None
+    """Processor cycles to train on one bit of a sample."""
+    transmit_w: Positive | None = None
+    """The transmitter's power; 0.75 where absent."""
+    compute_w: Positive | None = None
+    """The processor's power at 1 GHz; 0.7 where absent."""
+    deadline_s: Positive | None = None
+    """Clients that would take longer do not count in the round."""
+    dropout: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    """The probability that a selected client is lost in a round."""
+
+    @property
+    def specification(self) -> DeviceSpecification | None:
+        """What all keys together describe; None where no device is simulated."""
+        own = {key: getattr(self, key) for key in DeviceSpecification.model_fields}
+        own = {key: value for key, value in own.items() if value is not None}
+        if self.preset is None and not own:
+            return None
+        base = DEVICE_PRESETS[self.preset].model_dump() if self.preset else {}
+        return DeviceSpecification.model_validate(base | own)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> DevicesTable:
+        given = [key for key in DeviceSpecification.model_fields if getattr(self, key) is not None]
+        needed = [k for k, field in DeviceSpecification.model_fields.items() if field.is_required()]
+        missing = [key for key in needed if key not in given]
+        presets = ", ".join(DEVICE_PRESETS)
+        if given and missing and self.preset is None:
+            raise ValueError(
+                f"devices: {', '.join(missing)} missing; give all of {', '.join(needed)}, or a "
+                f"devices.preset to start from: {presets}"
+            )
+        if self.deadline_s is not None and self.specification is None:
+            raise ValueError(
+                f"devices.deadline_s = {self.deadline_s}: without devices nothing takes time; set "
+                f"devices.preset, one of {presets}, or their speeds"
+            )
+        return self

@@ -17,6 +17,9 @@ MAX_STEPS = 8000
 """Below the largest value that is sealed, 8192."""
 ADAPTIVE = {"fedadam", "fedadagrad", "fedyogi"}
 FREEZE_BN = {"fixbn", "fedtan-ii"}
+DRAWN = {"random", "data-share", "fedprof"}
+SELECTED = {*DRAWN, "afl", "cfcfm"}
+REFINED = {"matched", "literal"}
 READ_BY = {
     "algorithm": {
         "switch": FREEZE_BN,
@@ -37,6 +40,25 @@ READ_BY = {
         "beta2": {"fedadam", "fedyogi"},
         "tau": ADAPTIVE,
     },
+    "selection": {
+        "fraction": SELECTED,
+        "aggregation": SELECTED,
+        "fairness": SELECTED,
+        "replacement": DRAWN,
+        "alpha": {"fedprof"},
+        "alpha_by_client": {"fedprof"},
+        "layer": {"fedprof"},
+        "match": {"fedprof"},
+        "excluded": {"afl"},
+        "sharpness": {"afl"},
+        "uniform": {"afl"},
+    },
+    "fnr": {
+        "share": REFINED,
+        "strength": REFINED,
+        "epochs": {*REFINED, "server"},
+        "batch_size": {*REFINED, "server"},
+    },
 }
 """By table, which names read a key."""
 
@@ -47,7 +69,8 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _normalisation(config)
     yield from _solver(config)
     yield from _momentum(config)
-    if config.exchange.encrypt.value != "none":
+    yield from _selection(config)
+    if config.exchange.encrypt:
         yield from _encrypted(config)
     if config.algorithm.name in ALONE:
         yield from _alone(config)
@@ -88,7 +111,8 @@ def _normalisation(config: Config) -> Iterator[str]:
             f"algorithm.switch = {algorithm.switch} with run.rounds = {config.run.rounds}: BN "
             "would never be frozen; give an earlier round, or a share of the rounds such as 0.5"
         )
-    if algorithm.name in STATISTICS_STAY and config.exchange.encrypt.value == "statistics":
+    sealed = config.exchange.encrypt
+    if algorithm.name in STATISTICS_STAY and "statistics" in sealed and "model" not in sealed:
         yield (
             f'algorithm.name = "{algorithm.name}" with exchange.encrypt = "statistics": statistics '
             'stay with the clients, so nothing would be encrypted; set exchange.encrypt = "model", '
@@ -132,6 +156,30 @@ def _momentum(config: Config) -> Iterator[str]:
         )
 
 
+def _selection(config: Config) -> Iterator[str]:
+    selection, solver, sealed = config.selection, config.solver.name, config.exchange.encrypt
+    if "profiles" in sealed and selection.name != "fedprof":
+        yield (
+            f'exchange.encrypt = "profiles" with selection.name = "{selection.name}": no profile '
+            'is sent; set selection.name = "fedprof", or leave "profiles" out'
+        )
+    if selection.match != "linear" and not {"profiles", "model"} & set(sealed):
+        yield (
+            f'selection.match = "{selection.match}" says what of a profile is encrypted: add '
+            '"profiles" to exchange.encrypt, or leave it out'
+        )
+    if selection.name == "cfcfm" and config.devices.specification is None:
+        yield (
+            'selection.name = "cfcfm" takes the first clients to submit, and without devices none '
+            "is faster: set devices.preset, or the devices' speeds"
+        )
+    if selection.aggregation == "full" and solver in {"feddyn", "feddc"}:
+        yield (
+            f'selection.aggregation = "full" with solver.name = "{solver}": its server makes the '
+            'next model of the mean of those present; set selection.aggregation = "partial"'
+        )
+
+
 def _encrypted(config: Config) -> Iterator[str]:
     algorithm, exchange = config.algorithm, config.exchange
     finest = 2.0 ** (4 - exchange.precision_bits)
@@ -141,7 +189,7 @@ def _encrypted(config: Config) -> Iterator[str]:
             f"{exchange.precision_bits} bits after the point, so it must be at least {finest:.3g}"
         )
     most = algorithm.local_steps / (1 - config.train.momentum)
-    if config.server.name == "fednova" and exchange.encrypt.value == "model" and most > MAX_STEPS:
+    if config.server.name == "fednova" and "model" in exchange.encrypt and most > MAX_STEPS:
         yield (
             f'server.name = "fednova" with algorithm.local_steps = {algorithm.local_steps}: its '
             f"count of steps, {most:.0f} with this momentum, is sealed as a value of at most "
@@ -151,7 +199,7 @@ def _encrypted(config: Config) -> Iterator[str]:
 
 def _alone(config: Config) -> Iterator[str]:
     name = config.algorithm.name
-    if config.exchange.encrypt.value != "none":
+    if config.exchange.encrypt:
         yield (
             f'algorithm.name = "{name}" sends nothing that could be encrypted: set '
             'exchange.encrypt = "none"'
@@ -160,6 +208,16 @@ def _alone(config: Config) -> Iterator[str]:
         yield (
             f'algorithm.name = "{name}" with server.name = "{config.server.name}": no models are '
             'averaged, so the server has no step to take; set server.name = "average"'
+        )
+    if config.selection.name != "all":
+        yield (
+            f'algorithm.name = "{name}" with selection.name = "{config.selection.name}": no round '
+            'joins clients of whom some could stay away; set selection.name = "all"'
+        )
+    if config.fnr.name != "none":
+        yield (
+            f'algorithm.name = "{name}" with fnr.name = "{config.fnr.name}": FNR-FL compares the '
+            'clients of a round; set fnr.name = "none"'
         )
     if config.solver.name != "sgd":
         yield (

@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from securefl.config.data import DataTable
+from securefl.config.devices import DevicesTable
+from securefl.config.fnr import FnrTable
 from securefl.config.rules import reasons_against
-
-Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
-Positive = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False, strict=True)]
-NotNegative = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=1, le=10**7, strict=True)]
+from securefl.config.selection import SelectionTable
+from securefl.config.table import Count, NotNegative, Positive, Share, Table
 
 
 class Encrypt(StrEnum):
     """What travels as ciphertext."""
 
-    NONE = "none"
     STATISTICS = "statistics"
     """BN statistics, their gradients, and the running statistics in the update."""
+    PROFILES = "profiles"
+    """The representation profiles that FedProf selects clients by."""
     MODEL = "model"
-    """All that a client sends."""
+    """All that is added up or profiled: what clients send, but for sizes and losses."""
+
+
+def _listed(value: Any) -> Any:
+    """`"statistics,profiles"` as its parts; `"none"` as no part."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",")] if value != "none" else []
 
 
 class Weights(StrEnum):
@@ -40,11 +47,7 @@ class Weights(StrEnum):
     """The size of its mini-batch: makes FedTAN equal centralised training for unequal batches."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class RunTable(_Table):
+class RunTable(Table):
     """The table `[run]`."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,80}$")] | None = None
@@ -54,7 +57,7 @@ class RunTable(_Table):
     rounds: Count = 200
 
 
-class ModelTable(_Table):
+class ModelTable(Table):
     """The table `[model]`."""
 
     name: Literal["mlp", "cnn", "resnet20", "alexnet"] = "mlp"
@@ -78,7 +81,7 @@ class ModelTable(_Table):
         return self
 
 
-class AlgorithmTable(_Table):
+class AlgorithmTable(Table):
     """The table `[algorithm]`: what happens to batch normalisation, and how much in a round."""
 
     name: Literal[
@@ -116,7 +119,7 @@ class AlgorithmTable(_Table):
     weights: Weights = Weights.SAMPLES
 
 
-class SolverTable(_Table):
+class SolverTable(Table):
     """The table `[solver]`: how a client takes its local steps."""
 
     name: Literal["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg"] = "sgd"
@@ -131,7 +134,7 @@ class SolverTable(_Table):
     """α of Per-FedAvg, the step that a client's own model is ahead."""
 
 
-class ServerTable(_Table):
+class ServerTable(Table):
     """The table `[server]`: what the server makes of the clients' average."""
 
     name: Literal["average", "momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"] = "average"
@@ -146,7 +149,7 @@ class ServerTable(_Table):
     """How adaptive the adaptive optimisers are: the less, the more."""
 
 
-class TrainTable(_Table):
+class TrainTable(Table):
     """The table `[train]`."""
 
     batch_size: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 32
@@ -155,6 +158,8 @@ class TrainTable(_Table):
     lr_drops: tuple[Share, ...] = (0.5, 0.75)
     """Shares of the rounds after which the learning rate drops."""
     lr_drop_factor: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.1
+    lr_decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    """By which the learning rate is multiplied after each round."""
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     momentum_across_rounds: Literal["reset", "local", "global"] = "reset"
     """`local`: each client keeps its momentum buffers from round to round; `global`: they are
@@ -162,17 +167,18 @@ class TrainTable(_Table):
     weight_decay: NotNegative = 0.0
 
 
-class ExchangeTable(_Table):
+class ExchangeTable(Table):
     """The table `[exchange]`."""
 
-    encrypt: Encrypt = Encrypt.STATISTICS
+    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.STATISTICS,)
+    """`none`, `statistics`, `profiles`, `model`, or several: `statistics,profiles`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
     precision_bits: Annotated[int, Field(ge=16, le=26, strict=True)] = 24
     """Bits after the point that the authority releases."""
 
 
-class Config(_Table):
+class Config(Table):
     """A whole run."""
 
     run: RunTable = RunTable()
@@ -183,6 +189,9 @@ class Config(_Table):
     server: ServerTable = ServerTable()
     train: TrainTable = TrainTable()
     exchange: ExchangeTable = ExchangeTable()
+    selection: SelectionTable = SelectionTable()
+    devices: DevicesTable = DevicesTable()
+    fnr: FnrTable = FnrTable()
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from securefl.config.devices import DevicesTable
+from securefl.config.devices import DeviceSpecification
 from securefl.devices.spec import Device
 from securefl.errors import ConfigError
 
@@ -73,12 +73,12 @@ class Cost:
         return (self.communication_j + self.training_j + self.profiling_j) / _JOULES_PER_WH
 
 
-def downlink_bits_per_s(table: DevicesTable, device: Device) -> float:
+def downlink_bits_per_s(table: DeviceSpecification, device: Device) -> float:
     """bw_k log2(1 + SNR); the uplink has half of it."""
     return device.bandwidth_mhz * 1e6 * math.log2(1 + 10 ** (table.snr_db / 10))
 
 
-def cost(table: DevicesTable, device: Device, load: Load) -> Cost:
+def cost(table: DeviceSpecification, device: Device, load: Load) -> Cost:
     """Time and energy of one client's round."""
     down = downlink_bits_per_s(table, device)
     up = down / 2

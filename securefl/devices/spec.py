@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from securefl.config.devices import DEVICE_PRESETS, DevicesTable
+from securefl.config.devices import DEVICE_PRESETS, DeviceSpecification
 from securefl.config.load import parse_tables, read_tables, suggestion
 from securefl.errors import ConfigError
 
@@ -22,7 +22,7 @@ class Device:
     """bw_k, of the downlink."""
 
 
-def devices_of(source: str) -> DevicesTable:
+def devices_of(source: str) -> DeviceSpecification:
     """The preset of this name, or the table `[devices]` of this TOML file.
 
     Raises:
@@ -40,10 +40,12 @@ def devices_of(source: str) -> DevicesTable:
     table = tables.get("devices")
     if tables.keys() != {"devices"} or not isinstance(table, dict):
         raise ConfigError(f"{source}: must hold the table [devices] and nothing else")
-    return parse_tables(DevicesTable, table, f"{source}: [devices] ")
+    return parse_tables(DeviceSpecification, table, f"{source}: [devices] ")
 
 
-def draw_devices(table: DevicesTable, n_clients: int, rng: torch.Generator) -> tuple[Device, ...]:
+def draw_devices(
+    table: DeviceSpecification, n_clients: int, rng: torch.Generator
+) -> tuple[Device, ...]:
     """A device for each client, its clock and bandwidth drawn from normal distributions.
 
     A value that is not above 0 is drawn again, so the distributions are normal ones truncated

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from securefl.config.devices import DEVICE_PRESETS, DevicesTable
+from securefl.config.devices import DEVICE_PRESETS, DeviceSpecification
 from securefl.devices import (
     Cost,
     Device,
@@ -23,7 +23,7 @@ from securefl.devices import (
 from securefl.errors import ConfigError, DataError
 
 # 10 log10(3) dB is a ratio of 3, so log2(1 + SNR) = 2: 1 MHz carries 2 Mbit/s down, 1 Mbit/s up.
-ROUND_NUMBERS = DevicesTable(
+ROUND_NUMBERS = DeviceSpecification(
     clock_ghz=2.0,
     bandwidth_mhz=1.0,
     snr_db=10 * math.log10(3),

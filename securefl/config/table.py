@@ -1,0 +1,19 @@
+"""What the tables of settings have in common: no unknown key, and the kinds of numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+ClosedShare = Annotated[float, Field(ge=0, le=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, le=1e38, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, le=10**7, strict=True)]
+
+
+class Table(BaseModel):
+    """A frozen table; the text under a key is its description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
