@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import safetensors.torch
@@ -29,11 +29,13 @@ class Checkpoint:
     """A run between two rounds; the file holds its own digest, so that no damage goes unseen.
 
     Tensors are named state/KIND/NAME, private/server/NAME, and PART/CLIENT/NAME for the parts of a
-    client's memory.
+    client's memory; numbers are tensors numbers/NAME/KEY.
     """
 
     state: State
     memories: Mapping[str, Memory]
+    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What else a run goes by, by name and key."""
 
     def to_bytes(self) -> bytes:
         """The file's content."""
@@ -41,6 +43,10 @@ class Checkpoint:
         groups["private/server"] = self.state.private
         for client, memory in self.memories.items():
             groups |= {f"{part}/{client}": getattr(memory, part) for part in PARTS}
+        for name, numbers in self.numbers.items():
+            groups[f"numbers/{name}"] = {
+                key: torch.tensor(number, dtype=torch.float64) for key, number in numbers.items()
+            }
         tensors = {
             f"{group}/{name}": value.detach().cpu().contiguous().clone()  # none may share
             for group, named in groups.items()
@@ -71,6 +77,10 @@ class Checkpoint:
                 groups.setdefault(group, {}).setdefault(owner, {})[name] = value
             tensors = {Kind(kind): named for kind, named in groups.pop("state", {}).items()}
             private = groups.pop("private", {}).get("server", {})
+            numbers = {
+                name: {key: _number(value) for key, value in named.items()}
+                for name, named in groups.pop("numbers", {}).items()
+            }
             clients = {client for owners in groups.values() for client in owners}
             memories = {
                 client: Memory(**{part: owners.get(client, {}) for part, owners in groups.items()})
@@ -88,7 +98,13 @@ class Checkpoint:
                 f"{path}: damaged checkpoint ({error}); put a copy of it back if you have one, or "
                 "start the run anew in another folder"
             ) from error
-        return cls(State(round_number, tensors, private), memories)
+        return cls(State(round_number, tensors, private), memories, numbers)
+
+
+def _number(value: Tensor) -> float:
+    if value.shape != () or value.dtype is not torch.float64 or not value.isfinite():
+        raise ValueError("a number that is none")
+    return float(value)
 
 
 def check_memory(client: str, memory: Memory, model: nn.Module) -> None:

@@ -30,12 +30,15 @@ from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
 
 
-def chosen_algorithm(config: Config) -> Federated:
-    """Normalisation, solver, server optimiser and momentum."""
+def chosen_algorithm(config: Config, total_weight: float = 0.0) -> Federated:
+    """Normalisation, solver, server optimiser and momentum.
+
+    `total_weight` is that of all clients; where it is not known, the largest of a round counts.
+    """
     return Federated(
         _normalisation(config),
         _solver(config),
-        _server(config),
+        _server(config, total_weight),
         Momentum(config.train.momentum_across_rounds),
     )
 
@@ -107,9 +110,9 @@ def _expected_steps(config: Config) -> float:
     return effective_steps(config.algorithm.local_steps, config.train.momentum)
 
 
-def _server(config: Config) -> ServerOptimiser:
+def _server(config: Config, total_weight: float) -> ServerOptimiser:
     if config.solver.name == "feddyn":  # has a server's half of its own
-        return FedDynServer(config.solver.alpha)
+        return FedDynServer(config.solver.alpha, total_weight)
     table = config.server
     lr = table.lr or (0.01 if table.name in {"fedadam", "fedyogi"} else 0.1)
     match table.name:

@@ -6,7 +6,7 @@ The only module that sees client, server and authority together.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,28 +14,38 @@ import torch
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, Sgd, averaged_tensors
+from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.schema import Config, Encrypt, Weights
 from securefl.crypto.secret import KeySet
-from securefl.data.samples import Samples
+from securefl.data.samples import Samples, samples
 from securefl.engines.delivery import Delivery, Incident
-from securefl.engines.sequential import SequentialEngine, Training
+from securefl.engines.participation import Participation
+from securefl.engines.profiles import MatchChannel
+from securefl.engines.sequential import SequentialEngine
+from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
 from securefl.norms.find import statistics
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
+from securefl.roles.score_authority import ScoreAuthority
 from securefl.roles.server import Server
 from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
+from securefl.selecting import n_selected, participation
 from securefl.task import Task, client_data
 from securefl.types import Kind
 
-SEALED = {
+SEALED: dict[Encrypt, set[Kind]] = {
     Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS},
     Encrypt.PROFILES: {Kind.PROFILES},
     Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
@@ -58,21 +68,37 @@ class Record:
             self.folder.note_opening(opening)
 
 
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The objects of a run."""
+
+    algorithm: Algorithm
+    training: Training
+    engine: SequentialEngine
+    participation: Participation
+
+
 def compose(
-    config: Config, task: Task, keys: KeySet | None, record: Record
-) -> tuple[Algorithm, Training, SequentialEngine]:
+    config: Config,
+    task: Task,
+    keys: KeySet | None,
+    record: Record,
+    match_keys: MatchKeys | None = None,
+) -> Composed:
     """The objects of a run; nothing has happened yet.
+
+    Args:
+        config: its settings.
+        task: its data and model.
+        keys: where sums are encrypted.
+        record: what is written down.
+        match_keys: of encrypted profiles; a fresh one whenever it is needed where None.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
     data, batch_size = client_data(config, task)
-    algorithm = task.algorithm or chosen_algorithm(config)
-    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
-        raise ConfigError(
-            f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
-            "and update of securefl.algorithms.base.Algorithm"
-        )
+    public = None if task.public is None else samples(task.public, "the public samples")
     training = Training(
         task.loss,
         _schedule(config),
@@ -81,15 +107,46 @@ def compose(
         config.run.seed,
         config.algorithm.local_epochs,
     )
-    sealed = config.exchange.encrypt
-    nothing = Encrypt.STATISTICS in sealed and Encrypt.MODEL not in sealed
-    if nothing and not statistics(task.model):
+    _check_sealed(config, task.model, len(data))
+    weights = _weights(config, data, batch_size)
+    algorithm = _algorithm(config, task, sum(weights.values()), len(data))
+    delivery, roster = _roles(config, task.model, keys, weights, record)
+    engine = SequentialEngine(algorithm, task.model, data, training, delivery)
+    channels = _channels(config, match_keys, roster, record)
+    who = participation(config, task.model, data, public, training, delivery, engine, channels)
+    return Composed(algorithm, training, engine, who)
+
+
+def _algorithm(config: Config, task: Task, total_weight: float, n_clients: int) -> Algorithm:
+    algorithm = task.algorithm or chosen_algorithm(config, total_weight)
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
+            "and update of securefl.algorithms.base.Algorithm"
+        )
+    return Participating(algorithm, n_clients, Aggregation(config.selection.aggregation))
+
+
+def seals_sums(config: Config) -> bool:
+    """Whether anything that is added up is encrypted."""
+    return bool({Encrypt.STATISTICS, Encrypt.MODEL} & set(config.exchange.encrypt))
+
+
+def _check_sealed(config: Config, model: nn.Module, n_clients: int) -> None:
+    sealed, least = config.exchange.encrypt, config.exchange.min_clients
+    statistics_alone = Encrypt.STATISTICS in sealed and Encrypt.MODEL not in sealed
+    if statistics_alone and not statistics(model):
         raise ConfigError(
             'exchange.encrypt = "statistics", but the model has no BN statistics: nothing would be '
             'encrypted; set exchange.encrypt = "none", or "model"'
         )
-    delivery = _roles(config, task.model, keys, _weights(config, data, batch_size), record)
-    return algorithm, training, SequentialEngine(algorithm, task.model, data, training, delivery)
+    n, found = n_selected(config, n_clients), f"{n_clients} clients"
+    if config.selection.name != "all":
+        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
+    if seals_sums(config) and n < least:
+        raise ConfigError(
+            f"{found}: the authority opens totals of at least exchange.min_clients = {least}"
+        )
 
 
 def _schedule(config: Config) -> Callable[[int], Sgd]:
@@ -120,6 +177,8 @@ def _weights(config: Config, data: dict[str, Samples], batch_size: int) -> dict[
         case Weights.UNIFORM:
             sizes = dict.fromkeys(data, 1)
     bound = _next_power_of_two(sum(sizes.values()))
+    if config.selection.replacement == "with":  # one client may count as often as clients are drawn
+        bound *= _next_power_of_two(n_selected(config, len(sizes)))
     return {name: size / bound for name, size in sizes.items()}
 
 
@@ -133,7 +192,7 @@ def _roles(
     keys: KeySet | None,
     weights: dict[str, float],
     record: Record,
-) -> Delivery:
+) -> tuple[Delivery, Roster]:
     dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
     plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
     sealed = frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
@@ -150,7 +209,7 @@ def _roles(
         opener = CkksOpener(keys.secret, config.exchange.precision_bits)
         authority = Authority(opener, roster, config.exchange.min_clients, record.log_opening)
     session = secrets.token_hex(32)
-    return Delivery(
+    delivery = Delivery(
         run=session,
         clients=clients,
         server=Server(session, roster, adders),
@@ -161,3 +220,26 @@ def _roles(
         ledger=record.ledger,
         report=record.incidents.append,
     )
+    return delivery, roster
+
+
+def _channels(
+    config: Config, match_keys: MatchKeys | None, roster: Roster, record: Record
+) -> Iterator[MatchChannel]:
+    """The key's own channel; without a key in the clear, or one fresh key after the other."""
+    if not {Encrypt.PROFILES, Encrypt.MODEL} & set(config.exchange.encrypt):
+        plain = PlainMatch()
+        yield MatchChannel(plain, plain)
+        return
+    form = FORMS[config.selection.match.replace("-", "_")]
+    while True:
+        keys = match_keys or MatchKeys.ephemeral(form)
+        opener = CkksScoreOpener(form, keys.secret, keys.budget)
+        yield MatchChannel(
+            CkksProfileSealer(form, keys.public),
+            CkksMatcher(form, keys.scoring),
+            ScoreAuthority(opener, roster, record.log_opening),
+            keys.budget,
+        )
+        if match_keys:
+            return

@@ -6,6 +6,7 @@ Tensor names end with their axes: Q representation elements.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log2
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -14,6 +15,10 @@ from securefl.errors import DataError
 
 VARIANCE_FLOOR = 1e-6
 """The least variance that a profile has; an element that never moves would be infinitely far."""
+
+MAX_SECOND_MOMENT = 64.0
+"""σ² + μ² of an element that travels; so |μ| is at most 8. A unit in which this holds costs no
+precision."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +61,24 @@ class Profile:
         No divergence changes where both profiles are in one unit and no variance is at the floor.
         """
         return Profile(self.mean_Q / unit, self.variance_Q / unit**2, self.version)
+
+    def in_range(self) -> Profile:
+        """The profile with every σ² + μ² above `MAX_SECOND_MOMENT` shrunk to it.
+
+        So what is too far to be sealed is sealed as far as that goes.
+        """
+        moment_Q = self.variance_Q + self.mean_Q.square()
+        share_Q = (MAX_SECOND_MOMENT / moment_Q).clamp(max=1)
+        return Profile(self.mean_Q * share_Q.sqrt(), self.variance_Q * share_Q, self.version)
+
+
+def range_unit(baseline: Profile) -> float:
+    """The power of two in which the baseline's largest σ² + μ² is in 1..4.
+
+    That leaves a client's room up to 16 times as large.
+    """
+    moment = float((baseline.variance_Q + baseline.mean_Q.square()).max())
+    return 2.0 ** ceil(log2(moment / 4) / 2)
 
 
 def divergence(profile: Profile, baseline: Profile) -> float:

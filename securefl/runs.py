@@ -6,22 +6,23 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from securefl.algorithms.base import load_tensors
-from securefl.algorithms.federated import Federated
 from securefl.checkpoint import Checkpoint, check_memory
 from securefl.choose import divergence_advice
-from securefl.compose import Record, compose
+from securefl.compose import Record, compose, seals_sums
 from securefl.config.schema import Config
 from securefl.crypto.secret import KeySet
 from securefl.engines.delivery import Incident
 from securefl.engines.evaluation import Score
+from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
+from securefl.exchange.match_open import MatchKeys
 from securefl.report.plots import accuracy_plot, traffic_plot
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
@@ -67,6 +68,7 @@ def run(
     task: Task | None = None,
     *,
     keys: KeySet | None = None,
+    match_keys: MatchKeys | None = None,
     out: Path | str | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
@@ -75,7 +77,8 @@ def run(
     Args:
         config: the defaults are the demo's job.
         task: your own model and data; the tables `[data]` and `[model]` then do not count.
-        keys: where something is encrypted; an ephemeral set where None.
+        keys: where sums are encrypted; an ephemeral set where None.
+        match_keys: where profiles are encrypted; ephemeral ones where None.
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
 
@@ -83,7 +86,7 @@ def run(
         ConfigError, DataError: before anything is written.
         Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
     """
-    rounds = _Rounds(config or Config(), task, keys)
+    rounds = _Rounds(config or Config(), task, keys, match_keys)
     if out is None:
         return rounds.run(on_round)
     folder = RunFolder.create(Path(out), rounds.config)
@@ -97,6 +100,7 @@ def resume(
     task: Task | None = None,
     *,
     keys: KeySet | None = None,
+    match_keys: MatchKeys | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
@@ -118,7 +122,7 @@ def resume(
                 if task is None
                 else f"{folder}: this run had no task of its own; resume it without one"
             )
-        rounds = _Rounds(config, task, keys)
+        rounds = _Rounds(config, task, keys, match_keys)
         checkpoint = run_folder.checkpoint()
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics
@@ -133,8 +137,14 @@ def resume(
 class _Rounds:
     """A run's objects, and its state between two rounds."""
 
-    def __init__(self, config: Config, task: Task | None, keys: KeySet | None) -> None:
-        if not config.exchange.encrypt:
+    def __init__(
+        self,
+        config: Config,
+        task: Task | None,
+        keys: KeySet | None,
+        match_keys: MatchKeys | None,
+    ) -> None:
+        if not seals_sums(config):
             keys = None
         elif keys is None:
             keys = KeySet.ephemeral()
@@ -144,7 +154,11 @@ class _Rounds:
         self._test = TestBench(task)
         self._record = Record()
         self._metrics: list[RoundMetrics] = []
-        self._algorithm, self._training, self._engine = compose(config, task, keys, self._record)
+        composed = compose(config, task, keys, self._record, match_keys)
+        self._algorithm, self._training = composed.algorithm, composed.training
+        self._engine, self._participation = composed.engine, composed.participation
+        self._own_algorithm = task.algorithm is not None
+        self._qualities = dict(zip(self._engine.memories, task.qualities, strict=False))
         self._model = copy.deepcopy(task.model)
         self._state = self._algorithm.init(self._model)
 
@@ -172,11 +186,12 @@ class _Rounds:
                 "the checkpoint is of other clients than this run's: resume with the data that the "
                 "run began with, and with its config.json unchanged"
             )
-        if isinstance(self._algorithm, Federated):  # what another one keeps, it alone knows
+        if not self._own_algorithm:  # what that one keeps, it alone knows
             for client, memory in checkpoint.memories.items():
                 check_memory(client, memory, self._model)
         self._state = checkpoint.state
         self._engine.memories |= checkpoint.memories
+        self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 
     def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
@@ -191,6 +206,8 @@ class _Rounds:
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left."""
         self._record.folder = folder
+        if folder and self._qualities:
+            folder.note_qualities(self._qualities)
         while not self.complete:
             try:
                 metrics = self._round(folder)
@@ -217,7 +234,7 @@ class _Rounds:
         record, lr = self._record, self._training.sgd(self._state.round).lr
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
-            state = self._engine.round(self._state)
+            turnout, state = self._next_state()
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
@@ -233,11 +250,24 @@ class _Rounds:
             upload_bytes=sum(Ledger(entries).upload_bytes().values()),
             dropped=tuple(sorted({incident.client for incident in incidents})),
             seconds=time.perf_counter() - started,
+            simulated_s=turnout.simulated_s,
+            energy_wh=turnout.energy_wh,
         )
         self._metrics.append(metrics)
         if folder:
-            folder.note_round(metrics, Checkpoint(self._state, self._engine.memories))
+            numbers = self._participation.numbers()
+            checkpoint = Checkpoint(self._state, self._engine.memories, numbers)
+            noted = turnout if self._participation.recorded else None
+            folder.note_round(metrics, checkpoint, noted)
         return metrics
+
+    def _next_state(self) -> tuple[Turnout, State]:
+        """A round's clients, and what they make of the state; it stays where nobody is present."""
+        state, engine = self._state, self._engine
+        turnout = self._participation.turnout(state, engine.plan(state))
+        if not turnout.present:
+            return turnout, replace(state, round=state.round + 1)
+        return turnout, engine.round(state, {c: turnout.selected[c] for c in turnout.present})
 
     def _score(self, state: State) -> Score:
         """Of the model after a round; Diverged where it is lost, before its numbers run out."""

@@ -92,11 +92,6 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
         batch_size *= len(clients)
         clients = [_union(clients)]
     n = len(clients)
-    if config.exchange.encrypt and n < config.exchange.min_clients:
-        raise ConfigError(
-            f"{n} clients: the authority opens totals of at least exchange.min_clients = "
-            f"{config.exchange.min_clients}"
-        )
     names = [f"client-{i}" for i in range(1, n + 1)]
     return {name: samples(d, name) for name, d in zip(names, clients, strict=True)}, batch_size
 

@@ -81,7 +81,8 @@ def _unread(config: Config) -> Iterator[str]:
         table = getattr(config, table_name)
         for key, readers in keys.items():
             value = getattr(table, key)
-            if value != type(table).model_fields[key].default and table.name not in readers:
+            default = type(table).model_fields[key].get_default(call_default_factory=True)
+            if value != default and table.name not in readers:
                 names = " or ".join(f'"{name}"' for name in sorted(readers))
                 yield (
                     f"{table_name}.{key} = {value!r} is read with {table_name}.name = {names} "

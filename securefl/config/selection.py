@@ -27,7 +27,7 @@ class SelectionTable(Table):
     """Rounds after which a client that waits comes first."""
     alpha: Alpha | Literal["theorem1"] = 10.0
     """FedProf's penalty α; 0 selects at random, `theorem1` by data share, as its proof needs."""
-    alpha_by_client: dict[str, Alpha] = {}
+    alpha_by_client: dict[str, Alpha] = Field(default_factory=dict)
     """In the place of `alpha`, by client: `{client-3 = 25.0}`."""
     layer: str | None = None
     """The layer that is profiled; where absent the first dense one, or the last block."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from securefl.devices.cost import Cost, Load, cost, downlink_bits_per_s
 from securefl.devices.rounds import RoundOutcome, dropouts, round_outcome
-from securefl.devices.spec import Device, devices_of, draw_devices
+from securefl.devices.spec import Device, draw_devices
 
 __all__ = [
     "Cost",
@@ -12,7 +12,6 @@ __all__ = [
     "Load",
     "RoundOutcome",
     "cost",
-    "devices_of",
     "downlink_bits_per_s",
     "draw_devices",
     "dropouts",

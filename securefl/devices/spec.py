@@ -1,14 +1,12 @@
-"""The devices of a federation: a preset's or a TOML file's distributions, and draws from them."""
+"""The devices of a federation, drawn from what the settings say of their speeds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from securefl.config.devices import DEVICE_PRESETS, DeviceSpecification
-from securefl.config.load import parse_tables, read_tables, suggestion
+from securefl.config.devices import DeviceSpecification
 from securefl.errors import ConfigError
 
 
@@ -20,27 +18,6 @@ class Device:
     """s_k"""
     bandwidth_mhz: float
     """bw_k, of the downlink."""
-
-
-def devices_of(source: str) -> DeviceSpecification:
-    """The preset of this name, or the table `[devices]` of this TOML file.
-
-    Raises:
-        ConfigError: neither a preset nor a name ending in .toml, or a file without such a table
-            or with one that does not fit.
-    """
-    if source in DEVICE_PRESETS:
-        return DEVICE_PRESETS[source]
-    if not source.endswith(".toml"):
-        raise ConfigError(
-            f"devices {source!r}: no such preset{suggestion((), source, DEVICE_PRESETS)}; a file "
-            "of your own ends in .toml"
-        )
-    tables = read_tables(Path(source))
-    table = tables.get("devices")
-    if tables.keys() != {"devices"} or not isinstance(table, dict):
-        raise ConfigError(f"{source}: must hold the table [devices] and nothing else")
-    return parse_tables(DeviceSpecification, table, f"{source}: [devices] ")
 
 
 def draw_devices(

@@ -47,28 +47,38 @@ class Delivery:
     ledger: Ledger
     report: Callable[[Incident], None]
 
-    def broadcast(self, round_number: int, news: Sequence[MessageSpec]) -> None:
-        """Write down that each client got what is new to it at the round's start."""
+    def broadcast(self, round_number: int, news: Sequence[MessageSpec], client: str) -> None:
+        """Write down that a client got what is new to it at the round's start."""
         for spec in news:
-            for client in self.clients:
-                self.ledger.entries.append(
-                    Entry(
-                        round_number,
-                        0,
-                        f"model/{spec.kind}",
-                        spec.kind,
-                        SERVER,
-                        client,
-                        "plaintext",
-                        spec.n_values,
-                        spec.n_values * self.value_bytes,
-                    )
+            name, n_bytes = f"model/{spec.kind}", spec.n_values * self.value_bytes
+            self.ledger.entries.append(
+                Entry(
+                    round_number,
+                    0,
+                    name,
+                    spec.kind,
+                    SERVER,
+                    client,
+                    "plaintext",
+                    spec.n_values,
+                    n_bytes,
                 )
+            )
 
-    def begin(self, round_number: int, exchange: int, specs: Sequence[MessageSpec]) -> OpenExchange:
-        """Start the sums of messages that travel together."""
+    def total_bytes(self, spec: MessageSpec) -> int:
+        """Of a total on its way to a client."""
+        return spec.n_values * self.value_bytes + BOOKKEEPING_BYTES
+
+    def begin(
+        self,
+        round_number: int,
+        exchange: int,
+        specs: Sequence[MessageSpec],
+        times: Mapping[str, int],
+    ) -> OpenExchange:
+        """Start the sums of messages that travel together; `times` is how often clients count."""
         sums = {spec.name: self.server.start(round_number, spec) for spec in specs}
-        return OpenExchange(self, round_number, exchange, tuple(specs), sums)
+        return OpenExchange(self, round_number, exchange, tuple(specs), sums, times)
 
 
 class OpenExchange:
@@ -81,12 +91,14 @@ class OpenExchange:
         exchange: int,
         specs: tuple[MessageSpec, ...],
         sums: Mapping[str, ServerSum],
+        times: Mapping[str, int],
     ) -> None:
         self._delivery = delivery
         self._round = round_number
         self._exchange = exchange
         self._specs = specs
         self._sums = sums
+        self._times = times
         self._like: Mapping[str, NamedTensors] = {}
         self._refused: list[Incident] = []
         self._diverged = False
@@ -100,8 +112,9 @@ class OpenExchange:
         client, messages, additions = self._delivery.clients[name], [], []
         try:
             for spec in self._specs:
-                values = tensors[spec.name]
-                messages.append(client.contribute(self._delivery.run, self._round, spec, values))
+                values, times = tensors[spec.name], self._times[name]
+                message = client.contribute(self._delivery.run, self._round, spec, values, times)
+                messages.append(message)
             for spec, message in zip(self._specs, messages, strict=True):
                 self._write(spec, name, SERVER, len(message), self._form(spec))
                 additions.append(self._sums[spec.name].admit(message))
@@ -156,7 +169,7 @@ class OpenExchange:
         request = self._sums[spec.name].request()
         opened = self._opened(spec, request)
         for receiver in receivers:
-            n_bytes = spec.n_values * self._delivery.value_bytes + BOOKKEEPING_BYTES
+            n_bytes = self._delivery.total_bytes(spec)
             self._write(spec, SERVER, receiver, n_bytes, "plaintext")
         values = unpack(opened.values, self._like[spec.name])
         return Total(values, opened.weight, opened.n_clients)

@@ -12,21 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
-import numpy as np
 import torch
 from torch import nn
 
-from securefl.algorithms.base import (
-    Algorithm,
-    Loss,
-    Sgd,
-    Work,
-    averaged_tensors,
-    load_tensors,
-    update_messages,
-)
-from securefl.data.samples import Samples, batches_in_epoch, minibatches
+from securefl.algorithms.base import Algorithm, Work, averaged_tensors, load_tensors
+from securefl.data.samples import Samples, minibatches
+from securefl.engines.broadcast import Broadcast
 from securefl.engines.delivery import Delivery, OpenExchange
+from securefl.engines.training import Training, round_generator
 from securefl.engines.turns import Ask, ClientThread, Done
 from securefl.errors import ConfigError, DataError
 from securefl.types import (
@@ -39,26 +32,6 @@ from securefl.types import (
     State,
     Total,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What every client of a run does alike."""
-
-    loss: Loss
-    sgd: Callable[[int], Sgd]
-    """By the number of rounds completed."""
-    local_steps: int
-    batch_size: int
-    seed: int
-    local_epochs: int | None = None
-    """Passes over a client's own data, in the place of `local_steps`."""
-
-    def steps(self, data: Samples) -> int:
-        """How many local steps a client with these data takes."""
-        if self.local_epochs is None:
-            return self.local_steps
-        return self.local_epochs * batches_in_epoch(data, self.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +68,7 @@ class SequentialEngine:
         self._model = copy.deepcopy(model)
         algorithm.plan(algorithm.init(model), model)  # raises where it cannot run on this model
         self._models: list[nn.Module] = []
-        # What the last round changed is what clients must be sent; at first, everything.
-        self._news: tuple[MessageSpec, ...] | None = None
+        self._index = {name: i for i, name in enumerate(data)}
         # Buffers that do not travel (counters) start each round as they were in the model given:
         # what one client or one round has left in them is not handed to the next.
         travelling = set().union(*averaged_tensors(model).values())
@@ -107,52 +79,57 @@ class SequentialEngine:
         self._pool = ThreadPoolExecutor(len(data), thread_name_prefix="client")
         self.memories: dict[str, Memory] = {name: Memory() for name in data}
         """What each client keeps between rounds."""
+        self.broadcast = Broadcast(delivery)
+        """What each client has been sent of the global state."""
 
-    def round(self, state: State) -> State:
-        """One round: all clients, one after the other.
+    def plan(self, state: State) -> Plan:
+        """What clients will send in the round after `state`."""
+        return self._algorithm.plan(state, self._model)
+
+    def round(self, state: State, times: Mapping[str, int] | None = None) -> State:
+        """One round of the clients in `times`, each counting so often; of all once where None.
 
         Raises:
             Diverged: no client's values can be used.
             OpeningRefused: the authority does not open a total.
         """
-        plan = self._algorithm.plan(state, self._model)
-        news = update_messages(state.tensors) if self._news is None else self._news
-        self._delivery.broadcast(state.round + 1, news)
+        plan, times = self.plan(state), times or dict.fromkeys(self._data, 1)
+        self.broadcast.send(state, times)
         # Layers such as Dropout draw from torch's global generators and take no other. Clients move
         # in a fixed order, so one seed for the round fixes them all; the caller's are put back.
         device = next(self._model.parameters()).device
-        seed = client_generator(self._training.seed, state.round, 0).initial_seed()
+        seed = round_generator(self._training.seed, state.round, 0).initial_seed()
         on_gpu = device.type == "cuda"
         with torch.random.fork_rng([device] if on_gpu else []):
             torch.default_generator.manual_seed(seed)
             if on_gpu:
                 torch.cuda.manual_seed(seed)
             run = self._in_turns if plan.sums else self._one_by_one
-            next_state = self._algorithm.update(state, run(state, plan))
+            next_state = self._algorithm.update(state, run(state, plan, times))
         if not isinstance(next_state, State):
             raise ConfigError(
                 f"the algorithm's update() gave a {type(next_state).__name__}: it must return a "
                 "securefl.types.State"
             )
-        self._news = tuple(spec for spec in plan.update if spec.kind in next_state.tensors)
+        self.broadcast.changed(plan.update, next_state)
         return next_state
 
-    def _one_by_one(self, state: State, plan: Plan) -> dict[Kind, Total]:
-        ending = self._delivery.begin(state.round + 1, 1, plan.update)
-        for name in self._data:
+    def _one_by_one(self, state: State, plan: Plan, times: Mapping[str, int]) -> dict[Kind, Total]:
+        ending = self._delivery.begin(state.round + 1, 1, plan.update, times)
+        for name in times:
             work = self._work(name, state, self._model)
-            exchange = _End(self._delivery.clients[name].weight, _no_sum)
+            exchange = _End(self._weight(name, times), _no_sum)
             self._finish(name, self._algorithm.client(state, work, exchange), ending)
         return _totals(plan, ending)
 
-    def _in_turns(self, state: State, plan: Plan) -> dict[Kind, Total]:
+    def _in_turns(self, state: State, plan: Plan, times: Mapping[str, int]) -> dict[Kind, Total]:
         exchange = 1
         specs = {spec.name: spec for spec in plan.sums}
         # Where nothing before a layer learns (BN on the input), no gradient is asked for.
         due = {spec.name for spec in plan.sums if spec.kind is not Kind.GRADIENTS}
         answer: Total | None = None
         contributions: dict[str, Contribution] = {}
-        with self._threads(state) as threads:
+        with self._threads(state, times) as threads:
             while threads:
                 asks: dict[str, Ask] = {}
                 for name in list(threads):
@@ -163,7 +140,10 @@ class SequentialEngine:
                     else:
                         asks[name] = outcome
                 if asks:
-                    answer = self._sum(specs, state.round + 1, exchange, asks, threads)
+                    opened = self._delivery.begin(
+                        state.round + 1, exchange, [_asked_for(asks, specs)], times
+                    )
+                    answer = self._sum(opened, asks, threads)
                     exchange += 1
                     due -= {ask.name for ask in asks.values()}
         if due:
@@ -171,38 +151,34 @@ class SequentialEngine:
                 f"no client asked for the planned sums {sorted(due)}: is a BN layer never called, "
                 "or used by another way than its own forward?"
             )
-        ending = self._delivery.begin(state.round + 1, exchange, plan.update)
+        ending = self._delivery.begin(state.round + 1, exchange, plan.update, times)
         for name, contribution in contributions.items():
             self._finish(name, contribution, ending)
         return _totals(plan, ending)
 
     def _sum(
         self,
-        specs: Mapping[str, MessageSpec],
-        round_number: int,
-        exchange: int,
+        opened: OpenExchange,
         asks: Mapping[str, Ask],
         threads: dict[str, ClientThread[Contribution]],
     ) -> Total:
         """The sum that all `asks` are for; a client whose values are refused leaves the round."""
-        names = {ask.name for ask in asks.values()}
-        if len(names) > 1 or not names <= specs.keys():
-            raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
-        spec = specs[names.pop()]
-        opened = self._delivery.begin(round_number, exchange, [spec])
         for name, ask in asks.items():
-            if not opened.deliver(name, {spec.name: ask.values}):
+            if not opened.deliver(name, {ask.name: ask.values}):
                 thread = threads.pop(name)
                 thread.dismiss()
                 thread.wait()
-        return opened.finish(receivers=list(threads))[spec.name]
+        (total,) = opened.finish(receivers=list(threads)).values()
+        return total
 
     @contextmanager
-    def _threads(self, state: State) -> Iterator[dict[str, ClientThread[Contribution]]]:
+    def _threads(
+        self, state: State, times: Mapping[str, int]
+    ) -> Iterator[dict[str, ClientThread[Contribution]]]:
         """A thread for each client; whatever happens, none is left behind."""
 
         def work(name: str, model: nn.Module) -> ClientThread[Contribution]:
-            weight = self._delivery.clients[name].weight
+            weight = self._weight(name, times)
             return ClientThread(
                 self._pool,
                 lambda ask: self._algorithm.client(
@@ -210,10 +186,10 @@ class SequentialEngine:
                 ),
             )
 
-        while len(self._models) < len(self._data):
+        while len(self._models) < len(times):
             self._models.append(copy.deepcopy(self._model))
         threads = {
-            name: work(name, model) for name, model in zip(self._data, self._models, strict=True)
+            name: work(name, model) for name, model in zip(times, self._models, strict=False)
         }
         running = dict(threads)
         try:
@@ -224,13 +200,16 @@ class SequentialEngine:
             for thread in threads.values():
                 thread.wait()
 
+    def _weight(self, name: str, times: Mapping[str, int]) -> float:
+        return times[name] * self._delivery.clients[name].weight
+
     def _work(self, name: str, state: State, model: nn.Module) -> Work:
         load_tensors(model, state)
         for buffer_name, buffer in model.named_buffers():
             if buffer_name in self._constants:
                 buffer.copy_(self._constants[buffer_name])
         training = self._training
-        rng = client_generator(training.seed, state.round, list(self._data).index(name))
+        rng = round_generator(training.seed, state.round, self._index[name])
         device = next(model.parameters()).device
         data = self._data[name]
         return Work(
@@ -257,12 +236,6 @@ class SequentialEngine:
             self.memories[name] = contribution.memory
 
 
-def client_generator(seed: int, round_number: int, client: int) -> torch.Generator:
-    """The randomness of one client's round; independent of who else takes part."""
-    words = np.random.SeedSequence([seed, round_number, client]).generate_state(2, np.uint32)
-    return torch.Generator().manual_seed(int(words[0]) << 32 | int(words[1]))
-
-
 def _not_finite(memory: Memory) -> str:
     """The first tensor with a NaN or an infinity in it; empty where there is none."""
     kept = (named for field in fields(memory) for named in getattr(memory, field.name).items())
@@ -272,6 +245,13 @@ def _not_finite(memory: Memory) -> str:
 def _no_sum(name: str, values: NamedTensors) -> Total:
     del values
     raise DataError(f"the algorithm asks for the sum {name!r} that its plan() does not list")
+
+
+def _asked_for(asks: Mapping[str, Ask], specs: Mapping[str, MessageSpec]) -> MessageSpec:
+    names = {ask.name for ask in asks.values()}
+    if len(names) > 1 or not names <= specs.keys():
+        raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
+    return specs[names.pop()]
 
 
 def _totals(plan: Plan, ending: OpenExchange) -> dict[Kind, Total]:

@@ -17,10 +17,7 @@ from securefl.exchange.base import Values
 from securefl.exchange.match_flood import flood_deviation
 from securefl.exchange.match_forms import MatchForm, Polynomial
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
-from securefl.profile import VARIANCE_FLOOR, Profile
-
-MAX_SECOND_MOMENT = 64.0
-"""σ² + μ² of an element; so |μ| is at most 8. A unit in which this holds costs no precision."""
+from securefl.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
 
 MAX_MEAN_DISTANCE = 2 * MAX_SECOND_MOMENT**0.5
 EXPONENT = struct.Struct("<b")
@@ -81,6 +78,10 @@ class CkksMatcher:
         """Exact payload length."""
         count = n_ciphertexts(self.match_form.n_sealed(q), self.match_form.parameters)
         return HEADER_BYTES + 8 * self.match_form.n_clear(q) + count * self.context.frame.n_bytes
+
+    def n_clear(self, q: int) -> int:
+        """Variances, where the form says so."""
+        return self.match_form.n_clear(q)
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
         """The score divided by a power of two, encrypted and blinded, behind its exponent.

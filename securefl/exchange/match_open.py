@@ -7,24 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ldexp
 
-import numpy as np
-
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.errors import MessageRefused, OpeningRefused
-from securefl.exchange.base import Values
+from securefl.errors import MessageRefused
 from securefl.exchange.match_ckks import EXPONENT, form_name
-from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
+from securefl.exchange.match_flood import flood_deviation, grid_bits
 from securefl.exchange.match_forms import MatchForm
+from securefl.exchange.releases import MemoryBudget, ReleaseBudget
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CkksScoreOpener:
-    """Opens scores, `MAX_RELEASES` in all: then the noise that hides the key is used up."""
+    """Opens scores while the budget lasts."""
 
     match_form: MatchForm
     secret_key: MatchSecretKey
+    budget: ReleaseBudget
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
-    n_released: int = 0
 
     @property
     def form(self) -> str:
@@ -36,30 +35,35 @@ class CkksScoreOpener:
         """The key that it opens with."""
         return self.secret_key.key_id
 
-    def open(self, scores: Sequence[bytes]) -> Values:
-        """Each flooded, then rounded, before the exponent that the server chose is applied.
+    def open(self, scores: Sequence[bytes]) -> list[float | None]:
+        """TEMP"""
+        self.budget.spend(len(scores))
+        return [self._released(score) for score in scores]
 
-        Raises:
-            MessageRefused: one of them is no score under this key; none is released.
-            OpeningRefused: more scores than this key may still release.
-        """
-        if self.n_released + len(scores) > MAX_RELEASES:
-            raise OpeningRefused(
-                f"{self.n_released} scores are released under this key and {len(scores)} are "
-                f"asked for, at most {MAX_RELEASES} may be: make a new match key"
-            )
-        opened = [self._opened(score) for score in scores]
-        self.n_released += len(scores)
-        return np.array([self._released(score, exponent) for score, exponent in opened])
-
-    def _opened(self, score: bytes) -> tuple[float, int]:
+    def _released(self, score: bytes) -> float | None:
         if len(score) < EXPONENT.size:
-            raise MessageRefused("a score without its exponent")
+            return None
         (exponent,) = EXPONENT.unpack_from(score)
-        return self.secret_key.score(score[EXPONENT.size :]), exponent
-
-    def _released(self, normalised: float, exponent: int) -> float:
+        try:
+            normalised = self.secret_key.score(score[EXPONENT.size :])
+        except MessageRefused:
+            return None
         parameters = self.secret_key.parameters
         bits = grid_bits(parameters)
         flooded = normalised + self.rng.gauss(0, flood_deviation(parameters))
         return ldexp(round(ldexp(flooded, bits)), exponent - bits)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchKeys:
+    """TEMP"""
+
+    secret: MatchSecretKey = field(repr=False)
+    public: MatchPublicKey
+    scoring: ScoringContext
+    budget: ReleaseBudget
+
+    @classmethod
+    def ephemeral(cls, form: MatchForm) -> MatchKeys:
+        secret = MatchSecretKey.generate(form.parameters)
+        return cls(secret, secret.public_key(), secret.scoring_context(), MemoryBudget())

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from securefl.errors import DataError, MessageRefused
-from securefl.exchange.base import Values
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
 from securefl.profile import Profile, divergence
 
@@ -40,6 +39,10 @@ class PlainMatch:
         """Exact payload length."""
         return HEADER_BYTES + 2 * q * 8
 
+    def n_clear(self, q: int) -> int:
+        """All of them."""
+        return 2 * q
+
     def match(self, payload: bytes, baseline: Profile) -> bytes:
         """The divergence as a double."""
         q = len(baseline)
@@ -57,8 +60,6 @@ class PlainMatch:
         del baseline
         return 1e-9
 
-    def open(self, scores: Sequence[bytes]) -> Values:
+    def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """The doubles."""
-        if any(len(score) != _SCORE.size for score in scores):
-            raise MessageRefused(f"a score that is not {_SCORE.size} bytes")
-        return np.array([_SCORE.unpack(score)[0] for score in scores])
+        return [_SCORE.unpack(score)[0] for score in scores]

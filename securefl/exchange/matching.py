@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Values
 from securefl.profile import Profile
 
+PROFILE, SCORE, UNIT = "profile", "profile/score", "profile/unit"
+"""Names of the messages: a client's profile, what the server makes of it, and what all measure in.
+"""
 _HEADER = struct.Struct("<4sIQ")
 _MAGIC = b"prf1"
 HEADER_BYTES = _HEADER.size
@@ -47,6 +49,9 @@ class Matcher(Protocol):
     def n_bytes(self, q: int) -> int:
         """Exact payload length of a profile of so many elements."""
 
+    def n_clear(self, q: int) -> int:
+        """How many of its 2q values are not encrypted."""
+
     def match(self, payload: bytes, baseline: Profile) -> bytes:
         """The score (1/q) Σ KL(N_k ‖ N_B), for a `ScoreOpener`.
 
@@ -69,7 +74,7 @@ class ScoreOpener(Protocol):
     def key_id(self) -> str:
         """The key that it opens with."""
 
-    def open(self, scores: Sequence[bytes]) -> Values:
+    def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """Several clients' scores in one call, in the order given.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from securefl.errors import MessageRefused, OpeningRefused, TooFewContributions
 from securefl.exchange.base import OpenedSum, Opener
@@ -74,11 +75,7 @@ class Authority:
         if len(set(signers)) != len(signers):
             raise OpeningRefused(f"{what}: a client stands in it twice")
         self._require(len(signers), what)
-        if (expected.form, expected.key_id) != (self._opener.form, self._opener.key_id):
-            raise OpeningRefused(
-                f"{what}: sent as {expected.form!r} under key {expected.key_id[:16] or 'none'}; "
-                f"the authority opens {self._opener.form!r} under key {self._opener.key_id[:16]}"
-            )
+        require_own_key(self._opener, expected, what)
         try:
             for signed in request.signed:
                 self._roster.check(signed, expected)
@@ -100,3 +97,24 @@ class Authority:
                 f"{what}: {n_clients} contributions, at least min_clients = {self._min_clients} "
                 "are needed, or each client could work out the others' values"
             )
+
+
+class Opens(Protocol):
+    """Whatever opens under one key."""
+
+    @property
+    def form(self) -> str:
+        """The payload encoding that it opens."""
+
+    @property
+    def key_id(self) -> str:
+        """The key that it opens with."""
+
+
+def require_own_key(opener: Opens, expected: wire.Expected, what: str) -> None:
+    """Raise OpeningRefused where messages were sent under another key, or in another encoding."""
+    if (expected.form, expected.key_id) != (opener.form, opener.key_id):
+        raise OpeningRefused(
+            f"{what}: sent as {expected.form!r} under key {expected.key_id[:16] or 'none'}; "
+            f"the authority opens {opener.form!r} under key {opener.key_id[:16]}"
+        )

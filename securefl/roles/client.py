@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from securefl.exchange.base import Sealer
 from securefl.exchange.layout import pack
+from securefl.exchange.matching import PROFILE, ProfileSealer
+from securefl.profile import Profile
 from securefl.roles import wire
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
@@ -24,6 +26,8 @@ class Client:
     """How each kind of value leaves this client."""
     equal_weight: float = 1.0
     """Of every client where all count alike; for n clients at most 1/n."""
+    profile_sealer: ProfileSealer | None = None
+    """How its profile leaves it; None where nobody asks for one."""
     _identity: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
 
     @property
@@ -32,9 +36,14 @@ class Client:
         return self._identity.public_key()
 
     def contribute(
-        self, run: str, round_number: int, spec: MessageSpec, tensors: NamedTensors
+        self,
+        run: str,
+        round_number: int,
+        spec: MessageSpec,
+        tensors: NamedTensors,
+        times: int = 1,
     ) -> bytes:
-        """The signed message with this client's values.
+        """The signed message with this client's values, which count `times` times.
 
         Raises:
             ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
@@ -42,8 +51,31 @@ class Client:
         sealer = self.sealers[spec.kind]
         values = pack(f"{self.name}, {spec.name}", tensors, sealer.max_value)
         equal = spec.weighing is Weighing.EQUAL
-        payload = sealer.seal(values, self.equal_weight if equal else self.weight)
+        payload = sealer.seal(values, self.equal_weight if equal else times * self.weight)
         expected = wire.Expected(
             run, round_number, spec.name, sealer.form, sealer.key_id, len(values)
         )
+        return self._signed(expected, payload)
+
+    def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
+        """The signed message with this client's profile.
+
+        Raises:
+            ValueRefused: it cannot be sealed.
+        """
+        sealer = self.profile_sealer
+        if sealer is None:
+            raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
+        payload = sealer.seal(profile)
+        expected = wire.Expected(
+            run, round_number, PROFILE, sealer.form, sealer.key_id, 2 * len(profile)
+        )
+        return self._signed(expected, payload)
+
+    def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
+        """The signed message with one number in the clear."""
+        expected = wire.Expected(run, round_number, name, wire.NUMBER_FORM, "", 1)
+        return self._signed(expected, wire.NUMBER.pack(number))
+
+    def _signed(self, expected: wire.Expected, payload: bytes) -> bytes:
         return wire.encode(wire.describe(expected, self.name, payload), payload, self._identity)

@@ -1,13 +1,16 @@
-"""The server: checks contributions and adds them. It holds no key, of any kind."""
+"""The server: checks what clients send, adds it, or matches it. It holds no key, of any kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Adder, RunningSum
+from securefl.exchange.matching import Matcher
+from securefl.profile import Profile
 from securefl.roles import wire
+from securefl.roles.survey import NumberSurvey, ProfileSurvey
 from securefl.types import Kind, MessageSpec
 
 
@@ -30,12 +33,30 @@ class Server:
 
     def start(self, round_number: int, spec: MessageSpec) -> ServerSum:
         """Begin the sum of one message."""
-        adder = self._adders[spec.kind]
-        expected = wire.Expected(
-            self._run, round_number, spec.name, adder.form, adder.key_id, spec.n_values
-        )
+        adder, expected = self._adders[spec.kind], self._expected(round_number, spec)
         running = adder.start(spec.n_values)
         return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running)
+
+    def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
+        """Exact length of a client's message."""
+        expected = self._expected(round_number, spec)
+        return wire.n_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
+
+    def ask_number(self, round_number: int, name: str, asked: Collection[str]) -> NumberSurvey:
+        """Begin to collect a number of each of these clients."""
+        return NumberSurvey(self._run, self._roster, round_number, name, asked)
+
+    def ask_profile(
+        self, round_number: int, matcher: Matcher, baseline: Profile, asked: Collection[str]
+    ) -> ProfileSurvey:
+        """Begin to match the profiles of these clients with the baseline."""
+        return ProfileSurvey(self._run, self._roster, round_number, matcher, baseline, asked)
+
+    def _expected(self, round_number: int, spec: MessageSpec) -> wire.Expected:
+        adder = self._adders[spec.kind]
+        return wire.Expected(
+            self._run, round_number, spec.name, adder.form, adder.key_id, spec.n_values
+        )
 
 
 class ServerSum:

@@ -23,6 +23,8 @@ from securefl.errors import KeyMismatch, MessageRefused, SignatureRefused
 MAGIC = b"SFL\x01"
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
+NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
+"""One number in the clear."""
 _LENGTH = struct.Struct("<H")
 _PREFIX_BYTES = len(MAGIC) + _LENGTH.size
 
@@ -123,6 +125,13 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
         payload_bytes=len(payload),
         payload_sha256=hashlib.sha256(payload).hexdigest(),
     )
+
+
+def n_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
+    """Exact length of the message that a client will send; the payload need not exist."""
+    header = describe(expected, sender, b"").model_copy(update={"payload_bytes": payload_bytes})
+    text = header.model_dump_json().encode()
+    return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
 
 
 def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:

@@ -1,1 +1,1 @@
-"""Which clients take part in a round: one selector per file, and how their models are averaged."""
+"""Which clients take part in a round: one selector per file."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.data.samples import minibatches, samples
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 from securefl.models import build_model
 
 SIZES = (5, 9, 14, 8)
@@ -58,7 +58,7 @@ def shares(job, batch=BATCH):
 
 def batches(job, done, i, steps=1):
     """The batches that client i draws in the round after `done`."""
-    rng = client_generator(SEED, done, i)
+    rng = round_generator(SEED, done, i)
     drawn = minibatches(samples(job.clients[i], "a client"), BATCH, rng, torch.device("cpu"))
     return list(islice(drawn, steps))
 

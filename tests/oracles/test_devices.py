@@ -8,13 +8,13 @@ import math
 import pytest
 import torch
 
-from securefl.config.devices import DEVICE_PRESETS, DeviceSpecification
+from securefl.config.devices import DEVICE_PRESETS, DeviceSpecification, DevicesTable
+from securefl.config.load import load_config
 from securefl.devices import (
     Cost,
     Device,
     Load,
     cost,
-    devices_of,
     downlink_bits_per_s,
     draw_devices,
     dropouts,
@@ -173,55 +173,50 @@ def test_clients_drop_out_with_their_probability_and_independently():
     assert dropouts(names, 0.3, generator()) == dropouts(names, 0.3, generator())
 
 
-PHONES = """
-[devices]
-clock_ghz = 1.5
-clock_ghz_deviation = 0.25
-bandwidth_mhz = 5.0
-snr_db = 12.0
-bits_per_sample = 6272
-cycles_per_bit = 400.0
-"""
+PHONES = {
+    "clock_ghz": 1.5,
+    "clock_ghz_deviation": 0.25,
+    "bandwidth_mhz": 5.0,
+    "snr_db": 12.0,
+    "bits_per_sample": 6272,
+    "cycles_per_bit": 400.0,
+}
 
 
-def test_devices_come_from_a_file_too(tmp_path):
-    """Deviations of 0 and the paper's powers stand where the file says nothing."""
-    (tmp_path / "phones.toml").write_text(PHONES)
-    table = devices_of(str(tmp_path / "phones.toml"))
-    assert (table.clock_ghz, table.clock_ghz_deviation) == (1.5, 0.25)
-    assert (table.bandwidth_mhz, table.bandwidth_mhz_deviation) == (5.0, 0.0)
-    assert (table.transmit_w, table.compute_w) == (0.75, 0.7)
-    assert devices_of("emnist") == DEVICE_PRESETS["emnist"]
+def test_devices_are_described_by_a_preset_by_keys_or_by_both():
+    """Deviations of 0 and the paper's powers stand where nothing is said; own keys come first."""
+    phones = DevicesTable(**PHONES).specification
+    assert (phones.clock_ghz, phones.clock_ghz_deviation) == (1.5, 0.25)
+    assert (phones.bandwidth_mhz, phones.bandwidth_mhz_deviation) == (5.0, 0.0)
+    assert (phones.transmit_w, phones.compute_w) == (0.75, 0.7)
+    assert DevicesTable(preset="emnist").specification == DEVICE_PRESETS["emnist"]
+    louder = DevicesTable(preset="emnist", snr_db=3.0).specification
+    assert louder == DEVICE_PRESETS["emnist"].model_copy(update={"snr_db": 3.0})
+    assert DevicesTable().specification is None
+    assert DevicesTable(dropout=0.5).specification is None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("settings", "message"),
     [
-        (PHONES.replace("snr_db", "snr"), "snr: no such key; did you mean snr_db"),
-        (PHONES.replace("1.5", "0.0"), "clock_ghz = 0.0"),
-        (PHONES.replace("0.25", "-0.25"), "clock_ghz_deviation = -0.25"),
-        (PHONES.replace("12.0", "nan"), "snr_db = nan"),
-        (PHONES.replace("6272", '"many"'), "bits_per_sample = 'many'"),
-        (PHONES.replace("5.0", "5.0 MHz"), "not valid TOML"),
-        (PHONES.replace("[devices]", "[device]"), r"the table \[devices\]"),
-        (PHONES + "[run]\n", r"the table \[devices\]"),
-        ("devices = 3", r"the table \[devices\]"),
+        (["devices.snr=3.0"], "snr: no such key; did you mean devices.snr_db"),
+        (["devices.preset=emnsit"], "devices.preset = 'emnsit'"),
+        (["devices.preset=emnist", "devices.clock_ghz=0.0"], "devices.clock_ghz = 0.0"),
+        (["devices.preset=emnist", "devices.snr_db=nan"], "devices.snr_db = nan"),
+        (["devices.clock_ghz=1.5"], "devices: bandwidth_mhz, snr_db, .* missing; give all of"),
+        (["devices.deadline_s=3.0"], r"devices.deadline_s = 3.0: without devices nothing takes"),
+        (["devices.dropout=1.0"], "devices.dropout = 1.0"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_by_key(tmp_path, text, message):
-    """The message names the file and the key."""
-    path = tmp_path / "phones.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message) as refused:
-        devices_of(str(path))
-    assert "phones.toml" in str(refused.value)
+def test_devices_that_are_not_whole_are_refused_by_key(settings, message):
+    """The message names the key, its value and the way out."""
+    with pytest.raises(ConfigError, match=message):
+        load_config(settings=settings)
 
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: devices_of("emnsit"), ConfigError, "did you mean emnist"),
-        (lambda: devices_of("none.toml"), ConfigError, "none.toml: cannot be read"),
         (lambda: draw_devices(ROUND_NUMBERS, 0, generator()), ConfigError, "0 clients"),
         (lambda: Load(-1, 1, 0, 0), ConfigError, "n_samples = -1"),
         (lambda: Load(1, math.nan, 0, 0), ConfigError, "epochs = nan"),

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.data.samples import minibatches, samples
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 
 SIZES = (12, 30, 21)
 
@@ -62,7 +62,7 @@ def test_fedavg_averages_weights_and_statistics_by_samples(keep):
             if keep == "local" and i in buffers:
                 for p, buffer in zip(local.parameters(), buffers[i], strict=True):
                     sgd.state[p]["momentum_buffer"] = buffer
-            rng = client_generator(0, done, i)
+            rng = round_generator(0, done, i)
             for x, y in islice(minibatches(samples(data, ""), 8, rng, torch.device("cpu")), 3):
                 sgd.zero_grad()
                 functional.cross_entropy(local(x), y).backward()
@@ -101,7 +101,7 @@ def test_centralised_training_is_sgd_on_all_data():
     x, y = (torch.cat(parts) for parts in zip(*job.clients, strict=True))
     for done in range(2):
         sgd = torch.optim.SGD(model.parameters(), [0.5, 0.05][done])
-        rng = client_generator(0, done, 0)
+        rng = round_generator(0, done, 0)
         for bx, by in islice(minibatches(samples((x, y), ""), 15, rng, torch.device("cpu")), 2):
             sgd.zero_grad()
             functional.cross_entropy(model(bx), by).backward()

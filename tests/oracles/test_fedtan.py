@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.data.samples import minibatches, samples
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 from securefl.models import build_model
 
 SIZES = (5, 9, 14, 8)
@@ -64,7 +64,7 @@ def centralised(job, rounds=STEPS, batch_size=10):
                 minibatches(
                     samples(data, "a client"),
                     batch_size,
-                    client_generator(SEED, done, i),
+                    round_generator(SEED, done, i),
                     torch.device("cpu"),
                 )
             )
@@ -143,7 +143,7 @@ def by_hand(job, shares, steps, lr):
                 minibatches(
                     samples(data, "a client"),
                     10,
-                    client_generator(SEED, 0, i),
+                    round_generator(SEED, 0, i),
                     torch.device("cpu"),
                 ),
                 steps,

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 import torch
 
+from securefl.algorithms.participation import full_aggregation
 from securefl.errors import ConfigError, DataError
 from securefl.selection.afl import Afl
-from securefl.selection.aggregation import full_aggregation, partial_aggregation
 from securefl.selection.base import Standing, clients_per_round
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
@@ -195,8 +195,6 @@ def test_full_aggregation_counts_the_others_with_the_current_model():
     assert full_aggregation(last, mean, 2, 8)["w"].tolist() == [2.0] == [sum(models) / 8]
     assert full_aggregation(last, mean, 8, 8)["w"].tolist() == [5.0]
     assert full_aggregation(last, mean, 0, 8)["w"].tolist() == [1.0]
-    assert partial_aggregation(last, mean, 2, 8) == mean
-    assert partial_aggregation(last, {}, 0, 8) == last
 
 
 @pytest.mark.parametrize("n_selected", [-1, 9])

@@ -20,7 +20,7 @@ from securefl.algorithms.servers.feddyn import FedDynServer
 from securefl.algorithms.servers.fednova import effective_steps
 from securefl.choose import chosen_algorithm
 from securefl.data.samples import minibatches, samples
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 from securefl.types import Kind, Memory, Total
 
 ROUNDS, STEPS, LR = 6, 3, 0.2
@@ -191,7 +191,7 @@ def test_fednova_with_unequal_steps_is_equation_6(momentum):
             k, gradients = len(data[1]) // size, []
             local = copy.deepcopy(model)
             drawn = minibatches(
-                samples(data, ""), size, client_generator(0, done, i), torch.device("cpu")
+                samples(data, ""), size, round_generator(0, done, i), torch.device("cpu")
             )
             for x, y in islice(drawn, k):
                 (gradient,) = torch.autograd.grad(least_squares(local(x), y), [local.weight])

@@ -24,7 +24,7 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.data.samples import minibatches, samples
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
 from securefl.types import Kind, Memory
@@ -280,7 +280,7 @@ def test_feddc_without_correction_would_be_feddyn(momentum):
 
 
 def batches(data, done, client, size):
-    return minibatches(samples(data, ""), size, client_generator(0, done, client), CPU)
+    return minibatches(samples(data, ""), size, round_generator(0, done, client), CPU)
 
 
 def step(model, loss, lr):

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from securefl.data.samples import minibatches, samples
 from securefl.engines.evaluation import evaluate
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 
 CPU = torch.device("cpu")
 
@@ -31,9 +31,9 @@ def test_an_epoch_takes_each_sample_once_and_the_next_is_shuffled_anew():
 def test_every_client_and_every_round_draws_its_own_batches():
     """A generator depends on seed, round and client, and on nothing else."""
     keys = [(s, r, c) for s in (0, 1) for r in (0, 1) for c in (0, 1)]
-    orders = {key: tuple(drawn(50, 50, 1, client_generator(*key))[0]) for key in keys}
+    orders = {key: tuple(drawn(50, 50, 1, round_generator(*key))[0]) for key in keys}
     assert len(set(orders.values())) == len(keys)
-    again = {key: tuple(drawn(50, 50, 1, client_generator(*key))[0]) for key in keys}
+    again = {key: tuple(drawn(50, 50, 1, round_generator(*key))[0]) for key in keys}
     assert orders == again
 
 

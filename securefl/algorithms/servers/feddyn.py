@@ -16,17 +16,19 @@ ALL = "feddyn/weight"
 class FedDynServer:
     """h ← h - α P Δ,  w̄ ← Σ p_i w_i - h / α.
 
-    P is the weight of the clients present as a share of all, so that h stays Σ p_i h_i where one is
-    missing. All is the largest weight of any round so far.
+    P is the weight of the clients present as a share of all, so that h stays Σ p_i h_i where some
+    are missing. All is `everyone`, or the largest weight of any round so far.
     """
 
     alpha: float
+    everyone: float = 0.0
+    """The weight of all clients, where it is known."""
 
     def init(self, parameters: NamedTensors) -> NamedTensors:
         """H = 0."""
         like = next(iter(parameters.values()))
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return {**zeros, ALL: like.new_zeros((), dtype=torch.float64)}
+        return {**zeros, ALL: like.new_tensor(self.everyone, dtype=torch.float64)}
 
     def step(self, averaged: Averaged, kept: NamedTensors) -> Stepped:
         """The average, moved on by what the clients' gradients still are."""

@@ -6,8 +6,8 @@
 The correction c - c_i is the paper's (g_i - g) / (K η), from the moves g_i of the last round and
 their mean g. As in the authors' own code, and in SCAFFOLD, the move is taken without its own
 correction: c_i is the mean of the gradients ∇F_i + α (w + h_i - w̄) of the round's K steps, and
-c = Σ p_i c_i is a sum over clients. With the correction left in, it would answer to itself and
-change its sign from round to round.
+c = Σ p_i c_i rides in a sum over clients as in SCAFFOLD. With the correction left in, it would
+answer to itself and change its sign from round to round.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ class _Session:
     def end(self) -> End:
         k = self.start.work.local_steps
         own = {name: value / k for name, value in self.gradient_sum.items()}
+        control = {name: self.start.control[name] + c - self.own[name] for name, c in own.items()}
         drift = {name: self.drift[name] + moved for name, moved in self.start.moved().items()}
         sent = {name: self.start.parameters[name].detach() + h for name, h in drift.items()}
         kept = {f"{DRIFT}/{name}": value for name, value in drift.items()}
-        return End(sent, own, kept | {f"{GRADIENT}/{name}": value for name, value in own.items()})
+        return End(
+            sent, control, kept | {f"{GRADIENT}/{name}": value for name, value in own.items()}
+        )

@@ -3,8 +3,9 @@
     y_i ← y_i - η (g_i(y_i) - c_i + c),    c_i⁺ = c_i - c + (w̄ - y_i) / (K η),    c = Σ p_i c_i
 
 For plain SGD c_i⁺ is the mean of the K mini-batch gradients. SecureFL computes it as that mean,
-which holds with momentum and weight decay too. c is the total of the c_i, so it rides in the
-encrypted sum; the paper adds up differences, which is the same while no client drops out.
+which holds with momentum and weight decay too. A client sends c + c_i⁺ - c_i, so that c moves by
+the mean difference, whoever is in the sum; where not all clients are in a round, it moves by the
+share that they are of all (`algorithms.participation`).
 """
 
 from __future__ import annotations
@@ -49,4 +50,5 @@ class _Session:
     def end(self) -> End:
         k = self.start.work.local_steps
         own = {name: value / k for name, value in self.gradient_sum.items()}
-        return End(trained(self.start), own, own)
+        control = {name: self.start.control[name] + c - self.own[name] for name, c in own.items()}
+        return End(trained(self.start), control, own)

@@ -1,0 +1,187 @@
+"""Who takes part in each round: asked, selected, and simulated devices' losses taken off.
+
+A round:
+    1. whoever has not yet given the answers that the selector goes by is asked for them
+    2. the selector draws clients from those whose answers count
+    3. the selected are sent the model, and asked again where their answers depend on it
+    4. of them train those whose new answer counts, who are not lost, and who keep the deadline
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from securefl.devices import Cost, dropouts, round_outcome
+from securefl.engines.broadcast import Broadcast
+from securefl.engines.fleet import Fleet, Loads
+from securefl.engines.questions import Question
+from securefl.engines.training import DROPOUT, SELECTION, round_generator
+from securefl.engines.turnout import Turnout
+from securefl.errors import RunFolderError, TooFewContributions
+from securefl.selection.base import Selector, Standing
+from securefl.selection.fedprof import FedProf
+from securefl.types import Plan, State
+
+SELECTED_IN = "selected_in"
+NO_PLAN = Plan()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a round's clients are chosen."""
+
+    selector: Selector
+    n_selected: int
+    questions: Sequence[Question] = ()
+    """What the selector goes by; of round times and waiting nobody is asked."""
+    scores: FedProf | None = None
+    """Where the selector draws by scores: what gives them, for the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What simulated devices make of a round."""
+
+    fleet: Fleet | None = None
+    """None: nothing takes time."""
+    deadline_s: float | None = None
+    dropout: float = 0.0
+
+
+@dataclass(slots=True)
+class Participation:
+    """The clients of each round, and what the server knows of them between rounds."""
+
+    clients: Sequence[str]
+    choice: Choice | None
+    """None: all of them."""
+    conditions: Conditions
+    loads: Loads
+    broadcast: Broadcast
+    seed: int
+    needed: int
+    """Clients without whom a round's sums are not opened."""
+    _known: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By quantity, then by client."""
+    _selected_in: dict[str, int] = field(default_factory=dict)
+    """The last round of each client that was ever selected."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is something to say of a round's clients."""
+        return self.choice is not None or self.conditions != Conditions()
+
+    def turnout(self, state: State, plan: Plan) -> Turnout:
+        """The clients of the round after `state`, which is to follow `plan`.
+
+        Where fewer than `needed` are present, nobody is: the round passes without them.
+
+        Raises:
+            TooFewContributions: no client has given an answer that counts.
+            OpeningRefused: the authority does not open the scores.
+        """
+        questions = self.choice.questions if self.choice else ()
+        known = [self._known.setdefault(question.quantity, {}) for question in questions]
+        new = [c for c in self.clients if any(c not in answers for answers in known)]
+        asked = self._costs(state, NO_PLAN, new, questions)
+        measured = self._ask(state, new, questions)
+        times, scores = self._selected(state, plan, questions)
+        repeated = [question for question in questions if question.reads_data]
+        again = [client for client in times if client not in new]
+        costs = self._costs(state, plan, [c for c in times if c in new], ())
+        costs |= self._costs(state, plan, again, repeated)
+        self.broadcast.send(state, times)
+        answers = self._ask(state, again, repeated)
+        refused = {c for c in again if any(c not in found for found in answers.values())}
+        lost = dropouts(
+            tuple(times), self.conditions.dropout, round_generator(self.seed, state.round, DROPOUT)
+        )
+        late: tuple[str, ...] = ()
+        simulated_s = energy_wh = None
+        if self.conditions.fleet:
+            outcome = round_outcome(costs, lost, self.conditions.deadline_s)
+            before_s = max((cost.time_s for cost in asked.values()), default=0.0)
+            late, simulated_s = outcome.stragglers, before_s + outcome.time_s
+            energy_wh = outcome.energy_wh + math.fsum(cost.energy_wh for cost in asked.values())
+        self.broadcast.forget(lost)
+        self._selected_in |= dict.fromkeys(times, state.round + 1)
+        present = tuple(c for c in times if c not in {*lost, *late, *refused})
+        return Turnout(
+            round=state.round + 1,
+            selected=times,
+            present=present if len(present) >= self.needed else (),
+            lost=lost,
+            late=late,
+            measured={
+                client: value
+                for found in (measured, answers)
+                for question in repeated
+                for client, value in found.get(question.quantity, {}).items()
+            },
+            scores=scores,
+            simulated_s=simulated_s,
+            energy_wh=energy_wh,
+        )
+
+    def _ask(
+        self, state: State, clients: Collection[str], questions: Sequence[Question]
+    ) -> dict[str, dict[str, float]]:
+        """New answers by quantity; those of before stay where one is refused."""
+        if not (clients and questions):
+            return {}
+        self.broadcast.send(state, clients)
+        answers: dict[str, dict[str, float]] = {}
+        for question in questions:
+            answers[question.quantity] = found = question.ask(state, clients)
+            self._known[question.quantity] |= found
+        return answers
+
+    def _selected(
+        self, state: State, plan: Plan, questions: Sequence[Question]
+    ) -> tuple[dict[str, int], dict[str, float]]:
+        """Clients by how often they are selected, and FedProf's scores."""
+        if self.choice is None:
+            return dict.fromkeys(self.clients, 1), {}
+        known = {question.quantity: self._known[question.quantity] for question in questions}
+        candidates = tuple(c for c in self.clients if all(c in a for a in known.values()))
+        if not candidates:
+            raise TooFewContributions(
+                f"round {state.round + 1}: of {len(self.clients)} clients none has given an answer "
+                "that counts, so none can be selected: see incidents.jsonl for the reasons"
+            )
+        costs = self._costs(state, plan, candidates, [q for q in questions if q.reads_data])
+        standing = Standing(
+            candidates,
+            time_s={client: cost.time_s for client, cost in costs.items()},
+            rounds_waited={c: state.round - self._selected_in.get(c, 0) for c in candidates},
+            **known,
+        )
+        rng = round_generator(self.seed, state.round, SELECTION)
+        drawn = self.choice.selector.select(standing, self.choice.n_selected, rng)
+        scores = self.choice.scores.scores(standing) if self.choice.scores else {}
+        return dict(Counter(drawn)), scores
+
+    def _costs(
+        self, state: State, plan: Plan, clients: Collection[str], asked: Sequence[Question]
+    ) -> dict[str, Cost]:
+        fleet = self.conditions.fleet
+        if fleet is None:
+            return {}
+        return {c: fleet.cost(c, self.loads.of(state, plan, c, asked)) for c in clients}
+
+    def numbers(self) -> dict[str, Mapping[str, float]]:
+        """What a resumed run must know, for a checkpoint."""
+        return {**self._known, SELECTED_IN: dict(self._selected_in), **self.broadcast.numbers()}
+
+    def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over what `numbers` gave; raises RunFolderError where it is of other clients."""
+        mine = {q.quantity for q in self.choice.questions} if self.choice else set()
+        for quantity in {*mine, SELECTED_IN}:
+            if not numbers.get(quantity, {}).keys() <= set(self.clients):
+                raise RunFolderError(f"the checkpoint's {quantity} is of other clients")
+        self._known = {q: dict(numbers[q]) for q in mine if q in numbers}
+        self._selected_in = {c: int(r) for c, r in numbers.get(SELECTED_IN, {}).items()}
+        self.broadcast.go_on_from(numbers)

@@ -1,0 +1,209 @@
+"""How far each client's data are from the server's: profiles sent, matched and opened (FedProf).
+
+All profile the same global model, in a unit that the server publishes. The server matches a profile
+with its baseline as it arrives; of what it makes of it, the authority opens a score.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import load_tensors
+from securefl.algorithms.profiling import profile, profile_length
+from securefl.data.samples import Samples
+from securefl.engines.delivery import Delivery, Incident
+from securefl.errors import DataError, Diverged, MessageRefused, OpeningRefused, ValueRefused
+from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher, ProfileSealer
+from securefl.exchange.releases import ReleaseBudget
+from securefl.profile import Profile, range_unit
+from securefl.roles import wire
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form
+from securefl.roles.score_authority import ScoreAuthority
+from securefl.roles.survey import ProfileSurvey, ScoreRequest
+from securefl.selection.base import Quantity
+from securefl.types import Kind, State
+
+_BATCH = 1024
+_SCORE_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MatchChannel:
+    """What the roles match profiles with, under one key or in the clear."""
+
+    sealer: ProfileSealer
+    matcher: Matcher
+    authority: ScoreAuthority | None = None
+    """None in the clear, where the server reads scores by itself."""
+    budget: ReleaseBudget | None = None
+    """What the key may still release; None where nothing limits it."""
+
+    def left(self) -> int | None:
+        """Scores that it may still release; None where nothing limits them."""
+        return self.budget.left if self.budget else None
+
+
+class ProfileQuestion:
+    """The divergence of a client's profile from the server's."""
+
+    quantity: Quantity = "divergence"
+    reads_data = True
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        data: Mapping[str, Samples],
+        model: nn.Module,
+        layer: str | None,
+        public: Samples,
+        channels: Iterator[MatchChannel],
+    ) -> None:
+        """`model` is copied, not changed. The next channel is taken where one is used up.
+
+        Raises:
+            DataError: the layer cannot be profiled.
+        """
+        self._delivery = delivery
+        self._data = data
+        self._model = copy.deepcopy(model)
+        self._layer = layer
+        self._public = public
+        self._channels = channels
+        self._channel = next(channels)
+        x, _ = public.take(torch.arange(1))
+        self._q = profile_length(self._model, layer, x)
+        self._baseline: Profile | None = None
+
+    def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
+        """See `Question.ask`.
+
+        Raises:
+            OpeningRefused: no key is left that may release so many scores.
+        """
+        waiting, found = list(clients), dict[str, float]()
+        if waiting:
+            load_tensors(self._model, state)
+        while waiting:
+            left = self._channel.left()
+            if left == 0:
+                self._channel = self._next_channel()
+                continue
+            found |= self._asked(state, waiting[:left])
+            waiting = waiting[left:] if left is not None else []
+        return found
+
+    def n_bytes(self, state: State, client: str) -> int:
+        """See `Question.n_bytes`."""
+        matcher = self._channel.matcher
+        expected = wire.Expected(
+            self._delivery.run, state.round + 1, PROFILE, matcher.form, matcher.key_id, 2 * self._q
+        )
+        return wire.n_bytes(expected, client, matcher.n_bytes(self._q))
+
+    def _next_channel(self) -> MatchChannel:
+        try:
+            return next(self._channels)
+        except StopIteration:
+            raise OpeningRefused(
+                "the match key has released as many scores as it may: make a new one with "
+                "`securefl keys init`, and go on with `securefl run --resume` and --keys"
+            ) from None
+
+    def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:
+        round_number, channel, delivery = state.round + 1, self._channel, self._delivery
+        baseline = self._baseline_of(state)
+        unit = range_unit(baseline)
+        survey = delivery.server.ask_profile(
+            round_number, channel.matcher, baseline.in_unit(unit), clients
+        )
+        for client in clients:
+            self._write(round_number, UNIT, SERVER, client, "plaintext", 1, _SCORE_BYTES)
+            try:
+                made = self._profile(self._data[client], state.round)
+                self._receive(survey, round_number, client, made.in_unit(unit).in_range())
+            except (DataError, MessageRefused, ValueRefused) as error:
+                reason = error.without_value if isinstance(error, ValueRefused) else str(error)
+                delivery.report(Incident(round_number, PROFILE, client, reason))
+        request = survey.request()
+        return self._read(request, channel, channel.matcher.precision(baseline.in_unit(unit)))
+
+    def _receive(
+        self, survey: ProfileSurvey, round_number: int, client: str, made: Profile
+    ) -> None:
+        sender, q = self._delivery.clients[client], len(made)
+        sender.profile_sealer = self._channel.sealer
+        message = sender.send_profile(self._delivery.run, round_number, made)
+        n_clear = self._channel.matcher.n_clear(q)
+        if n_clear in {0, 2 * q}:
+            form: Form = "plaintext" if n_clear else "ciphertext"
+            self._write(round_number, PROFILE, client, SERVER, form, 2 * q, len(message))
+        else:  # one message, in two parts
+            means, variances, clear = f"{PROFILE}/means", f"{PROFILE}/variances", 8 * n_clear
+            n_bytes = len(message) - clear
+            self._write(round_number, means, client, SERVER, "ciphertext", q, n_bytes)
+            self._write(round_number, variances, client, SERVER, "plaintext", n_clear, clear)
+        survey.receive(message)
+
+    def _read(
+        self, request: ScoreRequest, channel: MatchChannel, precision: float
+    ) -> dict[str, float]:
+        """Scores by client; below 0 by more than the channel's error is no divergence."""
+        opened = self._opened(request, channel)
+        found = {}
+        for signed, score in zip(request.signed, opened, strict=True):
+            client = signed.header.sender
+            if score is None or score < -precision:
+                reason = "its profile is none: the score is not what a divergence can be"
+                self._delivery.report(Incident(request.expected.round, PROFILE, client, reason))
+            else:
+                found[client] = max(score, 0.0)
+        return found
+
+    def _opened(self, request: ScoreRequest, channel: MatchChannel) -> list[float | None]:
+        if not request.scores:
+            return []
+        if channel.authority is None:
+            return PlainMatch().open(request.scores)
+        round_number, n = request.expected.round, len(request.scores)
+        headers = sum(len(s.signed) + len(s.signature) for s in request.signed)
+        n_bytes = headers + sum(map(len, request.scores))
+        self._write(round_number, SCORE, SERVER, AUTHORITY, "ciphertext", n, n_bytes)
+        opened = channel.authority.open(request)
+        self._write(round_number, SCORE, AUTHORITY, SERVER, "plaintext", n, _SCORE_BYTES * n)
+        return opened
+
+    def _baseline_of(self, state: State) -> Profile:
+        if self._baseline is None or self._baseline.version != state.round:
+            try:
+                self._baseline = self._profile(self._public, state.round)
+            except DataError as error:
+                raise Diverged(f"round {state.round + 1}: {error}") from error
+        return self._baseline
+
+    def _profile(self, data: Samples, version: int) -> Profile:
+        return profile(self._model, self._layer, _inputs(data), version)
+
+    def _write(
+        self,
+        round_number: int,
+        name: str,
+        sender: str,
+        receiver: str,
+        form: Form,
+        n_values: int,
+        n_bytes: int,
+    ) -> None:
+        self._delivery.ledger.entries.append(
+            Entry(round_number, 0, name, Kind.PROFILES, sender, receiver, form, n_values, n_bytes)
+        )
+
+
+def _inputs(data: Samples) -> Iterator[Tensor]:
+    for index in torch.arange(len(data)).split(_BATCH):
+        yield data.take(index)[0]

@@ -1,0 +1,41 @@
+"""What every client of a run does alike, and where its randomness comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from securefl.algorithms.base import Loss, Sgd
+from securefl.data.samples import Samples, batches_in_epoch
+
+SELECTION, DROPOUT, DEVICES = 2**31, 2**31 + 1, 2**31 + 2
+"""In the place of a client's number: what the server draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The settings of local training."""
+
+    loss: Loss
+    sgd: Callable[[int], Sgd]
+    """By the number of rounds completed."""
+    local_steps: int
+    batch_size: int
+    seed: int
+    local_epochs: int | None = None
+    """Passes over a client's own data, in the place of `local_steps`."""
+
+    def steps(self, data: Samples) -> int:
+        """How many local steps a client with these data takes."""
+        if self.local_epochs is None:
+            return self.local_steps
+        return self.local_epochs * batches_in_epoch(data, self.batch_size)
+
+
+def round_generator(seed: int, round_number: int, drawer: int) -> torch.Generator:
+    """The randomness of one client's round, or of a draw; independent of who else takes part."""
+    words = np.random.SeedSequence([seed, round_number, drawer]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(words[0]) << 32 | int(words[1]))

@@ -1,0 +1,60 @@
+"""The authority of the profile match: opens scores, several at a time, and logs every opening."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from securefl.errors import MessageRefused, OpeningRefused
+from securefl.exchange.matching import ScoreOpener
+from securefl.roles import wire
+from securefl.roles.authority import Opening, require_own_key
+from securefl.roles.survey import ScoreRequest
+
+
+class ScoreAuthority:
+    """Holds the `ScoreOpener`; of each client it releases one score a round."""
+
+    def __init__(
+        self, opener: ScoreOpener, roster: wire.Roster, log: Callable[[Opening], None]
+    ) -> None:
+        self._opener = opener
+        self._roster = roster
+        self._log = log
+        self._opened: set[tuple[str, int, str]] = set()
+
+    def open(self, request: ScoreRequest) -> list[float | None]:
+        """The scores, flooded and rounded, in the order of the request.
+
+        None where the ciphertext is no score under this key: its client sent rubbish.
+
+        Raises:
+            OpeningRefused: a signature does not hold, the profiles were sent under another key, a
+                client's score was opened in this round before (several scores of one profile would
+                show more of it), or the key has released as many scores as it may.
+        """
+        expected, n = request.expected, len(request.scores)
+        signers = tuple(signed.header.sender for signed in request.signed)
+        try:
+            opened = self._checked(request, signers)
+        except OpeningRefused as error:
+            self._log(Opening(expected.round, request.name, n, signers, 0, str(error)))
+            raise
+        self._log(Opening(expected.round, request.name, n, signers, len(signers)))
+        return opened
+
+    def _checked(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
+        expected = request.expected
+        what = f"round {expected.round}, {request.name!r}"
+        keys = {(expected.run, expected.round, signer) for signer in signers}
+        if len(keys) != len(request.scores):
+            raise OpeningRefused(f"{what}: not one score for each of {len(keys)} clients")
+        if again := sorted(client for *_, client in keys & self._opened):
+            raise OpeningRefused(f"{what}: opened once already, of {', '.join(again)}")
+        require_own_key(self._opener, expected, what)
+        try:
+            for signed in request.signed:
+                self._roster.check(signed, expected)
+        except MessageRefused as error:
+            raise OpeningRefused(f"{what}: {error}") from error
+        self._opened |= keys
+        return self._opener.open(request.scores)

@@ -1,0 +1,132 @@
+"""The participation that the settings name: selector, what it asks for, and simulated devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import nn
+
+from securefl.config.schema import Config
+from securefl.config.selection import SelectionTable
+from securefl.data.samples import Samples
+from securefl.engines.delivery import Delivery
+from securefl.engines.fleet import Fleet, Loads
+from securefl.engines.participation import Choice, Conditions, Participation
+from securefl.engines.profiles import MatchChannel, ProfileQuestion
+from securefl.engines.questions import LossQuestion, Question, SizeQuestion
+from securefl.engines.sequential import SequentialEngine
+from securefl.engines.training import DEVICES, Training, round_generator
+from securefl.errors import ConfigError
+from securefl.selection.afl import Afl
+from securefl.selection.base import Selector, clients_per_round
+from securefl.selection.cfcfm import Cfcfm
+from securefl.selection.data_share import ByDataShare
+from securefl.selection.draw import Replacement
+from securefl.selection.fairness import FairnessFloor
+from securefl.selection.fedprof import Alpha, FedProf, Theorem1
+from securefl.selection.uniform import Random
+
+
+def n_selected(config: Config, n_clients: int) -> int:
+    """K, the clients of a round."""
+    if config.selection.name == "all":
+        return n_clients
+    return clients_per_round(config.selection.fraction, n_clients)
+
+
+def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:
+    """The one that the settings name.
+
+    Raises:
+        ConfigError: a penalty factor for a client that there is none of.
+    """
+    if strangers := sorted(table.alpha_by_client.keys() - set(clients)):
+        raise ConfigError(
+            f"selection.alpha_by_client names {', '.join(strangers)}: the clients are "
+            f"{clients[0]} to {clients[-1]}"
+        )
+    replacement = Replacement(table.replacement)
+    selector: Selector
+    match table.name:
+        case "data-share":
+            selector = ByDataShare(replacement)
+        case "fedprof":
+            alpha = table.alpha
+            penalty = Theorem1() if alpha == "theorem1" else Alpha(alpha, table.alpha_by_client)
+            selector = FedProf(penalty, replacement)
+        case "afl":
+            selector = Afl(table.excluded, table.sharpness, table.uniform)
+        case "cfcfm":
+            selector = Cfcfm()
+        case _:
+            selector = Random(replacement)
+    return selector
+
+
+def asks_for_profiles(table: SelectionTable) -> bool:
+    """Whether clients send any; Theorem 1 draws by data share."""
+    return table.name == "fedprof" and table.alpha != "theorem1"
+
+
+def participation(
+    config: Config,
+    model: nn.Module,
+    data: Mapping[str, Samples],
+    public: Samples | None,
+    training: Training,
+    delivery: Delivery,
+    engine: SequentialEngine,
+    channels: Iterator[MatchChannel],
+) -> Participation:
+    """Who takes part in the rounds of a run.
+
+    Args:
+        config: its settings.
+        model: copied where it is needed, not changed.
+        data: by client.
+        public: what the server profiles.
+        training: of the engine.
+        delivery: of the engine.
+        engine: that runs the rounds.
+        channels: that profiles are matched over, one after the other.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the data do not go together.
+    """
+    table, clients = config.selection, list(data)
+    choice = None
+    if table.name != "all":
+        selector = chosen_selector(table, clients)
+        questions: list[Question] = []
+        if asks_for_profiles(table):
+            if public is None:
+                raise ConfigError(
+                    'selection.name = "fedprof": the server compares profiles with that of its own '
+                    "samples: give Task(public=(x, y)), which no client holds"
+                )
+            questions.append(ProfileQuestion(delivery, data, model, table.layer, public, channels))
+        if table.name == "afl":
+            questions.append(LossQuestion(delivery, data, model, training.loss))
+        if table.name in {"afl", "data-share"} or table.alpha == "theorem1":
+            questions.append(SizeQuestion(delivery, data))
+        floored = FairnessFloor(selector, table.fairness) if table.fairness else selector
+        scores = selector if isinstance(selector, FedProf) else None
+        choice = Choice(floored, n_selected(config, len(clients)), questions, scores)
+    return Participation(
+        clients,
+        choice,
+        _conditions(config, clients),
+        Loads(delivery, engine.broadcast, training, data),
+        engine.broadcast,
+        config.run.seed,
+        needed=config.exchange.min_clients if delivery.sealed else 1,
+    )
+
+
+def _conditions(config: Config, clients: Sequence[str]) -> Conditions:
+    table = config.devices
+    fleet = None
+    if table.specification:
+        rng = round_generator(config.run.seed, 0, DEVICES)
+        fleet = Fleet.drawn(table.specification, clients, rng)
+    return Conditions(fleet, table.deadline_s, table.dropout)
