@@ -7,24 +7,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ldexp
 
-import numpy as np
-
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.errors import MessageRefused, OpeningRefused
-from securefl.exchange.base import Values
+from securefl.errors import MessageRefused
 from securefl.exchange.match_ckks import EXPONENT, form_name
-from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
-from securefl.exchange.match_forms import MatchForm
+from securefl.exchange.match_flood import flood_deviation, grid_bits
+from securefl.exchange.match_forms import MatchForm, require_parameters_of
+from securefl.exchange.releases import MemoryBudget, ReleaseBudget
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CkksScoreOpener:
-    """Opens scores, `MAX_RELEASES` in all: then the noise that hides the key is used up."""
+    """Opens scores while the budget lasts: then the noise that hides the key is used up.
+
+    Raises:
+        ConfigError: the key is for another form.
+    """
 
     match_form: MatchForm
     secret_key: MatchSecretKey
+    budget: ReleaseBudget
+    """The key's own: whoever opens with this key spends of the same one."""
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
-    n_released: int = 0
+
+    def __post_init__(self) -> None:
+        require_parameters_of(self.match_form, self.secret_key.parameters)
 
     @property
     def form(self) -> str:
@@ -36,30 +43,42 @@ class CkksScoreOpener:
         """The key that it opens with."""
         return self.secret_key.key_id
 
-    def open(self, scores: Sequence[bytes]) -> Values:
+    def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """Each flooded, then rounded, before the exponent that the server chose is applied.
 
+        What is no score is None and counts as released, too: the refusal also tells of the key.
+
         Raises:
-            MessageRefused: one of them is no score under this key; none is released.
-            OpeningRefused: more scores than this key may still release.
+            OpeningRefused: more scores than this key may still release; none is opened.
         """
-        if self.n_released + len(scores) > MAX_RELEASES:
-            raise OpeningRefused(
-                f"{self.n_released} scores are released under this key and {len(scores)} are "
-                f"asked for, at most {MAX_RELEASES} may be: make a new match key"
-            )
-        opened = [self._opened(score) for score in scores]
-        self.n_released += len(scores)
-        return np.array([self._released(score, exponent) for score, exponent in opened])
+        self.budget.spend(len(scores))
+        return [self._released(score) for score in scores]
 
-    def _opened(self, score: bytes) -> tuple[float, int]:
+    def _released(self, score: bytes) -> float | None:
         if len(score) < EXPONENT.size:
-            raise MessageRefused("a score without its exponent")
+            return None
         (exponent,) = EXPONENT.unpack_from(score)
-        return self.secret_key.score(score[EXPONENT.size :]), exponent
-
-    def _released(self, normalised: float, exponent: int) -> float:
+        try:
+            normalised = self.secret_key.score(score[EXPONENT.size :])
+        except MessageRefused:
+            return None
         parameters = self.secret_key.parameters
         bits = grid_bits(parameters)
         flooded = normalised + self.rng.gauss(0, flood_deviation(parameters))
         return ldexp(round(ldexp(flooded, bits)), exponent - bits)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchKeys:
+    """The three parts of one match key and its budget. Only a simulation holds them together."""
+
+    secret: MatchSecretKey = field(repr=False)
+    public: MatchPublicKey
+    scoring: ScoringContext
+    budget: ReleaseBudget
+
+    @classmethod
+    def ephemeral(cls, form: MatchForm) -> MatchKeys:
+        """A fresh key and its budget, which live in memory and end with the process."""
+        secret = MatchSecretKey.generate(form.parameters)
+        return cls(secret, secret.public_key(), secret.scoring_context(), MemoryBudget())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
 
 from securefl.errors import DataError, MessageRefused
-from securefl.exchange.base import Values
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
 from securefl.profile import Profile, divergence
 
@@ -57,8 +57,13 @@ class PlainMatch:
         del baseline
         return 1e-9
 
-    def open(self, scores: Sequence[bytes]) -> Values:
-        """The doubles."""
-        if any(len(score) != _SCORE.size for score in scores):
-            raise MessageRefused(f"a score that is not {_SCORE.size} bytes")
-        return np.array([_SCORE.unpack(score)[0] for score in scores])
+    def open(self, scores: Sequence[bytes]) -> list[float | None]:
+        """The doubles; None for what is no finite one."""
+        return [_opened(score) for score in scores]
+
+
+def _opened(score: bytes) -> float | None:
+    if len(score) != _SCORE.size:
+        return None
+    (value,) = _SCORE.unpack(score)
+    return float(value) if isfinite(value) else None

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Values
 from securefl.profile import Profile
 
 _HEADER = struct.Struct("<4sIQ")
@@ -69,12 +68,13 @@ class ScoreOpener(Protocol):
     def key_id(self) -> str:
         """The key that it opens with."""
 
-    def open(self, scores: Sequence[bytes]) -> Values:
-        """Several clients' scores in one call, in the order given.
+    def open(self, scores: Sequence[bytes]) -> list[float | None]:
+        """Several clients' scores in one call, in the order given; None where one is no score.
+
+        So a client that sends rubbish keeps no other client's score back.
 
         Raises:
-            MessageRefused: one of them is no score under this key; none is released.
-            OpeningRefused: the key has released as many scores as it may.
+            OpeningRefused: the key has released as many scores as it may; none is opened.
         """
 
 
