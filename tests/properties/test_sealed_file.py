@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from securefl.crypto.secret import SecretKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
-from securefl_keys import sealed_file
-from securefl_keys.sealed_file import SealedFile, open_secret, seal_secret
+from securefl_keys import kdf, sealed_file
+from securefl_keys.sealed_file import SealedKey, open_secret, seal_secret
 
 PASSPHRASE = "correct horse battery staple"
 RECOMMENDED = sealed_file.KDF_COST
@@ -65,7 +65,7 @@ def test_any_text_is_a_passphrase(key, passphrase):
 
 def test_no_two_seals_are_alike(key, sealed):
     """The same key under the same passphrase is sealed with a fresh salt and a fresh nonce."""
-    first, second = SealedFile.parse(sealed), SealedFile.parse(seal_secret(key, PASSPHRASE))
+    first, second = SealedKey.parse(sealed), SealedKey.parse(seal_secret(key, PASSPHRASE))
     assert first.kdf.salt != second.kdf.salt
     assert first.nonce != second.nonce
     assert first.ciphertext != second.ciphertext
@@ -77,7 +77,7 @@ def test_new_files_cost_what_rfc_9106_recommends():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sealed_file, "KDF_COST", RECOMMENDED)
         text = seal_secret(SecretKey.generate(), PASSPHRASE)
-    kdf = SealedFile.parse(text).kdf
+    kdf = SealedKey.parse(text).kdf
     assert (kdf.iterations, kdf.lanes, kdf.memory_kib) == (3, 4, 65536)
     assert len(base64.b64decode(kdf.salt)) == 16
     open_secret(text, PASSPHRASE)
@@ -174,7 +174,7 @@ def test_headers_of_two_files_cannot_be_swapped(sealed):
 def test_costs_out_of_bounds_are_refused_before_they_are_paid(sealed, costs, monkeypatch):
     """A file cannot make its reader compute for hours or take all of its memory."""
     if costs != {"lanes": 16}:  # in bounds, but Argon2 itself wants 8 KiB a lane
-        monkeypatch.setattr(sealed_file, "Argon2id", lambda **_: pytest.fail("Argon2id was run"))
+        monkeypatch.setattr(kdf, "Argon2id", lambda **_: pytest.fail("Argon2id was run"))
     with pytest.raises(KeyFileError) as refusal:
         open_secret(changed_kdf(sealed, **costs), PASSPHRASE)
     assert type(refusal.value) is KeyFileError
@@ -186,7 +186,7 @@ def test_too_little_memory_is_an_error_with_a_way_out(sealed, monkeypatch):
     def out_of_memory(**_):
         raise MemoryError
 
-    monkeypatch.setattr(sealed_file, "Argon2id", out_of_memory)
+    monkeypatch.setattr(kdf, "Argon2id", out_of_memory)
     with pytest.raises(KeyFileError, match="larger machine"):
         open_secret(sealed, PASSPHRASE)
 
