@@ -74,7 +74,8 @@ class FileBudget:
     @property
     def left(self) -> int:
         """Scores that the key may still release; raises KeyFileError."""
-        return MAX_RELEASES - self._n_released()
+        with self._locked():
+            return MAX_RELEASES - self._n_released()
 
     def spend(self, n: int) -> None:
         """Count n scores as released: on the disk, before this returns.
@@ -86,6 +87,7 @@ class FileBudget:
         with self._locked():
             count = spent(self._n_released(), n)
             key_files.replace(self._path, ReleasesFile.stating(self._key_id, count), mode=0o600)
+            self._most_seen = count
 
     def _n_released(self) -> int:
         try:
