@@ -20,10 +20,9 @@ import tenseal as ts
 import torch
 from measure import Machine, bytes_text, ms_text, ratio_text, show, timed, write_json
 
-from securefl.crypto.match_secret import MatchKeySet
 from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_open import CkksScoreOpener
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.profile import Profile, divergence
 
 
@@ -90,11 +89,11 @@ class Ours:
     """One of SecureFL's forms."""
 
     def __init__(self, form: match_forms.MatchForm) -> None:
-        keys = MatchKeySet.ephemeral(form.parameters)
+        keys = MatchKeys.ephemeral(form)
         self._sealer = CkksProfileSealer(form, keys.public)
         self._matcher = CkksMatcher(form, keys.scoring)
-        self._opener = CkksScoreOpener(form, keys.secret)
-        self.key_bytes = keys.secret.public_bytes
+        self._opener = CkksScoreOpener(form, keys.secret, keys.budget)
+        self.key_bytes = keys.public.n_bytes
 
     def seal(self, profile: Profile) -> bytes:
         """The sealer's payload."""
@@ -106,7 +105,9 @@ class Ours:
 
     def open(self, score: bytes) -> float:
         """The opener's."""
-        return float(self._opener.open([score])[0])
+        (opened,) = self._opener.open([score])
+        assert opened is not None
+        return opened
 
 
 @dataclass(frozen=True, slots=True)

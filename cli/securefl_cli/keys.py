@@ -13,7 +13,7 @@ from securefl_cli.passphrase import read_passphrase
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from securefl_keys.folder import Description
+    from securefl_keys.description import Description
 
 
 @click.group()
@@ -36,26 +36,40 @@ def keys() -> None:
     help="Take the passphrase from the first line of FILE. Without it: the environment variable "
     "SECUREFL_PASSPHRASE, else the terminal asks.",
 )
-def init(directory: Path, passphrase_file: Path | None) -> None:
-    """Make a key pair in the new folder DIR, with one folder for each role.
+@click.option(
+    "--match",
+    "form",
+    type=click.Choice(["linear", "full", "plain-variance"]),
+    default="linear",
+    show_default=True,
+    help="How encrypted profiles will be matched; full and plain-variance take the same key.",
+)
+def init(directory: Path, passphrase_file: Path | None, form: str) -> None:
+    """Make two key pairs in the new folder DIR, with one folder for each role.
+
+    One pair is for encrypted sums, one for encrypted profile matches.
 
     \b
     Example:
       securefl keys init my-keys
+      securefl keys init my-keys --match full
       securefl keys init my-keys --passphrase-file passphrase.txt
     """  # noqa: D301  (click wants the backspace itself)
     passphrase = read_passphrase(passphrase_file, confirm=True)
 
+    from securefl.exchange.match_forms import FORMS
     from securefl_keys.folder import init_folder
 
-    public = init_folder(directory, passphrase)
+    parameters = FORMS[form.replace("-", "_")].parameters
+    made = init_folder(directory, passphrase, match=parameters)
     click.echo(
-        f"Made a CKKS key pair of {public.parameters.security_bits}-bit security.\n"
-        f"Key id: {public.key_id}\n\n"
-        f"{directory / 'authority'}: for the authority alone; the secret key under the passphrase\n"
+        f"Made two CKKS key pairs of {made.sums.parameters.security_bits}-bit security.\n"
+        f"Key id: {made.sums.key_id}\n"
+        f"Match key id: {made.match.key_id}\n\n"
+        f"{directory / 'authority'}: for the authority alone; secret keys under the passphrase\n"
         f"{directory / 'server'}: for the server; parameters, no key\n"
-        f"{directory / 'clients'}: for every client; the public key\n\n"
-        "Nothing recovers the secret key without the passphrase.\n"
+        f"{directory / 'clients'}: for every client; the public keys\n\n"
+        "Nothing recovers the secret keys without the passphrase.\n"
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"
     )
 
@@ -73,12 +87,17 @@ def show(directory: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from rich.console import Console
 
-    from securefl_keys.folder import describe
+    from securefl_keys.description import describe
 
     files = describe(directory)
     Console(highlight=False).print(_table(files))
-    for key_id in sorted({entry.key_id for entry in files if entry.key_id is not None}):
-        click.echo(f"Key id: {key_id}")
+    for pair, label in {"sums": "Key id", "match": "Match key id"}.items():
+        ids = {entry.facts.key_id for entry in files if entry.pair == pair}
+        for key_id in sorted(ids - {None}, key=str):
+            click.echo(f"{label}: {key_id}")
+    for entry in files:
+        if entry.facts.releases_left is not None:
+            click.echo(f"{entry.path}: {entry.facts.releases_left} scores may still be released")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if problems:
         click.echo("\n".join(["", *(f"Problem: {problem}" for problem in problems)]))
@@ -100,7 +119,13 @@ def _table(files: list[Description]) -> Table:
             Text(str(entry.path)),
             entry.what,
             entry.holder,
-            (entry.key_id or "unknown")[:16],
-            "unknown" if entry.security_bits is None else f"{entry.security_bits} bits",
+            (entry.facts.key_id or "unknown")[:16],
+            _security(entry),
         )
     return table
+
+
+def _security(entry: Description) -> str:
+    if entry.facts.security_bits is not None:
+        return f"{entry.facts.security_bits} bits"
+    return "unknown" if entry.facts.releases_left is None else ""

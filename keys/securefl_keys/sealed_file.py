@@ -1,4 +1,4 @@
-"""The secret key at rest: AES-256-GCM under an Argon2id key, in a text file that says what it is.
+"""A secret key at rest: AES-256-GCM under an Argon2id key, in a text file that says what it is.
 
 The whole header is associated data, so a file opens with every field as it was written or not at
 all. `keys/FORMAT.md` has the format in words.
@@ -6,108 +6,52 @@ all. `keys/FORMAT.md` has the format in words.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
-import unicodedata
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Literal, Self, TypeVar, final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from securefl.crypto.artefact import CODEC, Sha256, canonical
+from securefl.crypto.match_params import MatchParameters
+from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.params import CkksParameters
-from securefl.crypto.public import CODEC
 from securefl.crypto.secret import SecretKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+from securefl_keys.base64_text import decoded, encoded
+from securefl_keys.kdf import KdfCost, KdfHeader
 
-FORMAT: Final = "securefl-secret-key/1"
-SALT_BYTES = 16
+SEALED_KEY_FORMAT: Literal["securefl-secret-key/1"] = "securefl-secret-key/1"
+SEALED_MATCH_KEY_FORMAT: Literal["securefl-match-secret-key/1"] = "securefl-match-secret-key/1"
 NONCE_BYTES = 12
-KEY_BYTES = 32
-
-MAX_WORK_KIB = 4 * 1024 * 1024
-"""Passes times memory that a file may ask for: some seconds, not minutes."""
-
-
-@dataclass(frozen=True, slots=True)
-class KdfCost:
-    """What one guess at a passphrase costs."""
-
-    iterations: int
-    lanes: int
-    memory_kib: int
-
 
 KDF_COST = KdfCost(iterations=3, lanes=4, memory_kib=64 * 1024)
 """The second recommended option of RFC 9106, section 4."""
 
-
-class KdfHeader(BaseModel):
-    """Argon2id with the costs that a file names: bounded, as they are believed unauthenticated."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: Literal["argon2id"]
-    iterations: int = Field(ge=1, le=16)
-    lanes: int = Field(ge=1, le=16)
-    memory_kib: int = Field(ge=8, le=1024 * 1024)
-    salt: str
-
-    def derive(self, passphrase: str) -> bytes:
-        """The AES-256 key.
-
-        Raises:
-            ConfigError: the passphrase is empty or is no text.
-            KeyFileError: costs that Argon2id does not take, or more memory than there is.
-        """
-        if self.iterations * self.memory_kib > MAX_WORK_KIB:
-            raise KeyFileError(
-                f"damaged secret key file: {self.iterations} passes over {self.memory_kib} KiB"
-            )
-        salt = _decoded(self.salt, SALT_BYTES)
-        secret = _passphrase_bytes(passphrase)
-        try:
-            return Argon2id(
-                salt=salt,
-                length=KEY_BYTES,
-                iterations=self.iterations,
-                lanes=self.lanes,
-                memory_cost=self.memory_kib,
-            ).derive(secret)
-        except ValueError as error:
-            raise KeyFileError(f"damaged secret key file: {error}") from error
-        except MemoryError as error:
-            raise KeyFileError(
-                f"deriving the key takes {self.memory_kib} KiB of memory, which are not free: "
-                "open it on a larger machine"
-            ) from error
+_Key = TypeVar("_Key", SecretKey, MatchSecretKey)
 
 
 class SealedFile(BaseModel):
-    """The file as JSON. All but the ciphertext is readable without the passphrase."""
+    """What both kinds have. All but the ciphertext is readable without the passphrase."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    format: Literal["securefl-secret-key/1"]
+    format: str
     role: Literal["authority"]
-    key_id: str = Field(pattern=r"^[0-9a-f]{64}$")
+    key_id: Sha256
     created: str = Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")
     codec: str
-    poly_degree: int
-    modulus_bits: tuple[int, int]
-    scale_bits: int
     kdf: KdfHeader
     cipher: Literal["aes-256-gcm"]
     nonce: str
     ciphertext: str
 
     @classmethod
-    def parse(cls, text: str) -> SealedFile:
+    def parse(cls, text: str) -> Self:
         """The header, and a ciphertext not yet opened.
 
         Raises:
@@ -125,6 +69,60 @@ class SealedFile(BaseModel):
             raise KeyFileError(f"made by {file.codec}, this is {CODEC}: make the keys anew")
         return file
 
+    @classmethod
+    def sealing(cls, secret: bytes, passphrase: str, **fields: Any) -> str:
+        """The text of a file with these fields and a fresh salt and nonce."""
+        nonce = os.urandom(NONCE_BYTES)
+        file = cls(
+            role="authority",
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            codec=CODEC,
+            kdf=KdfHeader.fresh(KDF_COST),
+            cipher="aes-256-gcm",
+            nonce=encoded(nonce),
+            ciphertext="",
+            **fields,
+        )
+        cipher = AESGCM(file.kdf.derive(passphrase))
+        ciphertext = cipher.encrypt(nonce, secret, file.associated_data())
+        return json.dumps(file.header() | {"ciphertext": encoded(ciphertext)}, indent=1) + "\n"
+
+    def header(self) -> dict[str, Any]:
+        """Every field but the ciphertext."""
+        return self.model_dump(exclude={"ciphertext"})
+
+    def associated_data(self) -> bytes:
+        """The header as canonical JSON."""
+        return canonical(self.header())
+
+    def opened(self, passphrase: str) -> bytes:
+        """What was sealed.
+
+        Raises:
+            WrongPassphrase: another passphrase, or a field was changed.
+            KeyFileError: damaged.
+            ConfigError: the passphrase is empty or is no text.
+        """
+        nonce, ciphertext = decoded(self.nonce, NONCE_BYTES), decoded(self.ciphertext)
+        cipher = AESGCM(self.kdf.derive(passphrase))
+        try:
+            return cipher.decrypt(nonce, ciphertext, self.associated_data())
+        except InvalidTag:
+            raise WrongPassphrase(
+                f"the passphrase does not open secret key {self.key_id[:16]}…, or the file was "
+                "changed"
+            ) from None
+
+
+@final
+class SealedKey(SealedFile):
+    """The secret key of sums."""
+
+    format: Literal["securefl-secret-key/1"]
+    poly_degree: int
+    modulus_bits: tuple[int, int]
+    scale_bits: int
+
     @property
     def parameters(self) -> CkksParameters:
         """The key's CKKS parameters, checked; raises KeyFileError."""
@@ -133,10 +131,13 @@ class SealedFile(BaseModel):
         except ConfigError as error:
             raise KeyFileError(f"damaged secret key file: {error}") from error
 
-    def associated_data(self) -> bytes:
-        """Every field but the ciphertext, as canonical JSON: sorted keys, no spaces, ASCII."""
-        header = self.model_dump(exclude={"ciphertext"})
-        return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+@final
+class SealedMatchKey(SealedFile):
+    """The secret key of profile matches."""
+
+    format: Literal["securefl-match-secret-key/1"]
+    parameters: MatchParameters
 
 
 def seal_secret(key: SecretKey, passphrase: str) -> str:
@@ -145,32 +146,15 @@ def seal_secret(key: SecretKey, passphrase: str) -> str:
     Raises:
         ConfigError: the passphrase is empty or is no text.
     """
-    nonce = os.urandom(NONCE_BYTES)
-    file = SealedFile(
-        format=FORMAT,
-        role="authority",
+    return SealedKey.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        format=SEALED_KEY_FORMAT,
         key_id=key.key_id,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        codec=CODEC,
         poly_degree=key.parameters.poly_degree,
         modulus_bits=key.parameters.modulus_bits,
         scale_bits=key.parameters.scale_bits,
-        kdf=KdfHeader(
-            name="argon2id",
-            iterations=KDF_COST.iterations,
-            lanes=KDF_COST.lanes,
-            memory_kib=KDF_COST.memory_kib,
-            salt=_encoded(os.urandom(SALT_BYTES)),
-        ),
-        cipher="aes-256-gcm",
-        nonce=_encoded(nonce),
-        ciphertext="",
     )
-    ciphertext = AESGCM(file.kdf.derive(passphrase)).encrypt(
-        nonce, key.to_secret_bytes(), file.associated_data()
-    )
-    sealed = file.model_copy(update={"ciphertext": _encoded(ciphertext)})
-    return sealed.model_dump_json(indent=1) + "\n"
 
 
 def open_secret(text: str, passphrase: str) -> SecretKey:
@@ -181,45 +165,35 @@ def open_secret(text: str, passphrase: str) -> SecretKey:
         KeyFileError: not a sealed secret key, damaged, or of another TenSEAL version.
         ConfigError: the passphrase is empty or is no text.
     """
-    file = SealedFile.parse(text)
+    file = SealedKey.parse(text)
     parameters = file.parameters
-    nonce, ciphertext = _decoded(file.nonce, NONCE_BYTES), _decoded(file.ciphertext)
-    cipher = AESGCM(file.kdf.derive(passphrase))
+    secret = file.opened(passphrase)
+    return _checked(file, lambda: SecretKey.from_secret_bytes(secret, parameters))
+
+
+def seal_match_secret(key: MatchSecretKey, passphrase: str) -> str:
+    """As `seal_secret`, for a match key."""
+    return SealedMatchKey.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        format=SEALED_MATCH_KEY_FORMAT,
+        key_id=key.key_id,
+        parameters=key.parameters,
+    )
+
+
+def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
+    """The key in a file that `seal_match_secret` wrote; raises as `open_secret`."""
+    file = SealedMatchKey.parse(text)
+    secret = file.opened(passphrase)
+    return _checked(file, lambda: MatchSecretKey.from_secret_bytes(secret, file.parameters))
+
+
+def _checked(file: SealedFile, read: Callable[[], _Key]) -> _Key:
     try:
-        secret = cipher.decrypt(nonce, ciphertext, file.associated_data())
-    except InvalidTag:
-        raise WrongPassphrase(
-            f"the passphrase does not open secret key {file.key_id[:16]}…, or the file was changed"
-        ) from None
-    try:
-        key = SecretKey.from_secret_bytes(secret, parameters)
+        key = read()
     except (RuntimeError, ValueError) as error:
         raise KeyFileError(f"what was sealed is no CKKS secret key: {error}") from error
     if key.key_id != file.key_id:
         raise KeyFileError(f"the header names key {file.key_id[:16]}…, inside is {key!r}")
     return key
-
-
-def _passphrase_bytes(passphrase: str) -> bytes:
-    if not passphrase:
-        raise ConfigError("the passphrase is empty: give one of several random words")
-    try:
-        # Keyboards differ in how they compose an accent; the same word must be the same key.
-        return unicodedata.normalize("NFC", passphrase).encode()
-    except UnicodeEncodeError:
-        raise ConfigError("the passphrase is not valid UTF-8: write it in UTF-8") from None
-
-
-def _encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _decoded(text: str, n_bytes: int | None = None) -> bytes:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise KeyFileError(f"damaged secret key file: {error}") from error
-    # Base64 has spare bits at its end: two texts for the same bytes, of which one was changed.
-    if _encoded(data) != text or n_bytes not in {None, len(data)}:
-        raise KeyFileError("damaged secret key file: base64 of another length or form")
-    return data

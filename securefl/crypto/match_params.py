@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from securefl.crypto.params import MAX_MODULUS_BITS
+from securefl.crypto.params import require_secure
 from securefl.errors import ConfigError
 
 
@@ -18,7 +18,8 @@ class MatchParameters:
     """Parameters under which a ciphertext meets the server's plaintext weights.
 
     Raises:
-        ConfigError: below 128-bit security, or no room for a score beside its scale.
+        ConfigError: below 128-bit security, no room for a score beside its scale, or a number
+            that makes no sense.
     """
 
     degree: int
@@ -34,11 +35,17 @@ class MatchParameters:
     """A normalised score is within ±2^range_bits."""
 
     def __post_init__(self) -> None:
-        limit = MAX_MODULUS_BITS[128][self.poly_degree]
-        if sum(self.modulus_bits) > limit:
+        if self.degree not in {1, 2}:
+            raise ConfigError(f"degree = {self.degree}: the server multiplies (1) or squares (2)")
+        if not 2 <= len(self.modulus_bits) <= 16:
+            raise ConfigError(f"modulus_bits of {len(self.modulus_bits)} primes: must be 2..16")
+        if not all(14 <= bits <= 60 for bits in self.modulus_bits):
+            raise ConfigError(f"modulus_bits = {self.modulus_bits}: each prime must have 14..60")
+        require_secure(self.poly_degree, self.modulus_bits)
+        if min(self.scale_bits, self.weight_bits, self.range_bits) < 1:
             raise ConfigError(
-                f"modulus_bits = {self.modulus_bits}: {sum(self.modulus_bits)} bits in all, but "
-                f"128-bit security at N = {self.poly_degree} allows {limit}"
+                f"scale_bits, weight_bits, range_bits = {self.scale_bits}, {self.weight_bits}, "
+                f"{self.range_bits}: each must be 1 or more"
             )
         needed = self.score_scale_bits + self.range_bits + 1
         if needed > sum(self.modulus_bits[:-1]):
@@ -46,6 +53,11 @@ class MatchParameters:
                 f"modulus_bits = {self.modulus_bits}: the data primes must have {needed} bits for "
                 f"a score of scale 2^{self.score_scale_bits} within ±2^{self.range_bits}"
             )
+
+    @property
+    def security_bits(self) -> int:
+        """The level of the standard's table that the constructor has checked."""
+        return 128
 
     @property
     def slots(self) -> int:

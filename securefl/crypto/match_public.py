@@ -12,32 +12,19 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from securefl.crypto import blinding
+from securefl.crypto.artefact import digest
 from securefl.crypto.held import Held
+from securefl.crypto.match_artefact import (
+    MATCH_PARAMETERS_FORMAT,
+    MATCH_PUBLIC_KEY_FORMAT,
+    MatchArtefact,
+)
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.ring import RingFrame
 from securefl.errors import KeyFileError, MessageRefused
 
 Slots = NDArray[np.float64]
 """Shape (ciphertexts, slots)."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatchArtefact:
-    """A context without its secret key, and what is to be known of it."""
-
-    context: bytes
-    key_id: str
-    parameters: MatchParameters
-    client_frame: RingFrame
-
-    def parsed(self) -> ts.Context:
-        """TenSEAL's context; raises KeyFileError where it holds a secret or an evaluation key."""
-        context = ts.context_from(self.context)
-        if context.has_secret_key():
-            raise KeyFileError("this context holds a secret key: only the authority may hold it")
-        if context.has_galois_keys() or context.has_relin_keys():
-            raise KeyFileError("this context holds evaluation keys: a match needs none")
-        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +45,34 @@ class MatchPublicKey(Held):
     """Encrypts profiles. What a client holds."""
 
     def __init__(self, artefact: MatchArtefact) -> None:
-        """Raises KeyFileError where the artefact holds no public key, or more than that."""
+        """Raises KeyFileError where the artefact is not the public key that its key id names."""
+        self._artefact = artefact
         self._context = artefact.parsed()
-        if not self._context.has_public_key():
-            raise KeyFileError("this context holds no public key: a client cannot encrypt with it")
         self.key_id = artefact.key_id
         self.parameters = artefact.parameters
-        self.frame = artefact.client_frame
+        self.frame = client_frame(self._context, artefact.parameters)
+        if not self._context.has_public_key():
+            raise KeyFileError("this context holds no public key: a client cannot encrypt with it")
+        if digest(artefact.context) != self.key_id:
+            raise KeyFileError("the public key does not match its key id: the file was changed")
+        try:
+            self.encrypt(np.zeros((1, self.parameters.slots)))
+        except RuntimeError as error:
+            raise KeyFileError(f"damaged key file: {error}") from error
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of what a client gets once, before any encoding as text."""
+        return len(self._artefact.context)
+
+    def to_json(self) -> str:
+        """A client's file."""
+        return self._artefact.to_json(MATCH_PUBLIC_KEY_FORMAT)
+
+    @classmethod
+    def from_json(cls, text: str) -> MatchPublicKey:
+        """Parse a client's file; raises KeyFileError."""
+        return cls(MatchArtefact.from_json(text, MATCH_PUBLIC_KEY_FORMAT))
 
     def encrypt(self, slots: Slots) -> bytes:
         """One ciphertext for each row."""
@@ -80,17 +88,27 @@ class ScoringContext(Held):
 
     def __init__(self, artefact: MatchArtefact) -> None:
         """Raises KeyFileError where the artefact holds any key."""
+        self._artefact = artefact
         self._context = artefact.parsed()
         if self._context.has_public_key():
             raise KeyFileError("this context holds a public key: a server needs parameters alone")
         self.key_id = artefact.key_id
         self.parameters = artefact.parameters
-        self.frame = artefact.client_frame
-        self.score_frame = score_frame(artefact.client_frame, artefact.parameters)
+        self.frame = client_frame(self._context, artefact.parameters)
+        self.score_frame = score_frame(self.frame, artefact.parameters)
         seal = self._context.seal_context().data
         self._evaluator = sealapi.Evaluator(seal)
         self._encoder = sealapi.CKKSEncoder(seal)
         self._classes = self._root_classes()
+
+    def to_json(self) -> str:
+        """The server's file."""
+        return self._artefact.to_json(MATCH_PARAMETERS_FORMAT)
+
+    @classmethod
+    def from_json(cls, text: str) -> ScoringContext:
+        """Parse the server's file; raises KeyFileError."""
+        return cls(MatchArtefact.from_json(text, MATCH_PARAMETERS_FORMAT))
 
     def score(self, payload: bytes, weights: Weights) -> bytes:
         """One ciphertext: the score in its constant coefficient, nothing in the others.
@@ -154,6 +172,18 @@ class ScoringContext(Held):
         moduli = np.array(frame.moduli, np.uint64)[:, None]
         residues[0] = (residues[0] + mask) % moduli
         return frame.to_wire(residues)
+
+
+def client_frame(context: ts.Context, parameters: MatchParameters) -> RingFrame:
+    """The shape of what a client encrypts, as SEAL itself has it of the context."""
+    data = context.seal_context().data.first_context_data()
+    return RingFrame(
+        tuple(data.parms_id()),
+        parameters.poly_degree,
+        tuple(prime.value() for prime in data.parms().coeff_modulus()),
+        n_polynomials=2,
+        scale_bits=parameters.scale_bits,
+    )
 
 
 def score_frame(client_frame: RingFrame, parameters: MatchParameters) -> RingFrame:

@@ -6,6 +6,7 @@ ternary secret, classical attacker).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from securefl.errors import ConfigError
@@ -14,6 +15,21 @@ MAX_MODULUS_BITS = {128: {2048: 54, 4096: 109, 8192: 218, 16384: 438}}
 COEFFICIENT_BYTES = 8
 BOOKKEEPING_SLOTS = 2
 """Each ciphertext ends with the client's weight and with the number one."""
+
+
+def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
+    """Raises ConfigError below 128-bit security."""
+    limit = MAX_MODULUS_BITS[128].get(poly_degree)
+    if limit is None:
+        raise ConfigError(
+            f"poly_degree = {poly_degree}: must be one of {sorted(MAX_MODULUS_BITS[128])}; "
+            "4096 suits sums and linear matches"
+        )
+    if sum(modulus_bits) > limit:
+        raise ConfigError(
+            f"modulus_bits = {modulus_bits}: {sum(modulus_bits)} bits in all, but 128-bit "
+            f"security at N = {poly_degree} allows {limit}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +46,9 @@ class CkksParameters:
     scale_bits: int = 45
 
     def __post_init__(self) -> None:
-        limit = MAX_MODULUS_BITS[128].get(self.poly_degree)
-        if limit is None:
-            raise ConfigError(
-                f"poly_degree = {self.poly_degree}: must be one of "
-                f"{sorted(MAX_MODULUS_BITS[128])}; 4096 suits sums"
-            )
+        require_secure(self.poly_degree, self.modulus_bits)
         if not all(20 <= bits <= 60 for bits in self.modulus_bits):
             raise ConfigError(f"modulus_bits = {self.modulus_bits}: each prime must have 20..60")
-        if sum(self.modulus_bits) > limit:
-            raise ConfigError(
-                f"modulus_bits = {self.modulus_bits}: {sum(self.modulus_bits)} bits in all, but "
-                f"128-bit security at N = {self.poly_degree} allows {limit}"
-            )
         if not 20 <= self.scale_bits <= self.modulus_bits[0] - 4:
             raise ConfigError(
                 f"scale_bits = {self.scale_bits}: must be 20..{self.modulus_bits[0] - 4} beside a "

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Literal, final
 
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
+from securefl.crypto.artefact import (
+    CODEC,
+    KeyFile,
+    Sha256,
+    decoded,
+    digest,
+    read_key_file,
+    require_digest,
+)
+from securefl.crypto.contexts import public_context
 from securefl.crypto.held import Held
 from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import CkksParameters
 from securefl.errors import ConfigError, KeyFileError, MessageRefused
 
-CODEC = f"tenseal-{ts.__version__}"
 PARAMETERS_FORMAT: Literal["securefl-ckks-parameters/1"] = "securefl-ckks-parameters/1"
 PUBLIC_KEY_FORMAT: Literal["securefl-ckks-public-key/1"] = "securefl-ckks-public-key/1"
 Format = Literal["securefl-ckks-parameters/1", "securefl-ckks-public-key/1"]
 
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,1000}$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class KeyFile(BaseModel):
-    """The text form of a public artefact: JSON that says what it is."""
+class SumsKeyFile(KeyFile):
+    """The text form of a public artefact of sums."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    format: Format
-    codec: str
-    key_id: Sha256
     poly_degree: int
     modulus_bits: tuple[int, int]
     scale_bits: int
@@ -42,7 +44,7 @@ class KeyFile(BaseModel):
     modulus: int
     context: str
     sha256: Sha256
-    """Over head, tail and context: tells damage, not forgery."""
+    """Over head, tail and context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class PublicArtefact:
 
     def to_json(self, format_: Format) -> str:
         """The artefact as text; it holds nothing secret."""
-        return KeyFile(
+        return SumsKeyFile(
             format=format_,
             codec=CODEC,
             key_id=self.key_id,
@@ -67,7 +69,7 @@ class PublicArtefact:
             tail=self.frame.tail.hex(),
             modulus=self.frame.modulus,
             context=base64.b64encode(self.context).decode(),
-            sha256=_digest(self.frame.head, self.frame.tail, self.context),
+            sha256=digest(self.frame.head, self.frame.tail, self.context),
         ).model_dump_json(indent=1)
 
     @classmethod
@@ -77,21 +79,14 @@ class PublicArtefact:
         Raises:
             KeyFileError: damaged, or of another role or TenSEAL version.
         """
+        file = read_key_file(text, SumsKeyFile, format_)
         try:
-            file = KeyFile.model_validate_json(text)
-            context = base64.b64decode(file.context, validate=True)
             parameters = CkksParameters(file.poly_degree, file.modulus_bits, file.scale_bits)
-        except ValidationError as error:
-            raise KeyFileError(f"not a SecureFL key file: {error.errors()[0]['msg']}") from error
-        except (ConfigError, ValueError) as error:
+        except ConfigError as error:
             raise KeyFileError(f"damaged key file: {error}") from error
-        if file.format != format_:
-            raise KeyFileError(f"this is a {file.format} file where {format_} is needed")
-        if file.codec != CODEC:
-            raise KeyFileError(f"made by {file.codec!r:.40}, this is {CODEC}: make the keys anew")
+        context = decoded(file.context)
         head, tail = bytes.fromhex(file.head), bytes.fromhex(file.tail)
-        if _digest(head, tail, context) != file.sha256:
-            raise KeyFileError("damaged key file: its content does not match its SHA-256")
+        require_digest(file.sha256, head, tail, context)
         frame = CiphertextFrame(head, tail, file.modulus, parameters.ciphertext_bytes)
         return cls(context, file.key_id, parameters, frame)
 
@@ -101,32 +96,7 @@ class PublicArtefact:
         Raises:
             KeyFileError: it is another one.
         """
-        try:
-            context = ts.context_from(self.context)
-        except (RuntimeError, ValueError) as error:
-            raise KeyFileError(f"damaged key file: {error}") from error
-        if context.has_secret_key():
-            raise KeyFileError("this context holds a secret key: only the authority may hold it")
-        if context.has_galois_keys() or context.has_relin_keys():
-            raise KeyFileError("this context holds evaluation keys: sums need none")
-        seal = context.seal_context().data
-        try:
-            found = (
-                seal.key_context_data().parms().poly_modulus_degree(),
-                seal.key_context_data().total_coeff_modulus_bit_count(),
-                seal.first_context_data().total_coeff_modulus_bit_count(),
-                context.global_scale,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise KeyFileError(f"damaged key file: {error}") from error
-        wanted = self.parameters
-        data_bits, special_bits = wanted.modulus_bits
-        scale = 2.0**wanted.scale_bits
-        if found != (wanted.poly_degree, data_bits + special_bits, data_bits, scale):
-            raise KeyFileError(
-                f"the context is not of the parameters that its file names: {wanted}"
-            )
-        return context
+        return public_context(self.context, self.parameters)
 
 
 @final
@@ -204,7 +174,7 @@ class PublicKey(Held):
         self.frame = artefact.frame
         if not self._context.has_public_key():
             raise KeyFileError("this context holds no public key: a client cannot encrypt with it")
-        if hashlib.sha256(artefact.context).hexdigest() != self.key_id:
+        if digest(artefact.context) != self.key_id:
             raise KeyFileError("the public key does not match its key id: the file was changed")
         try:
             self.encrypt(np.zeros(self.parameters.poly_degree // 2))
@@ -223,7 +193,3 @@ class PublicKey(Held):
     def encrypt(self, slots: NDArray[np.float64]) -> bytes:
         """Coefficients of one ciphertext of N/2 slots, each within ±`parameters.max_value`."""
         return self.frame.strip(ts.ckks_vector(self._context, slots.tolist()).serialize())
-
-
-def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"".join(parts)).hexdigest()

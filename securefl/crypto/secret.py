@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
-from tenseal import sealapi
 
-from securefl.crypto.contexts import fresh_context, without_secret_key
+from securefl.crypto.artefact import digest
+from securefl.crypto.contexts import fresh_context, primes, with_secret_key, without_secret_key
 from securefl.crypto.held import Held
 from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import SUMS, CkksParameters
@@ -32,8 +31,7 @@ class SecretKey(Held):
     @classmethod
     def generate(cls, parameters: CkksParameters = SUMS) -> SecretKey:
         """A fresh key from the operating system's randomness, without evaluation keys."""
-        p = parameters
-        return cls(fresh_context(p.poly_degree, p.modulus_bits, p.scale_bits), p)
+        return cls(fresh_context(parameters), parameters)
 
     @classmethod
     def from_secret_bytes(cls, secret: bytes, parameters: CkksParameters) -> SecretKey:
@@ -42,14 +40,7 @@ class SecretKey(Held):
 
     def to_secret_bytes(self) -> bytes:
         """The key itself, IN CLEAR: for encryption at rest, and for nothing else."""
-        return bytes(
-            self._context.serialize(
-                save_public_key=True,
-                save_secret_key=True,
-                save_galois_keys=False,
-                save_relin_keys=False,
-            )
-        )
+        return with_secret_key(self._context)
 
     @property
     def key_id(self) -> str:
@@ -80,11 +71,9 @@ class SecretKey(Held):
 
 def _public_half(context: ts.Context, parameters: CkksParameters) -> PublicKey:
     public = without_secret_key(context, public_key=True)
-    modulus = sealapi.CoeffModulus.Create(parameters.poly_degree, list(parameters.modulus_bits))
     probe = ts.ckks_vector(ts.context_from(public), [0.0] * (parameters.poly_degree // 2))
-    frame = CiphertextFrame.measured(probe.serialize(), parameters, modulus[0].value())
-    key_id = hashlib.sha256(public).hexdigest()
-    return PublicKey(PublicArtefact(public, key_id, parameters, frame))
+    frame = CiphertextFrame.measured(probe.serialize(), parameters, primes(parameters)[0])
+    return PublicKey(PublicArtefact(public, digest(public), parameters, frame))
 
 
 @dataclass(frozen=True, slots=True)

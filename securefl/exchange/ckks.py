@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefl.crypto.artefact import CODEC
 from securefl.crypto.params import BOOKKEEPING_SLOTS
-from securefl.crypto.public import CODEC, AddingContext, CiphertextSum, PublicKey
+from securefl.crypto.public import AddingContext, CiphertextSum, PublicKey
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Values
 

@@ -9,13 +9,13 @@ from math import ceil, ldexp, log2
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.crypto.artefact import CODEC
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Slots, Weights
-from securefl.crypto.public import CODEC
 from securefl.errors import MessageRefused, ValueRefused
 from securefl.exchange.base import Values
 from securefl.exchange.match_flood import flood_deviation
-from securefl.exchange.match_forms import MatchForm, Polynomial
+from securefl.exchange.match_forms import MatchForm, Polynomial, require_parameters_of
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
 from securefl.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
 
@@ -30,10 +30,13 @@ def form_name(form: MatchForm) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CkksProfileSealer:
-    """A client's side."""
+    """A client's side; raises ConfigError where the key is for another form."""
 
     match_form: MatchForm
     public_key: MatchPublicKey
+
+    def __post_init__(self) -> None:
+        require_parameters_of(self.match_form, self.public_key.parameters)
 
     @property
     def form(self) -> str:
@@ -59,10 +62,17 @@ class CkksProfileSealer:
 
 @dataclass(frozen=True, slots=True)
 class CkksMatcher:
-    """The server's side: plaintext weights, no evaluation key."""
+    """The server's side: plaintext weights, no evaluation key.
+
+    Raises:
+        ConfigError: the context is for another form.
+    """
 
     match_form: MatchForm
     context: ScoringContext
+
+    def __post_init__(self) -> None:
+        require_parameters_of(self.match_form, self.context.parameters)
 
     @property
     def form(self) -> str:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
 from securefl.crypto.match_params import SQUARE as SQUARE_PARAMETERS
 from securefl.crypto.match_params import MatchParameters
+from securefl.errors import ConfigError
 from securefl.exchange.base import Values
 from securefl.profile import Profile
 
@@ -130,3 +131,13 @@ PLAIN_VARIANCE = MatchForm(
 )
 FORMS = {form.name: form for form in (LINEAR, FULL, PLAIN_VARIANCE)}
 """By name."""
+
+
+def require_parameters_of(form: MatchForm, parameters: MatchParameters) -> None:
+    """Raises ConfigError where a key of these parameters is for another form."""
+    if parameters != form.parameters:
+        option = form.name.replace("_", "-")
+        raise ConfigError(
+            f"the match key is of degree {parameters.degree}, N = {parameters.poly_degree}, and "
+            f"not for the form {option}: make one with: securefl keys init --match {option}"
+        )

@@ -12,18 +12,26 @@ from securefl.crypto.match_secret import MatchSecretKey
 from securefl.errors import MessageRefused
 from securefl.exchange.match_ckks import EXPONENT, form_name
 from securefl.exchange.match_flood import flood_deviation, grid_bits
-from securefl.exchange.match_forms import MatchForm
+from securefl.exchange.match_forms import MatchForm, require_parameters_of
 from securefl.exchange.releases import MemoryBudget, ReleaseBudget
 
 
 @dataclass(frozen=True, slots=True)
 class CkksScoreOpener:
-    """Opens scores while the budget lasts."""
+    """Opens scores while the budget lasts: then the noise that hides the key is used up.
+
+    Raises:
+        ConfigError: the key is for another form.
+    """
 
     match_form: MatchForm
     secret_key: MatchSecretKey
     budget: ReleaseBudget
+    """The key's own: whoever opens with this key spends of the same one."""
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
+
+    def __post_init__(self) -> None:
+        require_parameters_of(self.match_form, self.secret_key.parameters)
 
     @property
     def form(self) -> str:
@@ -36,7 +44,13 @@ class CkksScoreOpener:
         return self.secret_key.key_id
 
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
-        """TEMP"""
+        """Each flooded, then rounded, before the exponent that the server chose is applied.
+
+        What is no score is None and counts as released, too: the refusal also tells of the key.
+
+        Raises:
+            OpeningRefused: more scores than this key may still release; none is opened.
+        """
         self.budget.spend(len(scores))
         return [self._released(score) for score in scores]
 
@@ -56,7 +70,7 @@ class CkksScoreOpener:
 
 @dataclass(frozen=True, slots=True)
 class MatchKeys:
-    """TEMP"""
+    """The three parts of one match key and its budget. Only a simulation holds them together."""
 
     secret: MatchSecretKey = field(repr=False)
     public: MatchPublicKey
@@ -65,5 +79,6 @@ class MatchKeys:
 
     @classmethod
     def ephemeral(cls, form: MatchForm) -> MatchKeys:
+        """A fresh key and its budget, which live in memory and end with the process."""
         secret = MatchSecretKey.generate(form.parameters)
         return cls(secret, secret.public_key(), secret.scoring_context(), MemoryBudget())

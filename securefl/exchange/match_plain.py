@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
@@ -61,5 +62,12 @@ class PlainMatch:
         return 1e-9
 
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
-        """The doubles."""
-        return [_SCORE.unpack(score)[0] for score in scores]
+        """The doubles; None for what is no finite one."""
+        return [_opened(score) for score in scores]
+
+
+def _opened(score: bytes) -> float | None:
+    if len(score) != _SCORE.size:
+        return None
+    (value,) = _SCORE.unpack(score)
+    return float(value) if isfinite(value) else None

@@ -75,11 +75,12 @@ class ScoreOpener(Protocol):
         """The key that it opens with."""
 
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
-        """Several clients' scores in one call, in the order given.
+        """Several clients' scores in one call, in the order given; None where one is no score.
+
+        So a client that sends rubbish keeps no other client's score back.
 
         Raises:
-            MessageRefused: one of them is no score under this key; none is released.
-            OpeningRefused: the key has released as many scores as it may.
+            OpeningRefused: the key has released as many scores as it may; none is opened.
         """
 
 

@@ -21,8 +21,8 @@ import pytest
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import folder, sealed_file
+from securefl_keys.description import describe
 from securefl_keys.folder import (
-    describe,
     init_folder,
     load_all,
     load_authority,
@@ -33,9 +33,13 @@ from securefl_keys.folder import (
 PASSPHRASE = "correct horse battery staple"
 WINDOW_BYTES = 16
 LAYOUT = [
+    "authority/match.key",
+    "authority/match.releases",
     "authority/parameters.json",
     "authority/secret.key",
+    "clients/match-public.key",
     "clients/public.key",
+    "server/match.json",
     "server/parameters.json",
 ]
 
@@ -161,13 +165,14 @@ def test_a_machine_needs_its_own_folder_alone(keys):
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
 def test_only_the_owner_may_read_the_secret_key(tmp_path, umask):
-    """The secret key is 0600 in a 0700 folder, whatever the umask."""
+    """The secret keys are 0600 in a 0700 folder, whatever the umask."""
     before = os.umask(umask)
     try:
         init_folder(tmp_path / "keys", PASSPHRASE)
     finally:
         os.umask(before)
-    assert mode_of(tmp_path / "keys/authority/secret.key") == 0o600
+    for file in ("secret.key", "match.key", "match.releases"):
+        assert mode_of(tmp_path / "keys/authority" / file) == 0o600
     assert mode_of(tmp_path / "keys/authority") == 0o700
 
 
@@ -219,7 +224,7 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-@pytest.mark.parametrize("write", [1, 2, 3, 4, "rename"])
+@pytest.mark.parametrize("write", [*range(1, 9), "rename"])
 def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, failure, write):
     """Disk full or Ctrl-C at any file leaves neither a folder nor the parents made for it."""
     writes = iter(range(1, 9))
@@ -348,7 +353,7 @@ def test_a_context_that_tenseal_cannot_read_is_refused(keys):
 @pytest.mark.parametrize("role", ["server", "clients"])
 def test_the_sealed_secret_key_serves_no_other_role(keys, role):
     """The secret key's file in place of a public one is refused, and shown as misplaced."""
-    target = next((keys / role).iterdir())
+    target = keys / {"server": "server/parameters.json", "clients": "clients/public.key"}[role]
     shutil.copy(keys / "authority/secret.key", target)
     with pytest.raises(KeyFileError):
         load_server(keys) if role == "server" else load_client(keys)
@@ -436,8 +441,10 @@ def test_the_description_names_key_holder_and_security(made, secret):
     """Each file is shown with its key id, who may hold it and how secure it is, without opening."""
     entries = {entry.path.as_posix(): entry for entry in describe(made)}
     assert sorted(entries) == LAYOUT
-    assert {entry.key_id for entry in entries.values()} == {secret.key_id}
-    assert {entry.security_bits for entry in entries.values()} == {128}
+    sums = [entry.facts for entry in entries.values() if entry.pair == "sums"]
+    assert len(sums) == 4
+    assert {facts.key_id for facts in sums} == {secret.key_id}
+    assert {facts.security_bits for facts in sums} == {128}
     assert entries["authority/secret.key"].holder == "authority"
     assert entries["clients/public.key"].holder == "clients"
     assert entries["server/parameters.json"].holder == "any role"

@@ -15,15 +15,18 @@ import tenseal as ts
 import torch
 
 from securefl.crypto import blinding
-from securefl.crypto.match_public import MatchArtefact, MatchPublicKey, ScoringContext
-from securefl.crypto.match_secret import MatchKeySet, MatchSecretKey
+from securefl.crypto.match_artefact import MatchArtefact
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
+from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.ring import RingFrame
-from securefl.errors import KeyFileError, MessageRefused
+from securefl.errors import ConfigError, KeyFileError, MessageRefused, OpeningRefused
 from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_open import CkksScoreOpener
+from securefl.exchange.match_flood import MAX_RELEASES
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES
+from securefl.exchange.releases import MemoryBudget
 from securefl.profile import Profile
 
 Q = 64
@@ -33,7 +36,7 @@ KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 
 @pytest.fixture(scope="module")
 def key_sets():
-    linear, square = (MatchKeySet.ephemeral(form.parameters) for form in FORMS[:2])
+    linear, square = (MatchKeys.ephemeral(form) for form in FORMS[:2])
     return {"linear": linear, "full": square, "plain_variance": square}
 
 
@@ -44,7 +47,7 @@ def roles_of(key_sets):
         return (
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),
-            CkksScoreOpener(form, keys.secret),
+            CkksScoreOpener(form, keys.secret, MemoryBudget()),
         )
 
     return make
@@ -182,17 +185,17 @@ def test_what_another_key_sealed_is_not_opened(roles_of, form):
     """The constant coefficient alone would be a plausible number: the one at N/2 is none."""
     _, matcher, opener = roles_of(form)
     rng = np.random.default_rng(3)
-    foreign = CkksProfileSealer(form, MatchKeySet.ephemeral(form.parameters).public)
+    foreign = CkksProfileSealer(form, MatchKeys.ephemeral(form).public)
     baseline = random_profile(rng)
     score = matcher.match(foreign.seal(random_profile(rng)), baseline)
+    assert opener.open([score]) == [None]
     with pytest.raises(MessageRefused, match="another key"):
-        opener.open([score])
-    assert opener.n_released == 0
+        opener.secret_key.score(score[1:])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_tampered_ciphertexts_and_scores_are_not_opened(roles_of, form):
-    """One changed coefficient makes a score that is refused, with all asked for beside it."""
+    """One changed coefficient makes a score that is none, and keeps none beside it back."""
     sealer, matcher, opener = roles_of(form)
     rng = np.random.default_rng(4)
     baseline = random_profile(rng)
@@ -209,10 +212,61 @@ def test_tampered_ciphertexts_and_scores_are_not_opened(roles_of, form):
         replaced(score, 1, b"\xff" * 6),
         score[:1] + bytes(len(score) - 1),
     ):
-        with pytest.raises(MessageRefused):
-            opener.open([score, bad])
-    assert opener.n_released == 0
-    assert len(opener.open([score, score])) == 2
+        one, none, other = opener.open([score, bad, score])
+        assert none is None
+        assert one == pytest.approx(other, rel=0.01)
+
+
+def test_rubbish_counts_as_released(roles_of):
+    """Whether a ciphertext opens tells of the key, too; so it is told no more often."""
+    _, _, opener = roles_of(match_forms.LINEAR)
+    opener.open([b""] * MAX_RELEASES)
+    with pytest.raises(OpeningRefused, match="new match key"):
+        opener.open([b""])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, complex(np.nan, 0), complex(0, np.nan)])
+def test_a_score_that_is_no_number_is_none(roles_of, monkeypatch, number):
+    """Whatever a ciphertext decodes to, only a number is released."""
+    sealer, matcher, opener = roles_of(match_forms.LINEAR)
+    baseline = random_profile(np.random.default_rng(7))
+    score = matcher.match(sealer.seal(baseline), baseline)
+    monkeypatch.setattr(MatchSecretKey, "slots", lambda *_: np.array([number]))
+    assert opener.open([score]) == [None]
+
+
+def test_nothing_is_released_that_the_budget_does_not_cover(roles_of, monkeypatch):
+    """The budget is spent first: where it refuses, nothing is even decrypted."""
+    sealer, matcher, opener = roles_of(match_forms.LINEAR)
+    baseline = random_profile(np.random.default_rng(8))
+    score = matcher.match(sealer.seal(baseline), baseline)
+    opener.budget.spend(MAX_RELEASES - 1)
+    monkeypatch.setattr(MatchSecretKey, "score", lambda *_: pytest.fail("decrypted"))
+    with pytest.raises(OpeningRefused):
+        opener.open([score, score])
+    assert opener.budget.left == 1
+
+
+def test_a_count_only_grows():
+    """Nobody spends less than nothing."""
+    budget = MemoryBudget()
+    budget.spend(5)
+    with pytest.raises(ValueError, match="only grows"):
+        budget.spend(-1)
+    assert budget.left == MAX_RELEASES - 5
+
+
+def test_a_key_serves_its_own_forms_alone(key_sets):
+    """A linear key under a form that squares is refused by all three roles, with the way out."""
+    keys = key_sets["linear"]
+    for make in (
+        lambda form: CkksProfileSealer(form, keys.public),
+        lambda form: CkksMatcher(form, keys.scoring),
+        lambda form: CkksScoreOpener(form, keys.secret, keys.budget),
+    ):
+        make(match_forms.LINEAR)
+        with pytest.raises(ConfigError, match="keys init --match plain-variance"):
+            make(match_forms.PLAIN_VARIANCE)
 
 
 def test_a_plain_payload_is_checked_too():
@@ -230,8 +284,9 @@ def test_a_plain_payload_is_checked_too():
     ):
         with pytest.raises(MessageRefused):
             plain.match(bad, baseline)
-    with pytest.raises(MessageRefused):
-        plain.open([b"1234567"])
+    score = plain.match(payload, baseline)
+    one, *rest = plain.open([score, b"1234567", b"", nan, score])
+    assert rest == [None, None, None, one]
 
 
 @pytest.mark.parametrize("parts", [[part] for part in KEY_PARTS], ids=" and ".join)
@@ -247,9 +302,7 @@ def test_a_scoring_context_refuses_any_key(key_sets, parts):
         context.generate_relin_keys()
     content = context.serialize(**{f"save_{part}": part in parts for part in KEY_PARTS})
     with pytest.raises(KeyFileError, match="key"):
-        ScoringContext(
-            MatchArtefact(content, secret.key_id, secret.parameters, secret.public_key().frame)
-        )
+        ScoringContext(MatchArtefact(content, secret.key_id, secret.parameters))
 
 
 def test_the_servers_context_neither_encrypts_nor_decrypts(key_sets):
@@ -263,12 +316,9 @@ def test_the_servers_context_neither_encrypts_nor_decrypts(key_sets):
             held.secret_key()
         assert not held.has_secret_key()
         assert not held.has_galois_keys()
-    artefact = keys.secret._artefact
-    whole = keys.secret._context.serialize(save_secret_key=True)
+    whole = keys.secret.to_secret_bytes()
     with pytest.raises(KeyFileError, match="secret"):
-        MatchPublicKey(
-            MatchArtefact(whole, keys.public.key_id, artefact.parameters, artefact.client_frame)
-        )
+        MatchPublicKey(MatchArtefact(whole, keys.public.key_id, keys.public.parameters))
 
 
 def test_a_matcher_that_has_scored_reaches_no_key(roles_of):
@@ -291,7 +341,7 @@ def keys_reached(root):
     contexts = [thing for thing in seen.values() if isinstance(thing, ts.Context)]
     assert contexts
     keyed = [c for c in contexts if any(getattr(c, f"has_{part}")() for part in KEY_PARTS)]
-    holders = (MatchSecretKey, MatchPublicKey, MatchKeySet, CkksProfileSealer, CkksScoreOpener)
+    holders = (MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener)
     return keyed + [thing for thing in seen.values() if isinstance(thing, holders)]
 
 

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.crypto.match_secret import MatchKeySet
 from securefl.errors import DataError, OpeningRefused, ValueRefused
 from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
-from securefl.exchange.match_open import CkksScoreOpener
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.releases import MemoryBudget
 from securefl.profile import VARIANCE_FLOOR, Profile, divergence
 
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
@@ -25,7 +25,7 @@ SIZES = (8, 64, 512, 2048)
 
 @pytest.fixture(scope="module")
 def key_sets():
-    linear, square = (MatchKeySet.ephemeral(form.parameters) for form in FORMS[:2])
+    linear, square = (MatchKeys.ephemeral(form) for form in FORMS[:2])
     return {"linear": linear, "full": square, "plain_variance": square}
 
 
@@ -56,11 +56,11 @@ class Match:
     def __init__(self, form, keys):
         self.sealer = CkksProfileSealer(form, keys.public)
         self.matcher = CkksMatcher(form, keys.scoring)
-        self.opener = CkksScoreOpener(form, keys.secret, random.Random(0))
+        self.opener = CkksScoreOpener(form, keys.secret, MemoryBudget(), random.Random(0))
 
     def score(self, profiles, baseline):
         sealed = [self.sealer.seal(profile) for profile in profiles]
-        return self.opener.open([self.matcher.match(one, baseline) for one in sealed])
+        return np.array(self.opener.open([self.matcher.match(one, baseline) for one in sealed]))
 
 
 @pytest.fixture
@@ -128,9 +128,9 @@ def test_scores_are_flooded_and_rounded(key_sets, form):
     baseline = random_profile(8, np.random.default_rng(3))
     payload = CkksProfileSealer(form, keys.public).seal(baseline)
     score = CkksMatcher(form, keys.scoring).match(payload, baseline)
-    opened = CkksScoreOpener(form, keys.secret, random.Random(1)).open([score] * 150)
+    opener = CkksScoreOpener(form, keys.secret, MemoryBudget(), random.Random(1))
     exponent = int.from_bytes(score[:1], signed=True)
-    normalised = opened * 2.0**-exponent
+    normalised = np.array(opener.open([score] * 150)) * 2.0**-exponent
     assert normalised.std() == pytest.approx(flood_deviation(form.parameters), rel=0.3)
     on_grid = normalised * 2.0 ** grid_bits(form.parameters)
     np.testing.assert_array_equal(on_grid, np.rint(on_grid))
@@ -149,8 +149,8 @@ def test_without_noise_the_error_is_far_below_the_flood(key_sets):
     raw = [keys.secret.score(matcher.match(sealer.seal(baseline), baseline)[1:]) for _ in range(30)]
     # Decoding to doubles errs by 2^-36 or so; the noise t itself is 2^-53.
     assert np.abs(raw).max() < 2.0**-33 < flood_deviation(form.parameters) / 4
-    opener = CkksScoreOpener(form, keys.secret, Silent())
-    assert opener.open([matcher.match(sealer.seal(baseline), baseline)]) == 0
+    opener = CkksScoreOpener(form, keys.secret, MemoryBudget(), Silent())
+    assert opener.open([matcher.match(sealer.seal(baseline), baseline)]) == [0.0]
 
 
 def test_a_fresh_ciphertext_is_no_noisier_than_stated(key_sets):
@@ -171,11 +171,11 @@ def test_a_key_releases_so_many_scores_and_no_more(match_of):
     """The flooding is sized for MAX_RELEASES: then a new key is due, and nothing is released."""
     match = match_of(match_forms.LINEAR)
     baseline = random_profile(8, np.random.default_rng(5))
-    match.opener.n_released = MAX_RELEASES - 1
+    match.opener.budget.spend(MAX_RELEASES - 1)
     with pytest.raises(OpeningRefused, match="new match key"):
         match.score([baseline] * 2, baseline)
     match.score([baseline], baseline)
-    assert match.opener.n_released == MAX_RELEASES
+    assert match.opener.budget.left == 0
 
 
 @pytest.mark.parametrize("q", SIZES)

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase
 from securefl_keys import sealed_file
-from securefl_keys.folder import init_folder, load_all
+from securefl_keys.folder import init_folder, load_all, load_match
 
 PASSPHRASE = "correct horse battery staple"
 
@@ -164,6 +165,49 @@ def test_show_lists_each_file_and_the_whole_key_id(made, monkeypatch):
     assert result.stdout.count(key_id) == 1
 
 
+def test_show_lists_the_match_key_and_what_it_may_still_release(made, monkeypatch):
+    """The second pair has an id of its own, and its count of releases is told."""
+    monkeypatch.setenv("COLUMNS", "80")
+    keys = load_match(made, PASSPHRASE)
+    keys.budget.spend(96)
+    result = run("show", made)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    for file in (
+        "authority/match.key",
+        "authority/match.releases",
+        "server/match.json",
+        "clients/match-public.key",
+    ):
+        line = next(line for line in lines if line.startswith(file))
+        assert f" {keys.public.key_id[:16]} " in line
+    assert f"Match key id: {keys.public.key_id}" in lines
+    assert "authority/match.releases: 4000 scores may still be released" in lines
+
+
+@pytest.mark.parametrize(
+    ("option", "parameters"),
+    [([], LINEAR), (["linear"], LINEAR), (["full"], SQUARE), (["plain-variance"], SQUARE)],
+)
+def test_init_makes_the_match_key_for_the_form_asked_for(tmp_path, monkeypatch, option, parameters):
+    """Without the option it is the linear form's."""
+    monkeypatch.setenv("SECUREFL_PASSPHRASE", PASSPHRASE)
+    arguments = ["--match", *option] if option else []
+    result = run("init", tmp_path / "keys", *arguments)
+    assert result.exit_code == 0
+    keys = load_match(tmp_path / "keys", PASSPHRASE)
+    assert keys.secret.parameters == parameters
+    assert f"Match key id: {keys.public.key_id}" in result.stdout
+
+
+def test_init_knows_no_other_form(tmp_path, monkeypatch):
+    """A mistyped form makes no key."""
+    monkeypatch.setenv("SECUREFL_PASSPHRASE", PASSPHRASE)
+    assert run("init", tmp_path / "keys", "--match", "plain_variance").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("target", ["server/secret.key", "clients/backup", "server/[red]x.key"])
 def test_show_exits_with_1_for_a_secret_key_in_the_wrong_folder(made, target):
     """A copy of the secret key in a folder that is handed out is named, with exit code 1."""
@@ -179,7 +223,7 @@ def test_show_lists_both_keys_of_a_mixed_folder(made, tmp_path):
     shutil.copy(tmp_path / "other/clients/public.key", made / "clients/public.key")
     result = run("show", made)
     assert result.exit_code == 1
-    assert other.key_id in result.stdout
+    assert other.sums.key_id in result.stdout
     assert "two key pairs are mixed" in result.stdout
 
 

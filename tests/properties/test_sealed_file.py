@@ -5,16 +5,28 @@ from __future__ import annotations
 import base64
 import json
 import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from securefl.crypto.match_params import LINEAR, SQUARE
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
+from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.secret import SecretKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
-from securefl_keys import sealed_file
-from securefl_keys.sealed_file import SealedFile, open_secret, seal_secret
+from securefl_keys import kdf, sealed_file
+from securefl_keys.sealed_file import (
+    SealedKey,
+    SealedMatchKey,
+    open_match_secret,
+    open_secret,
+    seal_match_secret,
+    seal_secret,
+)
 
 PASSPHRASE = "correct horse battery staple"
 RECOMMENDED = sealed_file.KDF_COST
@@ -28,14 +40,35 @@ def _cheap_guesses():
         yield
 
 
-@pytest.fixture(scope="module")
-def key():
-    return SecretKey.generate()
+@dataclass(frozen=True)
+class Kind:
+    """What there is of each for the two kinds of keys."""
+
+    key: type
+    file: type
+    seal: Callable
+    open: Callable
+
+
+KINDS = {
+    "sums": Kind(SecretKey, SealedKey, seal_secret, open_secret),
+    "match": Kind(MatchSecretKey, SealedMatchKey, seal_match_secret, open_match_secret),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return KINDS[request.param]
 
 
 @pytest.fixture(scope="module")
-def sealed(key):
-    return seal_secret(key, PASSPHRASE)
+def key(kind):
+    return kind.key.generate()
+
+
+@pytest.fixture(scope="module")
+def sealed(kind, key):
+    return kind.seal(key, PASSPHRASE)
 
 
 def changed(sealed, **fields):
@@ -46,56 +79,75 @@ def changed_kdf(sealed, **fields):
     return changed(sealed, kdf=json.loads(sealed)["kdf"] | fields)
 
 
-def test_a_sealed_key_reads_what_its_public_half_encrypts(key, sealed):
+def test_a_sealed_key_reads_what_its_public_half_encrypts():
     """The key that comes out is the key that went in."""
-    opened = open_secret(sealed, PASSPHRASE)
+    key = SecretKey.generate()
+    opened = open_secret(seal_secret(key, PASSPHRASE), PASSPHRASE)
     assert opened.key_id == key.key_id
     assert opened.parameters == key.parameters
     slots = np.linspace(-1, 1, 2048)
     np.testing.assert_allclose(opened.decrypt(key.public_key.encrypt(slots)), slots, atol=1e-6)
 
 
+@pytest.mark.parametrize("parameters", [LINEAR, SQUARE], ids=["linear", "square"])
+def test_a_sealed_match_key_reads_what_its_public_half_encrypts(parameters):
+    """As for sums, through text forms of all three parts."""
+    key = MatchSecretKey.generate(parameters)
+    opened = open_match_secret(seal_match_secret(key, PASSPHRASE), PASSPHRASE)
+    assert opened.key_id == key.key_id
+    assert opened.parameters == parameters
+    public = MatchPublicKey.from_json(key.public_key().to_json())
+    scoring = ScoringContext.from_json(key.scoring_context().to_json())
+    assert public.key_id == scoring.key_id == key.key_id
+    assert public.parameters == scoring.parameters == parameters
+    slots = np.linspace(-1, 1, parameters.slots)[None]
+    squared = slots if parameters.degree == 2 else np.zeros_like(slots)
+    weights = Weights(np.zeros_like(slots), np.ones_like(slots), squared, 0.5)
+    score = opened.score(scoring.score(public.encrypt(slots), weights))
+    assert score == pytest.approx(0.5 + (slots + squared * slots**2).mean(), abs=1e-7)
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(min_size=1))
-def test_any_text_is_a_passphrase(key, passphrase):
+def test_any_text_is_a_passphrase(kind, key, passphrase):
     """Whatever a keyboard can write opens what it sealed, composed or decomposed."""
-    text = seal_secret(key, passphrase)
-    assert open_secret(text, unicodedata.normalize("NFD", passphrase)).key_id == key.key_id
+    text = kind.seal(key, passphrase)
+    assert kind.open(text, unicodedata.normalize("NFD", passphrase)).key_id == key.key_id
 
 
-def test_no_two_seals_are_alike(key, sealed):
+def test_no_two_seals_are_alike(kind, key, sealed):
     """The same key under the same passphrase is sealed with a fresh salt and a fresh nonce."""
-    first, second = SealedFile.parse(sealed), SealedFile.parse(seal_secret(key, PASSPHRASE))
+    first, second = kind.file.parse(sealed), kind.file.parse(kind.seal(key, PASSPHRASE))
     assert first.kdf.salt != second.kdf.salt
     assert first.nonce != second.nonce
     assert first.ciphertext != second.ciphertext
 
 
-def test_new_files_cost_what_rfc_9106_recommends():
+def test_new_files_cost_what_rfc_9106_recommends(kind):
     """Unpatched, a guess costs three passes over 64 MiB in four lanes."""
     assert sealed_file.KdfCost(iterations=3, lanes=4, memory_kib=65536) == RECOMMENDED
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sealed_file, "KDF_COST", RECOMMENDED)
-        text = seal_secret(SecretKey.generate(), PASSPHRASE)
-    kdf = SealedFile.parse(text).kdf
+        text = kind.seal(kind.key.generate(), PASSPHRASE)
+    kdf = kind.file.parse(text).kdf
     assert (kdf.iterations, kdf.lanes, kdf.memory_kib) == (3, 4, 65536)
     assert len(base64.b64decode(kdf.salt)) == 16
-    open_secret(text, PASSPHRASE)
+    kind.open(text, PASSPHRASE)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_one_changed_byte_of_the_ciphertext_opens_nothing(sealed, data):
+def test_one_changed_byte_of_the_ciphertext_opens_nothing(kind, sealed, data):
     """No byte of what was sealed can be another one."""
     ciphertext = bytearray(base64.b64decode(json.loads(sealed)["ciphertext"]))
     ciphertext[data.draw(st.integers(0, len(ciphertext) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(WrongPassphrase, match="or the file was changed"):
-        open_secret(changed(sealed, ciphertext=base64.b64encode(ciphertext).decode()), PASSPHRASE)
+        kind.open(changed(sealed, ciphertext=base64.b64encode(ciphertext).decode()), PASSPHRASE)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_one_changed_character_of_the_file_opens_nothing(sealed, data):
+def test_one_changed_character_of_the_file_opens_nothing(kind, sealed, data):
     """No character of the file can be another one, but white space between JSON tokens."""
     header = sealed.index('"ciphertext"') + 20
     where = data.draw(st.one_of(st.integers(0, header), st.integers(header, len(sealed) - 1)))
@@ -103,23 +155,23 @@ def test_one_changed_character_of_the_file_opens_nothing(sealed, data):
     if sealed[where].isspace() and character in " \t\r\n":
         return
     with pytest.raises(KeyFileError):
-        open_secret(sealed[:where] + character + sealed[where + 1 :], PASSPHRASE)
+        kind.open(sealed[:where] + character + sealed[where + 1 :], PASSPHRASE)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_a_truncated_file_opens_nothing(sealed, data):
+def test_a_truncated_file_opens_nothing(kind, sealed, data):
     """A file that ends early is refused wherever it ends."""
     with pytest.raises(KeyFileError):
-        open_secret(sealed[: data.draw(st.integers(0, len(sealed) - 3))], PASSPHRASE)
+        kind.open(sealed[: data.draw(st.integers(0, len(sealed) - 3))], PASSPHRASE)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
-def test_rubbish_is_refused(text):
+def test_rubbish_is_refused(kind, text):
     """A file of anything else is no secret key."""
     with pytest.raises(KeyFileError, match="not a sealed secret key"):
-        open_secret(text, PASSPHRASE)
+        kind.open(text, PASSPHRASE)
 
 
 @pytest.mark.parametrize(
@@ -127,28 +179,97 @@ def test_rubbish_is_refused(text):
     [
         {"created": "1999-12-31T23:59:59Z"},
         {"key_id": "0" * 64},
-        {"poly_degree": 8192},
-        {"modulus_bits": [49, 60]},
-        {"scale_bits": 44},
         {"nonce": base64.b64encode(bytes(12)).decode()},
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_a_header_with_another_value_opens_nothing(sealed, fields):
+def test_a_header_with_another_value_opens_nothing(kind, sealed, fields):
     """Every field of the header is under the seal."""
+    with pytest.raises(WrongPassphrase):
+        kind.open(changed(sealed, **fields), PASSPHRASE)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"poly_degree": 8192}, {"modulus_bits": [49, 60]}, {"scale_bits": 44}], ids=str
+)
+def test_a_header_with_other_parameters_opens_nothing(fields):
+    """Also where they are parameters that a key could have."""
+    sealed = seal_secret(SecretKey.generate(), PASSPHRASE)
     with pytest.raises(WrongPassphrase):
         open_secret(changed(sealed, **fields), PASSPHRASE)
 
 
-def test_headers_of_two_files_cannot_be_swapped(sealed):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"degree": 2, "scale_bits": 28},
+        {"modulus_bits": [46, 47, 16]},
+        {"scale_bits": 58},
+        {"weight_bits": 27},
+        {"range_bits": 4},
+    ],
+    ids=str,
+)
+def test_a_header_with_other_match_parameters_opens_nothing(fields):
+    """Also those that the context itself does not show."""
+    sealed = seal_match_secret(MatchSecretKey.generate(), PASSPHRASE)
+    parameters = json.loads(sealed)["parameters"] | fields
+    with pytest.raises(WrongPassphrase):
+        open_match_secret(changed(sealed, parameters=parameters), PASSPHRASE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"poly_degree": 2048}, "128-bit"),
+        ({"poly_degree": 4095}, "poly_degree = 4095"),
+        ({"modulus_bits": [47, 46, 17]}, "128-bit"),
+        ({"modulus_bits": [60] * 100_000}, "100000 primes"),
+        ({"modulus_bits": [93, 16]}, "each prime"),
+        ({"modulus_bits": []}, "0 primes"),
+        ({"degree": 3}, "degree = 3"),
+        ({"degree": True}, "valid integer"),
+        ({"scale_bits": 60}, "94 bits"),
+        ({"weight_bits": 0}, "1 or more"),
+        ({"range_bits": -40}, "1 or more"),
+        ({"range_bits": 10**9}, "data primes"),
+        ({"more": 1}, "keyword"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_match_parameters_that_make_no_sense_are_refused_first(fields, what):
+    """Before the passphrase is turned into a key."""
+    sealed = seal_match_secret(MatchSecretKey.generate(), PASSPHRASE)
+    parameters = json.loads(sealed)["parameters"] | fields
+    with pytest.raises(
+        KeyFileError, match=f"not a sealed secret key: parameters.*{what}"
+    ) as refusal:
+        open_match_secret(changed(sealed, parameters=parameters), PASSPHRASE)
+    assert len(str(refusal.value)) < 300
+
+
+def test_neither_kind_opens_as_the_other():
+    """A match key's file is no key of sums, nor the other way round, even under its name."""
+    keys = {name: kind.key.generate() for name, kind in KINDS.items()}
+    for name, other in (("sums", "match"), ("match", "sums")):
+        text = KINDS[name].seal(keys[name], PASSPHRASE)
+        with pytest.raises(KeyFileError, match="not a sealed secret key: format"):
+            KINDS[other].open(text, PASSPHRASE)
+        named = json.loads(KINDS[other].seal(keys[other], PASSPHRASE))
+        swapped = named | {"ciphertext": json.loads(text)["ciphertext"]}
+        with pytest.raises(WrongPassphrase):
+            KINDS[other].open(json.dumps(swapped), PASSPHRASE)
+
+
+def test_headers_of_two_files_cannot_be_swapped(kind, sealed):
     """The ciphertext of one key does not open under the header of another, same passphrase."""
-    other = json.loads(seal_secret(SecretKey.generate(), PASSPHRASE))
+    other = json.loads(kind.seal(kind.key.generate(), PASSPHRASE))
     for field in other.keys() - {"format", "role", "codec", "cipher", "ciphertext"}:
         if other[field] != json.loads(sealed)[field]:
             with pytest.raises(WrongPassphrase):
-                open_secret(changed(sealed, **{field: other[field]}), PASSPHRASE)
+                kind.open(changed(sealed, **{field: other[field]}), PASSPHRASE)
     with pytest.raises(WrongPassphrase):
-        open_secret(changed(sealed, ciphertext=other["ciphertext"]), PASSPHRASE)
+        kind.open(changed(sealed, ciphertext=other["ciphertext"]), PASSPHRASE)
 
 
 @pytest.mark.parametrize(
@@ -171,67 +292,68 @@ def test_headers_of_two_files_cannot_be_swapped(sealed):
     ],
     ids=str,
 )
-def test_costs_out_of_bounds_are_refused_before_they_are_paid(sealed, costs, monkeypatch):
+def test_costs_out_of_bounds_are_refused_before_they_are_paid(kind, sealed, costs, monkeypatch):
     """A file cannot make its reader compute for hours or take all of its memory."""
     if costs != {"lanes": 16}:  # in bounds, but Argon2 itself wants 8 KiB a lane
-        monkeypatch.setattr(sealed_file, "Argon2id", lambda **_: pytest.fail("Argon2id was run"))
+        monkeypatch.setattr(kdf, "Argon2id", lambda **_: pytest.fail("Argon2id was run"))
     with pytest.raises(KeyFileError) as refusal:
-        open_secret(changed_kdf(sealed, **costs), PASSPHRASE)
+        kind.open(changed_kdf(sealed, **costs), PASSPHRASE)
     assert type(refusal.value) is KeyFileError
 
 
-def test_too_little_memory_is_an_error_with_a_way_out(sealed, monkeypatch):
+def test_too_little_memory_is_an_error_with_a_way_out(kind, sealed, monkeypatch):
     """Where the memory that a file asks for is not free, one line says so."""
 
     def out_of_memory(**_):
         raise MemoryError
 
-    monkeypatch.setattr(sealed_file, "Argon2id", out_of_memory)
+    monkeypatch.setattr(kdf, "Argon2id", out_of_memory)
     with pytest.raises(KeyFileError, match="larger machine"):
-        open_secret(sealed, PASSPHRASE)
+        kind.open(sealed, PASSPHRASE)
 
 
-def test_another_tenseal_is_named(sealed):
+def test_another_tenseal_is_named(kind, sealed):
     """A key of another TenSEAL release is refused by that name, without the passphrase."""
     with pytest.raises(KeyFileError, match=r"made by tenseal-0\.3\.16"):
-        open_secret(changed(sealed, codec="tenseal-0.3.16"), PASSPHRASE)
+        kind.open(changed(sealed, codec="tenseal-0.3.16"), PASSPHRASE)
 
 
-def test_parameters_below_the_security_level_are_refused(sealed):
+def test_parameters_below_the_security_level_are_refused():
     """A header cannot ask for a modulus that its ring does not carry."""
+    sealed = seal_secret(SecretKey.generate(), PASSPHRASE)
     with pytest.raises(KeyFileError, match="128-bit"):
         open_secret(changed(sealed, poly_degree=2048), PASSPHRASE)
 
 
-def test_what_was_sealed_must_be_the_key_that_the_header_names(key, monkeypatch):
+def test_what_was_sealed_must_be_the_key_that_the_header_names(kind, key, monkeypatch):
     """Even with the passphrase, no one can put one key under the name of another."""
-    monkeypatch.setattr(SecretKey, "key_id", "0" * 64)
-    forged = seal_secret(key, PASSPHRASE)
+    monkeypatch.setattr(kind.key, "key_id", "0" * 64)
+    forged = kind.seal(key, PASSPHRASE)
     monkeypatch.undo()
-    with pytest.raises(KeyFileError, match="inside is SecretKey"):
-        open_secret(forged, PASSPHRASE)
+    with pytest.raises(KeyFileError, match=r"inside is (Match)?SecretKey"):
+        kind.open(forged, PASSPHRASE)
 
 
-def test_what_was_sealed_must_be_a_key(key, monkeypatch):
+def test_what_was_sealed_must_be_a_key(kind, key, monkeypatch):
     """Rubbish under the right passphrase is refused, not a crash."""
-    monkeypatch.setattr(SecretKey, "to_secret_bytes", lambda _: b"rubbish")
-    forged = seal_secret(key, PASSPHRASE)
+    monkeypatch.setattr(kind.key, "to_secret_bytes", lambda _: b"rubbish")
+    forged = kind.seal(key, PASSPHRASE)
     with pytest.raises(KeyFileError, match="no CKKS secret key"):
-        open_secret(forged, PASSPHRASE)
+        kind.open(forged, PASSPHRASE)
 
 
-def test_another_passphrase_is_refused_in_one_line_that_holds_neither(sealed):
+def test_another_passphrase_is_refused_in_one_line_that_holds_neither(kind, sealed):
     """The refusal says what happened and repeats no passphrase."""
     with pytest.raises(WrongPassphrase, match="the passphrase does not open") as refusal:
-        open_secret(sealed, "Tr0ub4dor&3")
+        kind.open(sealed, "Tr0ub4dor&3")
     assert "Tr0ub4dor" not in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("passphrase", ["", "\udcff"])
-def test_a_passphrase_that_is_none_is_refused(key, sealed, passphrase):
+def test_a_passphrase_that_is_none_is_refused(kind, key, sealed, passphrase):
     """No key is sealed or opened with nothing, or with bytes that are no text."""
     with pytest.raises(ConfigError, match="passphrase"):
-        seal_secret(key, passphrase)
+        kind.seal(key, passphrase)
     with pytest.raises(ConfigError, match="passphrase"):
-        open_secret(sealed, passphrase)
+        kind.open(sealed, passphrase)

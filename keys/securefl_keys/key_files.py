@@ -1,0 +1,127 @@
+"""Key files on disk: read within bounds, written whole, and closed to other users."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+WAY_OUT = "copy it again from where the keys were made, or make new ones with: securefl keys init"
+
+_Parsed = TypeVar("_Parsed")
+
+
+def load(path: Path, parse: Callable[[str], _Parsed]) -> _Parsed:
+    """What a file holds; every refusal names the file, and the way out."""
+    try:
+        return parsed(read(path), parse)
+    except (ConfigError, WrongPassphrase) as error:
+        raise type(error)(f"{path}: {error}") from error
+    except KeyFileError as error:
+        raise KeyFileError(f"{path}: {error}; {WAY_OUT}") from error
+
+
+def load_secret(path: Path, parse: Callable[[str], _Parsed]) -> _Parsed:
+    """As `load`; a file that other users may read is refused."""
+    if others_may_read(path):
+        raise KeyFileError(f"{path}: {open_to_others(path)}")
+    return load(path, parse)
+
+
+def parsed(text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
+    """What `parse` makes of it; KeyFileError also where TenSEAL fails in a way of its own."""
+    try:
+        return parse(text)
+    except (ConfigError, KeyFileError):
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise KeyFileError(f"damaged: TenSEAL does not read it: {error}") from error
+
+
+def read(path: Path) -> str:
+    """A key file's text; raises KeyFileError without the path."""
+    try:
+        if not path.is_file():
+            raise KeyFileError("missing, or not a file")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise KeyFileError(f"larger than the {MAX_FILE_BYTES} bytes that a key file may have")
+        return data.decode()
+    except OSError as error:
+        raise KeyFileError(f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise KeyFileError("not a text file, so not a SecureFL key file") from error
+
+
+def others_may_read(path: Path) -> bool:
+    """Whether other users of this machine may open it."""
+    # Windows has no such bits and shows every file as open to all.
+    try:
+        return os.name == "posix" and bool(path.stat().st_mode & 0o077)
+    except OSError:
+        return False
+
+
+def open_to_others(path: Path) -> str:
+    """What is wrong with a secret that others may read, and the command that closes it."""
+    return f"other users may read it; close it with: chmod 600 {path}"
+
+
+def write_new(path: Path, text: str, mode: int) -> None:
+    """A file that must not exist yet, on the disk when this returns; raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(handle)
+
+
+def replace(path: Path, text: str, mode: int) -> None:
+    """The file holds the new text on the disk when this returns, or else the old; raises OSError.
+
+    Only for a caller that holds a lock on the file.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        write_new(partial, text, mode)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _settle(path.parent)
+
+
+def _settle(directory: Path) -> None:
+    # A new name is on the disk only with its directory; Windows opens none.
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def appearing_whole(directory: Path) -> Iterator[Path]:
+    """A sibling to write in, which at the end becomes `directory`, or on any error vanishes."""
+    made_parents = [parent for parent in directory.parents if not parent.exists()]
+    building = directory.parent / f".{directory.name}.{secrets.token_hex(8)}"
+    try:
+        building.mkdir(parents=True)
+        yield building
+        building.rename(directory)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        for parent in made_parents:
+            with suppress(OSError):
+                parent.rmdir()
+        raise

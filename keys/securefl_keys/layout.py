@@ -1,0 +1,27 @@
+"""The key folder: one directory per role, each with exactly the key material that the role needs.
+
+DIR/authority/secret.key         sealed with the passphrase, mode 0600
+DIR/authority/parameters.json
+DIR/authority/match.key          of profile matches; sealed, mode 0600
+DIR/authority/match.releases     how many scores it has released
+DIR/server/parameters.json       no key at all
+DIR/server/match.json            no key at all
+DIR/clients/public.key
+DIR/clients/match-public.key
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+AUTHORITY_KEY = Path("authority/secret.key")
+AUTHORITY_PARAMETERS = Path("authority/parameters.json")
+SERVER_PARAMETERS = Path("server/parameters.json")
+CLIENT_KEY = Path("clients/public.key")
+
+MATCH_KEY = Path("authority/match.key")
+MATCH_RELEASES = Path("authority/match.releases")
+MATCH_PARAMETERS = Path("server/match.json")
+MATCH_PUBLIC_KEY = Path("clients/match-public.key")
+MATCH_FILES = (MATCH_KEY, MATCH_RELEASES, MATCH_PARAMETERS, MATCH_PUBLIC_KEY)
+"""A folder made by an older version has none of them."""

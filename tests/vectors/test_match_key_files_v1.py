@@ -1,0 +1,81 @@
+"""A match key's files, a ciphertext and a score of version 1 are read by every later release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
+from securefl.exchange.match_flood import MAX_RELEASES
+from securefl_keys.releases import FileBudget, ReleasesFile
+from securefl_keys.sealed_file import open_match_secret
+
+FILES = Path(__file__).parent / "v1"
+PASSPHRASE = "correct horse battery staple"
+KEY_ID = "c18aaa4b2efed3bb0fd6b989f969ae8d4c45b2b39ed3d76cd6f3267903e17472"
+
+
+def row(values):
+    slots = np.zeros((1, 2048))
+    slots[0, : len(values)] = values
+    return slots
+
+
+SLOTS = row([0.5, -1.25, 3.0])
+WEIGHTS = Weights(
+    baseline=row([0.5]), linear=2048 * row([2, -1, 0.5]), squared=row([]), constant=0.125
+)
+SCORE = 0.125 + 2 * (0.5 - 0.5) - (-1.25) + 0.5 * 3
+
+
+@pytest.fixture(scope="module")
+def secret():
+    return open_match_secret((FILES / "match.key").read_text(), PASSPHRASE)
+
+
+@pytest.fixture(scope="module")
+def public():
+    return MatchPublicKey.from_json((FILES / "match-public.key").read_text())
+
+
+@pytest.fixture(scope="module")
+def scoring():
+    return ScoringContext.from_json((FILES / "match.json").read_text())
+
+
+def test_the_frozen_match_key_reads_the_frozen_score(secret):
+    """A score that was computed in version 1 still opens."""
+    score = (FILES / "match-score.bin").read_bytes()
+    assert secret.score(score) == pytest.approx(SCORE, abs=1e-9)
+
+
+def test_the_frozen_match_files_work_together(secret, public, scoring):
+    """What a client sealed in version 1, or seals now, is scored by the server's file."""
+    for payload in ((FILES / "match-ciphertext.bin").read_bytes(), public.encrypt(SLOTS)):
+        assert secret.score(scoring.score(payload, WEIGHTS)) == pytest.approx(SCORE, abs=1e-9)
+
+
+def test_the_frozen_match_files_name_one_key(secret, public, scoring):
+    """All four files of version 1 still read as the same key, by its published id."""
+    releases = ReleasesFile.parse((FILES / "match.releases").read_text())
+    assert {secret.key_id, public.key_id, scoring.key_id, releases.key_id} == {KEY_ID}
+
+
+def test_the_frozen_count_is_read(tmp_path):
+    """Seven releases of version 1 are seven now, and the next is the eighth."""
+    path = tmp_path / "match.releases"
+    path.write_text((FILES / "match.releases").read_text())
+    budget = FileBudget(path, KEY_ID)
+    assert budget.left == MAX_RELEASES - 7
+    budget.spend(1)
+    assert json.loads(path.read_text())["n_released"] == 8
+
+
+def test_the_same_match_key_is_written_as_the_same_text(secret):
+    """Public files and counts of version 1 are still written byte for byte as they were."""
+    assert secret.public_key().to_json() == (FILES / "match-public.key").read_text()
+    assert secret.scoring_context().to_json() == (FILES / "match.json").read_text()
+    assert ReleasesFile.stating(KEY_ID, 7) == (FILES / "match.releases").read_text()
