@@ -51,8 +51,9 @@ class DataTable(Table):
     n_per_center: Annotated[int, Field(ge=6, le=10**6, strict=True)] | None = None
     """So many patches of each hospital of `camelyon17`; all 456 000 where absent."""
     partition: str = "classes:2"
-    """`iid`, `classes:K` (K classes a client, FedTAN App. D), `dominant:SHARE` (of one class each,
-    FedProf), `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
+    """`iid`, `sizes:SHARE` (normal sizes, that share of their mean for deviation), `classes:K` (K
+    classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
+    `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
     feature_noise: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)] = 0.0
     """Client i of K trains on images with normal noise of i/K of this standard deviation, beside

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from securefl.data.cifar import load_cifar10
@@ -23,7 +23,7 @@ from securefl.data.digits import load_digits
 from securefl.data.dominant import Dominant
 from securefl.data.gas_turbine import load_gas_turbine
 from securefl.data.mnist import load_emnist
-from securefl.data.partition import MIN_SAMPLES, split_clients
+from securefl.data.partition import split_clients
 from securefl.data.quality import (
     Population,
     Quality,
@@ -31,8 +31,9 @@ from securefl.data.quality import (
     spoilt_images,
     spoilt_readings,
 )
+from securefl.data.sizes import NormalSizes, normal_sizes
 from securefl.data.split import Split
-from securefl.errors import ConfigError, DataError
+from securefl.errors import ConfigError
 
 _SENSORS = {Quality.POLLUTED: 0.10, Quality.NOISY: 0.40}
 _EMNIST = {Quality.IRRELEVANT: 0.15, Quality.BLURRED: 0.20, Quality.SALT_AND_PEPPER: 0.25}
@@ -142,7 +143,7 @@ def of_sensors(
 ) -> QualityFederation:
     """Clients of unequal size, whose readings are spoilt by their quality."""
     x, y = train
-    sizes = normal_sizes(len(y), task.n_clients, rng)
+    sizes = normal_sizes(len(y), task.n_clients, NormalSizes(SIZE_DEVIATION), rng)
     parts = torch.from_numpy(rng.permutation(len(y))).split(sizes.tolist())
     qualities, population = assign_qualities(task.n_clients, task.shares, rng), Population.of(x)
     clients = [
@@ -150,28 +151,6 @@ def of_sensors(
         for part, quality in zip(parts, qualities, strict=True)
     ]
     return QualityFederation(clients, qualities, test)
-
-
-def normal_sizes(
-    n_samples: int, n_clients: int, rng: np.random.Generator
-) -> Int64[np.ndarray, " clients"]:
-    """Sizes that sum to `n_samples`, in proportion to draws of N(514, 101²); two or more each.
-
-    A draw below a tenth of the mean (one in 400 000) counts as that tenth.
-
-    Raises:
-        DataError: too few samples for two each.
-    """
-    drawn = np.maximum(rng.normal(1, SIZE_DEVIATION, n_clients), 0.1)
-    if n_samples < MIN_SAMPLES * n_clients:
-        raise DataError(f"{n_samples} samples do not give {n_clients} clients {MIN_SAMPLES} each")
-    ends = np.floor(drawn.cumsum() / drawn.sum() * n_samples).astype(np.int64)
-    ends[-1] = n_samples
-    sizes: Int64[np.ndarray, " clients"] = np.diff(ends, prepend=0)
-    while sizes.min() < MIN_SAMPLES:
-        sizes[sizes.argmin()] += 1
-        sizes[sizes.argmax()] -= 1
-    return sizes
 
 
 def _folder(name: str, root: str | Path | None) -> Path:

@@ -14,7 +14,6 @@ from securefl.data.fedprof import (
     FEDPROF,
     QualityTask,
     load_fedprof,
-    normal_sizes,
     of_images,
     of_sensors,
 )
@@ -233,24 +232,6 @@ def test_a_share_outside_0_to_1_is_refused(share):
     """The message shows how to write one."""
     with pytest.raises(ConfigError, match=r'write "dominant:0\.6"'):
         parse_partition(f"dominant:{share}")
-
-
-@given(st.integers(1, 80), st.integers(0, 3000), seeds)
-def test_sizes_are_drawn_about_their_mean(n_clients, extra, seed):
-    """They sum to all samples, two or more each, the same for the same seed."""
-    n_samples = 2 * n_clients + extra
-    sizes = normal_sizes(n_samples, n_clients, rng(seed))
-    assert sizes.sum() == n_samples
-    assert sizes.min() >= 2
-    assert (sizes == normal_sizes(n_samples, n_clients, rng(seed))).all()
-
-
-def test_sizes_have_gasturbines_deviation():
-    """N(514, 101²): a mean of 514 and a deviation of about 101."""
-    sizes = normal_sizes(514 * 2000, 2000, rng())
-    assert sizes.std() == pytest.approx(101, rel=0.05)
-    with pytest.raises(DataError, match="do not give 4 clients 2 each"):
-        normal_sizes(7, 4, rng())
 
 
 @pytest.mark.parametrize("name", TWINS)
