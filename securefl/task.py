@@ -28,7 +28,10 @@ class Task:
     clients: Sequence[ClientData]
     test: ClientData
     loss: Loss = functional.cross_entropy
-    """Mean over a batch, of (model output, y)."""
+    """Mean over a batch, of (model output, y).
+
+    With targets that are floats of the model's output's shape, and a loss for them such as
+    `torch.nn.functional.mse_loss`, runs report R² as accuracy; it may be below 0."""
     algorithm: Algorithm | None = None
     """Your own; the one of the settings where None."""
     client_tests: Sequence[ClientData] = ()
