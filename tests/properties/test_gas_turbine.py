@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.data.fedprof import load_fedprof
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
-from securefl.data.quality import Quality
 from securefl.errors import DataError
 
 HEADER = ",".join((*INPUTS, *TARGETS))
@@ -55,15 +53,6 @@ def test_the_seed_decides_what_is_held_out(folder):
     one, again, other = (load_gas_turbine(folder, seed) for seed in (1, 1, 2))
     assert torch.equal(one.test_x, again.test_x)
     assert not torch.equal(one.test_x, other.test_x)
-
-
-def test_fifty_sensors_get_it_at_the_papers_shares(folder):
-    """FedProf's task: five polluted, twenty noisy, float targets."""
-    found = load_fedprof("gasturbine", folder)
-    assert found.qualities.count(Quality.POLLUTED) == 5
-    assert found.qualities.count(Quality.NOISY) == 20
-    assert sum(len(y) for _, y in found.clients) == 140
-    assert found.clients[0][1].is_floating_point()
 
 
 def test_a_missing_file_says_what_to_put_where(folder):
