@@ -25,7 +25,7 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.runfolder import MODEL, RunFolder, read_config
 from securefl.runs import Result
-from securefl.task import Task, configured_task
+from securefl.task import Task, configured_loss, configured_task
 from securefl.types import NamedTensors
 
 BATCH_SIZE = 32  # UniFed's, where nothing else is said
@@ -37,9 +37,11 @@ def evaluate(
     *,
     adapt_bn: float | None = None,
     batch_size: int = BATCH_SIZE,
-    loss: Loss = functional.cross_entropy,
+    loss: Loss | None = None,
 ) -> Score:
-    """Accuracy and loss of a trained classifier, with the global BN statistics or adapted ones.
+    """Accuracy and loss of a trained model, with the global BN statistics or adapted ones.
+
+    Of a regression R² is in the place of accuracy.
 
     Adapted statistics come from the batches in the order of the samples, and from inputs alone:
     labels only score. Samples that are sorted by class should be shuffled before, since each batch
@@ -50,7 +52,8 @@ def evaluate(
         data: (x, y) tensors or a torch Dataset.
         adapt_bn: τ, the weight of the old statistics, 0 <= τ < 1; None keeps the global ones.
         batch_size: so many samples share one step of the statistics.
-        loss: mean over a batch, of (model output, y).
+        loss: mean over a batch, of (model output, y); where None, that of the run's settings, or
+            cross-entropy for a model of your own.
 
     Raises:
         ConfigError: τ or the batch size is out of range; the run had a task of its own.
@@ -58,13 +61,15 @@ def evaluate(
         RunFolderError: no run's folder, an unfinished or a damaged one.
     """
     check_batch_size(batch_size)
-    if isinstance(model, Result):
-        check_global_model(model.config)
-        model = model.model
-    own = copy.deepcopy(model) if isinstance(model, nn.Module) else load_trained(model).model
+    usual: Loss = functional.cross_entropy
+    if not isinstance(model, nn.Module):
+        trained = model if isinstance(model, Result) else load_trained(model)
+        check_global_model(trained.config)
+        model, usual = trained.model, configured_loss(trained.config)
+    own = copy.deepcopy(model)
     adapted = nullcontext() if adapt_bn is None else adapted_batch_norm(own, adapt_bn)
     with adapted:
-        return score(own, samples(data, "the data"), loss, batch_size=batch_size)
+        return score(own, samples(data, "the data"), loss or usual, batch_size=batch_size)
 
 
 # Two are compared by identity: tensors have no single truth value to compare by.

@@ -48,7 +48,7 @@ class RoundMetrics:
 
     round: int
     accuracy: float
-    """Share of the test set, 0..1."""
+    """Share of the test set, 0..1; of a regression R², which may be below 0."""
     loss: float
     lr: float
     upload_bytes: int

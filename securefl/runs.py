@@ -59,7 +59,7 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Of the final model on the test data, 0..1."""
+        """Of the final model on the test data, 0..1; of a regression R²."""
         return self.metrics[-1].accuracy
 
 

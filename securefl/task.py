@@ -11,6 +11,8 @@ from torch.nn import functional
 from torch.utils.data import ConcatDataset, TensorDataset
 
 from securefl.algorithms.base import Algorithm, Loss
+from securefl.config.data import REGRESSIONS
+from securefl.config.rules import reads_public
 from securefl.config.schema import Config
 from securefl.data.federation import load_federation
 from securefl.data.samples import ClientData, Samples, samples
@@ -28,7 +30,10 @@ class Task:
     clients: Sequence[ClientData]
     test: ClientData
     loss: Loss = functional.cross_entropy
-    """Mean over a batch, of (model output, y)."""
+    """Mean over a batch, of (model output, y).
+
+    With targets that are floats of the model's output's shape, and a loss for them such as
+    `torch.nn.functional.mse_loss`, runs report R² as accuracy; it may be below 0."""
     algorithm: Algorithm | None = None
     """Your own; the one of the settings where None."""
     client_tests: Sequence[ClientData] = ()
@@ -47,14 +52,15 @@ def configured_task(config: Config) -> Task:
     """The data and the model that the settings name."""
     model, seed = config.model, config.run.seed
     dtype = getattr(torch, model.dtype)
-    data = load_federation(config.data, seed, dtype)
-    images, _ = data.test
+    n_public = config.data.public if reads_public(config) else 0
+    data = load_federation(config.data, seed, dtype, n_public)
+    x, _ = data.test
     built = build_model(
         model.name,
         model.norm,
-        in_channels=images.shape[1],
-        n_features=images[0].numel(),
-        n_classes=data.n_classes,
+        in_channels=x.shape[1],
+        n_features=x[0].numel(),
+        n_classes=data.n_outputs,
         groups=model.groups,
         width=model.width,
         seed=seed,
@@ -62,8 +68,21 @@ def configured_task(config: Config) -> Task:
     if model.name == "mlp":
         data = data.flat()
     return Task(
-        built, data.clients, data.test, client_tests=data.client_tests, external=data.external
+        built,
+        data.clients,
+        data.test,
+        configured_loss(config),
+        client_tests=data.client_tests,
+        external=data.external,
+        public=data.public,
+        qualities=[quality.value for quality in data.qualities],
     )
+
+
+def configured_loss(config: Config) -> Loss:
+    """Of the data that the settings name: mean squared error where targets are numbers."""
+    regression = config.data.dataset in REGRESSIONS
+    return functional.mse_loss if regression else functional.cross_entropy
 
 
 def domains(config: Config) -> list[str]:

@@ -41,7 +41,8 @@ def unseen_data(name: str, config: Config, task: Task) -> Mapping[str, ClientDat
 
     Raises:
         ConfigError: no such corruption, severity or external client.
-        DataError: a file or folder is missing, damaged, or not of the form that the model takes.
+        DataError: a file or folder is missing, damaged, or not of the form that the model takes, or
+            the run's targets are numbers, which no file or folder holds.
     """
     kind, _, detail = name.partition(":")
     if kind == "test":
@@ -83,6 +84,10 @@ def _from_disk(path: Path, seed: int, task: Task) -> ClientData:
     if not found:
         raise DataError(
             f"{path}: no such file or folder; the run itself has {', '.join(_OF_THE_RUN)}"
+        )
+    if _test(task, 1)[1].is_floating_point():
+        raise DataError(
+            f"{path}: holds classes, and this run's targets are numbers; it can be tried on test"
         )
     if is_folder:
         return _pictures(path, seed, task)

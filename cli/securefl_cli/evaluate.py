@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,8 @@ from securefl_cli.scores import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from securefl.data.samples import ClientData
+    from securefl.external import Trained
 
 
 @click.command("evaluate")
@@ -62,7 +62,7 @@ def evaluate_run(
 
     trained = load_trained(run_folder)
     rows = [
-        _row(label, trained.model, data, adapt_bn, batch_size)
+        _row(label, trained, data, adapt_bn, batch_size)
         for name in names
         for label, data in unseen_data(name, trained.config, trained.task).items()
     ]
@@ -71,14 +71,15 @@ def evaluate_run(
 
 
 def _row(
-    label: str, model: nn.Module, data: ClientData, adapt_bn: float | None, batch_size: int
+    label: str, trained: Trained, data: ClientData, adapt_bn: float | None, batch_size: int
 ) -> ScoreRow:
     from securefl.data.samples import samples
     from securefl.external import evaluate
 
     n_samples = len(samples(data, label))  # first, since it names what it refuses
-    accuracy = evaluate(model, data, batch_size=batch_size).accuracy
+    score = partial(evaluate, trained.model, data, batch_size=batch_size, loss=trained.task.loss)
+    accuracy = score().accuracy
     adapted = None
     if adapt_bn is not None:
-        adapted = evaluate(model, data, adapt_bn=adapt_bn, batch_size=batch_size).accuracy
+        adapted = score(adapt_bn=adapt_bn).accuracy
     return ScoreRow([label], n_samples, accuracy, adapted)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from securefl.config.table import Table
+from securefl.config.table import ClosedShare, Table
 
 Dataset = Literal[
     "digits",
@@ -20,17 +20,24 @@ Dataset = Literal[
     "emnist-mnist",
     "cifar10",
     "cifar100",
+    "gas-turbine",
     "cifar10-c",
     "folders",
     "camelyon17",
 ]
 DOMAIN_DATASETS = ("cifar10-c", "folders", "camelyon17")
+REGRESSIONS = ("gas-turbine",)
+"""Flat readings and what they predict: numbers."""
+OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
+OfReadings = Literal["polluted", "noisy"]
+LowQuality = Literal[OfImages, OfReadings]
 _STANDARD_FILES = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k",
     "fashion-mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k",
     "emnist": "EMNIST's gzip.zip, unpacked",
     "cifar10": "cifar-10-binary.tar.gz, unpacked",
     "cifar100": "cifar-100-binary.tar.gz, unpacked",
+    "gas-turbine": "gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
     "cifar10-c": "CIFAR-10-C.tar, unpacked",
     "folders": "a folder per domain, in it a folder per class, in it the pictures",
     "camelyon17": "metadata.csv and patches/ of Camelyon17-WILDS",
@@ -41,9 +48,10 @@ class DataTable(Table):
     """The table `[data]`."""
 
     dataset: Dataset = "digits"
-    """`digits` are scikit-learn's 1797 handwritten ones, a fifth of them for testing. `cifar10-c`,
-    `folders` (root/domain/class/picture.jpg) and `camelyon17` come by domain: there each domain is
-    a client, and `partition` and `clients` do not count."""
+    """`digits` are scikit-learn's 1797 handwritten ones, a fifth of them for testing. `gas-turbine`
+    is a regression: two emissions from nine readings, for the mlp. `cifar10-c`, `folders`
+    (root/domain/class/picture.jpg) and `camelyon17` come by domain: there each domain is a client,
+    and `partition` and `clients` do not count."""
     root: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
     """The folder with the data set's standard files; nothing is downloaded."""
     side: Annotated[int, Field(ge=8, le=1024, strict=True)] = 32
@@ -51,9 +59,17 @@ class DataTable(Table):
     n_per_center: Annotated[int, Field(ge=6, le=10**6, strict=True)] | None = None
     """So many patches of each hospital of `camelyon17`; all 456 000 where absent."""
     partition: str = "classes:2"
-    """`iid`, `classes:K` (K classes a client, FedTAN App. D), `dominant:SHARE` (of one class each,
-    FedProf), `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
+    """`iid`, `sizes:SHARE` (normal sizes, that share of their mean for deviation), `classes:K` (K
+    classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
+    `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
+    public: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 180
+    """Training samples that are set aside before clients get theirs, where something reads them:
+    FedProf's server profiles them, FNR-FL trains on them."""
+    quality: dict[LowQuality, ClosedShare] = Field(default_factory=dict)
+    """Shares of the clients whose training data are of low quality (FedProf); the others' are
+    normal, and so is what is tested. `irrelevant`, `blurred` and `salt-and-pepper` are of images;
+    `polluted` and `noisy` are of readings, and take an image's pixels for such."""
     feature_noise: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)] = 0.0
     """Client i of K trains on images with normal noise of i/K of this standard deviation, beside
     any partition; pixels are in 0..1. Testing is on clean images."""
@@ -100,6 +116,11 @@ class DataTable(Table):
                 f'data.feature_noise = {self.feature_noise}: the domains of "{self.dataset}" are '
                 "its feature skew; set data.feature_noise = 0.0"
             )
+        if self.quality:
+            raise ValueError(
+                f'data.quality: the clients of "{self.dataset}" are its domains, and their images '
+                "stay as they are; leave it out, or take a data set that a partition deals"
+            )
         if self.corruptions and self.dataset != "cifar10-c":
             raise ValueError(
                 f'data.corruptions: the clients of "{self.dataset}" are its domains; leave one out'
@@ -111,6 +132,10 @@ class DataTable(Table):
                 "data.corruptions and data.feature_noise are both feature skew, a client has one: "
                 "leave one out"
             )
+        if self.quality:
+            self._check_quality()
+        if self.dataset in REGRESSIONS:
+            self._check_regression()
         if self.clients < len(self.corruptions):
             raise ValueError(
                 f"data.clients = {self.clients}: {len(self.corruptions)} corruptions need as many "
@@ -120,4 +145,35 @@ class DataTable(Table):
             raise ValueError(
                 f'data.leave_out = "{self.leave_out}": the clients of "{self.dataset}" are alike; '
                 f"set data.corruptions, or a data set of domains: {', '.join(DOMAIN_DATASETS)}"
+            )
+
+    def _check_quality(self) -> None:
+        if self.corruptions or self.feature_noise:
+            other = "corruptions" if self.corruptions else "feature_noise"
+            raise ValueError(
+                f"data.quality and data.{other} both spoil a client's data, which are spoilt once: "
+                "leave one out"
+            )
+        if (total := sum(self.quality.values())) > 1 + 1e-9:
+            raise ValueError(
+                f"data.quality: shares of clients that sum to {total:.3g}; together at most 1"
+            )
+
+    def _check_regression(self) -> None:
+        """Nothing that only images or classes have."""
+        if self.corruptions:
+            raise ValueError(
+                f'data.corruptions are of images, and "{self.dataset}" has readings: leave them '
+                "out, or set data.feature_noise or data.quality"
+            )
+        if of_images := [name for name in self.quality if name in get_args(OfImages)]:
+            raise ValueError(
+                f'data.quality: {", ".join(of_images)} is of images, and "{self.dataset}" has '
+                f"readings; take {' or '.join(get_args(OfReadings))}"
+            )
+        if self.partition != "iid" and not self.partition.startswith("sizes:"):
+            raise ValueError(
+                f'data.partition = "{self.partition}": the targets of "{self.dataset}" are '
+                'numbers and have no class to be dealt by; set "iid", or "sizes:0.2" for clients '
+                "of unequal size"
             )

@@ -98,6 +98,8 @@ def _explain(model: type[BaseModel], error: Any) -> str:
     key = ".".join(place) if place else "settings"
     if error["type"] == "extra_forbidden":
         return f"{key}: no such key{_suggestion(model, error['loc'])}"
+    if place and place[-1] == "[key]":
+        return f"{'.'.join(place[:-1])}: no such key; known here: {error['ctx']['expected']}"
     if error["type"] == "value_error":
         return f"{error['ctx']['error']}"
     if error["type"] == "model_type":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from securefl.config.data import DOMAIN_DATASETS, REGRESSIONS
+
 if TYPE_CHECKING:
     from securefl.config.schema import Config
 
@@ -63,6 +65,11 @@ READ_BY = {
 """By table, which names read a key."""
 
 
+def reads_public(config: Config) -> bool:
+    """Whether something in this run needs public samples."""
+    return config.selection.name == "fedprof" or config.fnr.name != "none"
+
+
 def reasons_against(config: Config) -> Iterator[str]:
     """Why this combination has no meaning; nothing where it has one."""
     yield from _unread(config)
@@ -70,6 +77,9 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _solver(config)
     yield from _momentum(config)
     yield from _selection(config)
+    yield from _public(config)
+    if config.data.dataset in REGRESSIONS:
+        yield from _regression(config)
     if config.exchange.encrypt:
         yield from _encrypted(config)
     if config.algorithm.name in ALONE:
@@ -178,6 +188,37 @@ def _selection(config: Config) -> Iterator[str]:
         yield (
             f'selection.aggregation = "full" with solver.name = "{solver}": its server makes the '
             'next model of the mean of those present; set selection.aggregation = "partial"'
+        )
+
+
+def _public(config: Config) -> Iterator[str]:
+    data, selection, fnr = config.data, config.selection.name, config.fnr.name
+    if not reads_public(config):
+        if data.public != type(data).model_fields["public"].default:
+            yield (
+                f'data.public = {data.public} is read with selection.name = "fedprof" or with '
+                'fnr.name = "matched", "literal" or "server" alone: leave it out'
+            )
+    elif data.dataset in DOMAIN_DATASETS:
+        reader = f'fnr.name = "{fnr}"' if fnr != "none" else f'selection.name = "{selection}"'
+        yield (
+            f'data.dataset = "{data.dataset}" with {reader}: a public set is set aside of data '
+            "that a partition deals, and these come by domain; take another data set, or give one "
+            "in Python with Task(public=…)"
+        )
+
+
+def _regression(config: Config) -> Iterator[str]:
+    dataset, model, fnr = config.data.dataset, config.model.name, config.fnr.name
+    if model != "mlp":
+        yield (
+            f'model.name = "{model}" with data.dataset = "{dataset}": readings are no images; set '
+            'model.name = "mlp"'
+        )
+    if fnr != "none":
+        yield (
+            f'fnr.name = "{fnr}" with data.dataset = "{dataset}": FNR-FL compares feature norms '
+            'class by class, and the targets are numbers; set fnr.name = "none"'
         )
 
 

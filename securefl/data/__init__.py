@@ -14,6 +14,7 @@ from securefl.data.partition import (
     parse_partition,
     split_clients,
 )
+from securefl.data.sizes import NormalSizes
 from securefl.data.split import Split
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Dominant",
     "Iid",
     "LabelQuantitySkew",
+    "NormalSizes",
     "Partition",
     "QuantitySkew",
     "Split",

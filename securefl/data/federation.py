@@ -1,4 +1,4 @@
-"""Who has which images: every client's own, those it is tested on, and those of no trained client.
+"""Who has which samples: every client's own, what it is tested on, and what no client trains on.
 
 UniFed (Jiang et al., section 4.1.1): each corruption, or each hospital, is a client.
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from securefl.config.data import DOMAIN_DATASETS, DataTable
 from securefl.data.corruptions import corrupt
 from securefl.data.files import Domains
 from securefl.data.partition import Partition, parse_partition, split_clients
+from securefl.data.public import carve_public, check_disjoint
+from securefl.data.quality import Quality, spoilt_clients
+from securefl.data.samples import samples
 from securefl.data.skew import noise_ladder, skewed_clients
 from securefl.data.sources import left_out, load_domains, load_split
-from securefl.data.split import Split
-from securefl.errors import DataError
-
-Labelled: TypeAlias = tuple[Float[Tensor, "_ ..."], Int64[Tensor, " _"]]
+from securefl.data.split import Labelled, Split
+from securefl.errors import ConfigError, DataError
 
 TEST_SHARE = 0.2
 _MIN_PER_DOMAIN = 6  # a fifth of fewer is less than two samples
@@ -32,43 +32,69 @@ _MIN_PER_DOMAIN = 6  # a fifth of fewer is less than two samples
 # Two are compared by identity: tensors have no single truth value to compare by.
 @dataclass(frozen=True, slots=True, eq=False)
 class Federation:
-    """Images and labels by client."""
+    """Samples by client, each with its label or its targets."""
 
     clients: Sequence[Labelled]
     test: Labelled
-    n_classes: int
+    n_outputs: int
+    """How many numbers a model gives for a sample: one per class, or one per target."""
     client_tests: Sequence[Labelled] = ()
     """In the order of `clients`; empty where all share `test`."""
     external: Mapping[str, Labelled] = field(default_factory=dict)
     """Of clients that do not train, by domain."""
+    public: Labelled | None = None
+    """Samples that nobody else here has, as they came."""
+    qualities: Sequence[Quality] = ()
+    """In the order of `clients`; empty where none are drawn."""
 
     def flat(self) -> Federation:
-        """The same, with each image as one row of values."""
+        """The same, with each sample as one row of values."""
         return replace(
             self,
             clients=[_flat(data) for data in self.clients],
             test=_flat(self.test),
             client_tests=[_flat(data) for data in self.client_tests],
             external={name: _flat(data) for name, data in self.external.items()},
+            public=_flat(self.public) if self.public else None,
         )
 
 
-def load_federation(data: DataTable, seed: int, dtype: torch.dtype) -> Federation:
+def load_federation(
+    data: DataTable, seed: int, dtype: torch.dtype, n_public: int = 0
+) -> Federation:
     """The clients that the settings describe; the same settings and seed give the same ones.
 
+    `n_public` training samples are nobody's: they are set aside before clients get theirs.
+
     Raises:
-        ConfigError: the partition, a corruption or what is left out does not fit the data.
-        DataError: a file is missing or damaged, or a domain is too small.
+        ConfigError: the partition, a quality, a corruption or what is left out does not fit the
+            data, or public samples are asked of domains.
+        DataError: a file is missing or damaged, a domain is too small, or the data do not give so
+            many public samples.
     """
+    if n_public and data.dataset in DOMAIN_DATASETS:
+        raise ConfigError(
+            f'data.dataset = "{data.dataset}" comes by domain: public samples are set aside of '
+            "data that a partition deals"
+        )
     # Both refuse wrong names before a large data set is read.
     external, partition = left_out(data), parse_partition(data.partition)
     if data.dataset in DOMAIN_DATASETS:
         return by_domain(load_domains(data, dtype), external, seed)
-    split = load_split(data, seed, dtype)
-    clients = _dealt(split, partition, data, np.random.default_rng(seed))
-    if not data.corruptions:
-        return Federation(clients, (split.test_x, split.test_y), split.n_classes)
-    return _by_corruption(split, clients, external, data, seed)
+    split, public = load_split(data, seed, dtype), None
+    if n_public:
+        public, split = _set_aside(split, n_public, seed)
+    rng = np.random.default_rng(seed)
+    clients = _dealt(split, partition, data, rng)
+    found = Federation(clients, (split.test_x, split.test_y), split.n_outputs, public=public)
+    if data.quality:
+        shares = {Quality(name): share for name, share in data.quality.items()}
+        spoilt, qualities = spoilt_clients(clients, shares, rng)
+        found = replace(found, clients=spoilt, qualities=qualities)
+    elif data.corruptions:
+        found = _by_corruption(found, external, data, seed)
+    _check_public(found)
+    return found
 
 
 def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federation:
@@ -96,39 +122,33 @@ def by_domain(domains: Domains, external: frozenset[str], seed: int) -> Federati
     return Federation(
         clients=clients,
         test=(torch.cat([x for x, _ in tests]), torch.cat([y for _, y in tests])),
-        n_classes=1 + max(int(y.max()) for _, y in domains.values()),
+        n_outputs=1 + max(int(y.max()) for _, y in domains.values()),
         client_tests=tests,
         external={name: _shuffled(domains[name], seed) for name in domains if name in external},
     )
 
 
 def _by_corruption(
-    split: Split,
-    clients: Sequence[Labelled],
-    external: frozenset[str],
-    data: DataTable,
-    seed: int,
+    dealt: Federation, external: frozenset[str], data: DataTable, seed: int
 ) -> Federation:
     """Each client corrupts its own images, and is tested on the whole test set, corrupted alike.
 
     So all are tested on the same images, which no client has learnt under any corruption. `test`
     is the clean test set.
     """
-    names = data.corruptions
-    test = (split.test_x, split.test_y)
+    names, clients = data.corruptions, dealt.clients
     tests: dict[str, Labelled] = {}
     spoilt = list(clients)
     for i, name in enumerate(names):
         # A generator each: what is left out does not change the others' images.
         rng = np.random.default_rng((seed, i))
-        tests[name] = _corrupted(test, name, data.severity, rng)
+        tests[name] = _corrupted(dealt.test, name, data.severity, rng)
         for k in range(i, len(clients), len(names)):
             spoilt[k] = _corrupted(clients[k], name, data.severity, rng)
     holders = [(k, names[k % len(names)]) for k in range(len(clients))]
-    return Federation(
+    return replace(
+        dealt,
         clients=[spoilt[k] for k, name in holders if name not in external],
-        test=test,
-        n_classes=split.n_classes,
         client_tests=[tests[name] for _, name in holders if name not in external],
         external={name: tests[name] for name in names if name in external},
     )
@@ -142,6 +162,31 @@ def _dealt(
         return skewed_clients(x, y, partition, noise_ladder(data.clients, data.feature_noise), rng)
     parts = split_clients(y.numpy(), data.clients, partition, rng)
     return [(x[part], y[part]) for part in map(torch.from_numpy, parts)]
+
+
+def _set_aside(split: Split, n_public: int, seed: int) -> tuple[Labelled, Split]:
+    """Public samples and the rest, checked before anything that clients do to theirs."""
+    public, rest = carve_public(split, n_public, seed)
+    others = {
+        "the training data": (rest.train_x, rest.train_y),
+        "the test data": (rest.test_x, rest.test_y),
+    }
+    _check_disjoint(public, others)
+    return public, rest
+
+
+def _check_public(found: Federation) -> None:
+    """Of all that clients hold and are tested on in the end."""
+    if found.public is None:
+        return
+    others = {f"client-{i}": data for i, data in enumerate(found.clients, 1)}
+    others |= {f"the test data of client-{i}": t for i, t in enumerate(found.client_tests, 1)}
+    _check_disjoint(found.public, {**others, **found.external, "the test data": found.test})
+
+
+def _check_disjoint(public: Labelled, others: Mapping[str, Labelled]) -> None:
+    by_owner = {owner: samples(data, owner) for owner, data in others.items()}
+    check_disjoint(samples(public, "the public set"), by_owner)
 
 
 def _corrupted(data: Labelled, name: str, severity: int, rng: np.random.Generator) -> Labelled:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from securefl.data.files import locate, read
+from securefl.data.split import Split
 from securefl.errors import DataError
 
 INPUTS = ("AT", "AP", "AH", "AFDP", "GTEP", "TIT", "TAT", "TEY", "CDP")
@@ -38,6 +39,10 @@ class Emissions:
     test_y: Float[Tensor, "test 2"]
     target_std: Float[Tensor, " 2"]
     """What a unit of y is, in mg/m³."""
+
+    def as_split(self) -> Split:
+        """The same without what its units are."""
+        return Split(self.train_x, self.train_y, self.test_x, self.test_y)
 
 
 def load_gas_turbine(

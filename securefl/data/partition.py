@@ -1,4 +1,4 @@
-"""Which client holds which samples: evenly mixed, by class, or by Dirichlet draws.
+"""Which client holds which samples: mixed, by class, or by Dirichlet draws.
 
 Arrays end with their axes: C classes, K clients, P piles that are dealt one by one.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, Integer
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from securefl.data.dominant import Dominant, dominant_sizes
+from securefl.data.sizes import MIN_SAMPLES, NormalSizes, check_enough, equal_sizes, normal_sizes
 from securefl.errors import ConfigError
 
-MIN_SAMPLES = 2  # batch normalisation has no variance to offer for a batch of one
 DIRICHLET_TRIES = 1000
 
 _FORMS = (
-    '"iid", "classes:2", "dominant:0.6", "dirichlet:0.5", "quantity:0.5" or "label-quantity:0.5"'
+    '"iid", "sizes:0.2", "classes:2", "dominant:0.6", "dirichlet:0.5", "quantity:0.5" or '
+    '"label-quantity:0.5"'
 )
 
 
@@ -111,9 +113,11 @@ class LabelQuantitySkew:
 
 
 DirichletSkew: TypeAlias = Dirichlet | QuantitySkew | LabelQuantitySkew
-Partition: TypeAlias = Iid | ClassesPerClient | Dominant | DirichletSkew
+Partition: TypeAlias = Iid | NormalSizes | ClassesPerClient | Dominant | DirichletSkew
 
-_DIRICHLET_SKEWS: dict[str, type[DirichletSkew]] = {
+_BY_NUMBER: dict[str, Callable[[float], Partition]] = {
+    "sizes": NormalSizes,
+    "dominant": Dominant,
     "dirichlet": Dirichlet,
     "quantity": QuantitySkew,
     "label-quantity": LabelQuantitySkew,
@@ -124,18 +128,16 @@ def parse_partition(text: str) -> Partition:
     """The partition that `text` names; `str(partition)` gives the text back.
 
     Raises:
-        ConfigError: `text` has none of the six forms, or its number is out of range.
+        ConfigError: `text` has none of the seven forms, or its number is out of range.
     """
     if text == "iid":
         return Iid()
     if found := re.fullmatch(r"classes:(-?[0-9]{1,9})", text):
         return ClassesPerClient(int(found[1]))
     if found := re.fullmatch(r"([a-z-]+):(-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)", text):
-        if found[1] == "dominant":
-            return Dominant(float(found[2]))
-        skew = _DIRICHLET_SKEWS.get(found[1])
-        if skew:
-            return skew(float(found[2]))
+        partition = _BY_NUMBER.get(found[1])
+        if partition:
+            return partition(float(found[2]))
     raise ConfigError(f'partition = "{text}": must have the form {_FORMS}')
 
 
@@ -153,7 +155,7 @@ def _number(alpha: float) -> str:
 
 
 def split_clients(
-    labels: Integer[np.ndarray, " samples"],
+    labels: Shaped[np.ndarray, "samples ..."],
     n_clients: int,
     partition: Partition,
     rng: np.random.Generator,
@@ -161,14 +163,24 @@ def split_clients(
     """One ascending index array per client; every sample goes to exactly one client.
 
     A client gets at least two samples. Classes are the distinct values of `labels`, in ascending
-    order. The same labels and the same state of `rng` give the same split.
+    order; targets that are no whole numbers have none. The same labels and the same state of `rng`
+    give the same split.
 
     Raises:
         ConfigError: the partition cannot be made of these samples for so many clients.
     """
-    _check_enough(len(labels), n_clients)
+    n_samples = len(labels)
+    check_enough(n_samples, n_clients)
     if isinstance(partition, Iid):
-        return _deal([np.arange(len(labels))], _equal_shares(len(labels), n_clients)[None], rng)
+        return _deal([np.arange(n_samples)], equal_sizes(n_samples, n_clients)[None], rng)
+    if isinstance(partition, NormalSizes):
+        sizes_K = normal_sizes(n_samples, n_clients, partition, rng)
+        return _deal([np.arange(n_samples)], sizes_K[None], rng)
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ConfigError(
+            f'partition = "{partition}": deals samples by class, and targets of {labels.dtype} '
+            'have none; write "iid", or "sizes:0.2" for clients of unequal size'
+        )
 
     classes, sizes_C = np.unique(labels, return_counts=True)
     if isinstance(partition, ClassesPerClient):
@@ -178,16 +190,6 @@ def split_clients(
     else:
         sizes_CK = _sizes_by_dirichlet(sizes_C, n_clients, partition, rng)
     return _deal([np.flatnonzero(labels == name) for name in classes], sizes_CK, rng)
-
-
-def _check_enough(n_samples: int, n_clients: int) -> None:
-    if n_clients < 1:
-        raise ConfigError(f"n_clients = {n_clients}: must be at least 1")
-    if n_samples < MIN_SAMPLES * n_clients:
-        raise ConfigError(
-            f"n_clients = {n_clients}: {n_samples} samples do not give each client "
-            f"{MIN_SAMPLES}; have at most {n_samples // MIN_SAMPLES} clients, or more samples"
-        )
 
 
 def _sizes_by_class(
@@ -208,7 +210,7 @@ def _sizes_by_class(
         )
     sizes_CK = np.zeros(holds_CK.shape, dtype=np.int64)
     for size, holds_K, sizes_K in zip(sizes_C, holds_CK, sizes_CK, strict=True):
-        sizes_K[holds_K] = _equal_shares(int(size), int(holds_K.sum()))
+        sizes_K[holds_K] = equal_sizes(int(size), int(holds_K.sum()))
     if sizes_CK.sum(axis=0).min() < MIN_SAMPLES:
         raise ConfigError(
             f'partition = "{partition}": the classes are too small to give each of {n_clients} '
@@ -256,13 +258,6 @@ def _draw_shares(
     # A small alpha draws sizes that round to 0, which numpy takes for no concentration.
     concentration_K = np.maximum(partition.alpha * (n_clients * size_K), np.finfo(float).tiny)
     return rng.dirichlet(concentration_K, size=n_classes)
-
-
-def _equal_shares(n_samples: int, n_holders: int) -> Int64[np.ndarray, " holders"]:
-    """Shares that differ by one at most; the first holders get the larger ones."""
-    gets_one_more = np.arange(n_holders) < n_samples % n_holders
-    shares: Int64[np.ndarray, " holders"] = n_samples // n_holders + gets_one_more.astype(np.int64)
-    return shares
 
 
 def _deal(

@@ -10,30 +10,27 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
-from torch import Tensor
 
 from securefl.data.samples import Samples, samples
-from securefl.data.split import Split
+from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
 
-Labelled: TypeAlias = tuple[Float[Tensor, "_ ..."], Int64[Tensor, " _"]]
-
 _BATCH = 1024
+_MIN_TARGETS = 2  # of a regression; batch normalisation has no variance to offer for one
 
 
 def carve_public(split: Split, n_public: int, seed: int) -> tuple[Labelled, Split]:
     """`n_public` training samples, every class in its share, and the split without them.
 
-    A training sample with a double, in training or in test, is not taken: whoever holds the rest
-    holds none of the public ones.
+    Of a regression it is any samples. One with a double, in training or in test, is not taken:
+    whoever holds the rest holds none of the public ones.
 
     Raises:
-        DataError: too few samples for the classes, or too many for the training set.
+        DataError: too few samples for the classes (two for a regression), or too many for the
+            training set.
     """
     from sklearn.model_selection import train_test_split
 
@@ -41,14 +38,16 @@ def carve_public(split: Split, n_public: int, seed: int) -> tuple[Labelled, Spli
     test = set(content_digests(samples((split.test_x, split.test_y), "the test data")))
     times = Counter(train)
     single = np.flatnonzero([times[digest] == 1 and digest not in test for digest in train])
-    labels = split.train_y.numpy(force=True)[single]
-    n_classes = len(np.unique(labels))
-    if not n_classes <= n_public <= len(single) - n_classes:
+    regression = split.train_y.is_floating_point()
+    classes = None if regression else split.train_y.numpy(force=True)[single]
+    least = _MIN_TARGETS if classes is None else len(np.unique(classes))
+    if not least <= n_public <= len(single) - least:
+        kinds = "" if classes is None else f", in {least} classes"
         raise DataError(
-            f"{n_public} public samples of {len(single)} training samples without a double, in "
-            f"{n_classes} classes: take {n_classes} to {len(single) - n_classes}"
+            f"{n_public} public samples of {len(single)} training samples without a "
+            f"double{kinds}: take {least} to {len(single) - least}"
         )
-    taken, _ = train_test_split(single, train_size=n_public, stratify=labels, random_state=seed)
+    taken, _ = train_test_split(single, train_size=n_public, stratify=classes, random_state=seed)
     public = torch.zeros(len(train), dtype=torch.bool)
     public[torch.from_numpy(np.sort(taken))] = True
     rest = replace(split, train_x=split.train_x[~public], train_y=split.train_y[~public])

@@ -6,7 +6,7 @@ strengths the density of salt and pepper alone; the others are ours, and stand b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -21,6 +21,7 @@ from scipy import ndimage  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from securefl.data.corruptions.images import Images, check_images
+from securefl.data.split import Labelled
 from securefl.errors import ConfigError, DataError
 
 DENSITY = 0.3
@@ -83,6 +84,37 @@ def assign_qualities(
     drawn = [quality for quality, n in zip(shares, counts, strict=True) for _ in range(n)]
     drawn += [Quality.NORMAL] * (n_clients - len(drawn))
     return tuple(drawn[i] for i in rng.permutation(n_clients))
+
+
+def spoilt_clients(
+    clients: Sequence[Labelled], shares: Mapping[Quality, float], rng: np.random.Generator
+) -> tuple[Sequence[Labelled], Sequence[Quality]]:
+    """Every client's samples at the quality that is drawn for it, and these qualities.
+
+    An image's pixels are readings where a sensor's quality is asked for.
+
+    Raises:
+        ConfigError: shares as `assign_qualities` refuses them, or readings at a quality of images.
+        DataError: images outside [0, 1], or readings of one feature.
+    """
+    qualities = assign_qualities(len(clients), shares, rng)
+    population = None
+    spoilt: list[Labelled] = []
+    for (x, y), quality in zip(clients, qualities, strict=True):
+        match quality:
+            case Quality.NORMAL:
+                spoilt.append((x, y))
+            case Quality.POLLUTED | Quality.NOISY:
+                population = population or Population.of(
+                    torch.cat([x.flatten(1) for x, _ in clients])
+                )
+                rows = spoilt_readings(x.flatten(1), quality, population, rng)
+                spoilt.append((rows.reshape(x.shape), y))
+            case _ if x.dim() == 2:
+                raise ConfigError(f'quality "{quality}" is of images, not of readings')
+            case _:
+                spoilt.append((spoilt_images(x, quality, rng), y))
+    return spoilt, qualities
 
 
 def spoilt_images(

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from securefl.data.partition import Partition, split_clients
+from securefl.data.split import Labelled
 from securefl.errors import ConfigError, DataError
 
 
@@ -91,11 +92,11 @@ def add_noise(
 
 def skewed_clients(
     x: Float[Tensor, "n ..."],
-    y: Int64[Tensor, " n"],
+    y: Shaped[Tensor, "n ..."],
     partition: Partition,
     noises: Sequence[FeatureNoise],
     rng: np.random.Generator,
-) -> tuple[tuple[Float[Tensor, "n_k ..."], Int64[Tensor, " n_k"]], ...]:
+) -> tuple[Labelled, ...]:
     """One client (x, y) per noise: the samples dealt to it, as its sensor sees them.
 
     `Iid` is feature skew alone, `Dirichlet` is the mix of label and feature skew.

@@ -22,6 +22,7 @@ from securefl.data.folders import (
     load_domain_folders,
     picture_domains,
 )
+from securefl.data.gas_turbine import load_gas_turbine
 from securefl.data.mnist import EMNIST_CLASSES, FASHION_MNIST_MD5, load_emnist, load_mnist
 from securefl.data.split import Split
 from securefl.errors import ConfigError
@@ -46,13 +47,17 @@ _ARCHIVES = {
 
 
 def load_split(data: DataTable, seed: int, dtype: torch.dtype) -> Split:
-    """The images (n, channels, height, width) of a data set that a partition deals to clients.
+    """The samples of a data set that a partition deals to clients.
+
+    Images are (n, channels, height, width), readings (n, features).
 
     Raises:
         DataError: a file is missing or damaged; the message says what to put where.
     """
     if data.dataset == "digits":
         return load_digits(seed, dtype).as_images()
+    if data.dataset == "gas-turbine":
+        return load_gas_turbine(_root(data), seed, dtype).as_split()
     _check_archive(data)
     split = _FROM_FILES[data.dataset](_root(data))
     return replace(split, train_x=split.train_x.to(dtype), test_x=split.test_x.to(dtype))

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isqrt
+from typing import TypeAlias
 
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from securefl.errors import DataError
 
+Labelled: TypeAlias = tuple[
+    Float[Tensor, "_ ..."], Int64[Tensor, " _"] | Float[Tensor, "_ targets"]
+]
+"""Samples x and what is to be learnt of each: its class, or some numbers."""
+
 
 # Two splits are compared by identity: tensors have no single truth value to compare by.
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Training and test samples; labels count from 0."""
+    """Training and test samples; labels count from 0, or are the targets of a regression."""
 
     train_x: Float[Tensor, "train ..."]
-    train_y: Int64[Tensor, " train"]
+    train_y: Int64[Tensor, " train"] | Float[Tensor, "train targets"]
     test_x: Float[Tensor, "test ..."]
-    test_y: Int64[Tensor, " test"]
+    test_y: Int64[Tensor, " test"] | Float[Tensor, "test targets"]
 
     @property
     def n_classes(self) -> int:
         """One more than the largest label of either part."""
         return 1 + int(max(self.train_y.max(), self.test_y.max()))
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers a model gives for a sample: one per class, or one per target."""
+        return self.train_y.shape[1] if self.train_y.is_floating_point() else self.n_classes
 
     def as_images(self) -> Split:
         """The same samples as square images of one channel, `(n, 1, side, side)`.

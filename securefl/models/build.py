@@ -47,7 +47,7 @@ def build_model(  # noqa: PLR0913 -- every keyword is a fact about the data or a
             standardisation before the classifier) or "fixup" (none; resnet20 alone).
         in_channels: of the images; the mlp does not look at it.
         n_features: of a flat sample; only the mlp looks at it.
-        n_classes: how many scores the model gives.
+        n_classes: how many scores the model gives, or numbers of a regression.
         groups: of channels; only "group" and "group-ws" look at it.
         width: the mlp's hidden size (default 30), or the first stage's channels (default 16, or 64
             of the alexnet).

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from sklearn.metrics import r2_score
 
-from securefl.data.fedprof import load_fedprof
+import securefl
+from securefl.config.load import load_config
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
-from securefl.data.quality import Quality
-from securefl.errors import DataError
+from securefl.data.public import carve_public
+from securefl.errors import ConfigError, DataError
+from securefl.task import configured_task
+from securefl_cli.main import main
 
 HEADER = ",".join((*INPUTS, *TARGETS))
 
@@ -57,15 +62,6 @@ def test_the_seed_decides_what_is_held_out(folder):
     assert not torch.equal(one.test_x, other.test_x)
 
 
-def test_fifty_sensors_get_it_at_the_papers_shares(folder):
-    """FedProf's task: five polluted, twenty noisy, float targets."""
-    found = load_fedprof("gasturbine", folder)
-    assert found.qualities.count(Quality.POLLUTED) == 5
-    assert found.qualities.count(Quality.NOISY) == 20
-    assert sum(len(y) for _, y in found.clients) == 140
-    assert found.clients[0][1].is_floating_point()
-
-
 def test_a_missing_file_says_what_to_put_where(folder):
     """By name, with the data set's own."""
     (folder / "gt_2013.csv").unlink()
@@ -107,3 +103,109 @@ def test_a_column_that_never_changes_is_refused(folder):
         (folder / f"gt_{year}.csv").write_text(f"{HEADER}\n{line}\n{line}\n")
     with pytest.raises(DataError, match="a column that never changes"):
         load_gas_turbine(folder)
+
+
+# From the settings to a run
+
+
+def settings_of(folder, *more):
+    return [
+        "data.dataset=gas-turbine",
+        f"data.root='{folder}'",
+        "data.clients=10",
+        "data.partition=sizes:0.2",
+        "train.lr=0.05",
+        "run.rounds=3",
+        *more,
+    ]
+
+
+def task_of(*more):
+    return configured_task(load_config(settings=more))
+
+
+def test_ten_sensors_get_the_readings_at_their_qualities(folder):
+    """FedProf's task: polluted and noisy sensors of unequal size, two emissions to predict."""
+    quality = "data.quality={polluted=0.1, noisy=0.4}"
+    clean, task = (task_of(*settings_of(folder, *more)) for more in ([], [quality]))
+    assert sorted(task.qualities) == ["noisy"] * 4 + ["normal"] * 5 + ["polluted"]
+    sizes = [len(y) for _, y in task.clients]
+    assert sum(sizes) == 140
+    assert len(set(sizes)) > 2
+    for (x, y), (before, targets), quality in zip(
+        task.clients, clean.clients, task.qualities, strict=True
+    ):
+        assert torch.equal(x, before) == (quality == "normal")
+        assert torch.equal(y, targets)
+        assert task.model(x).shape == y.shape
+    data = load_gas_turbine(folder, 0)
+    assert torch.equal(task.test[0], data.test_x)
+    assert torch.equal(task.test[1], data.test_y)
+
+
+def test_public_readings_are_nobodys(folder):
+    """Twenty hours of FedProf's server, without regard to their targets."""
+    task = task_of(*settings_of(folder, "selection.name=fedprof", "data.public=20"))
+    hours = torch.cat([task.public[0], task.test[0], *(x for x, _ in task.clients)])
+    assert len(task.public[1]) == 20
+    assert len(hours.unique(dim=0)) == 200
+
+
+@pytest.mark.parametrize("n_public", [2, 138])
+def test_public_readings_leave_some_to_train_on(folder, n_public):
+    """Two of each at least, as batch normalisation needs."""
+    data = load_gas_turbine(folder).as_split()
+    public, rest = carve_public(data, n_public, 0)
+    assert (len(public[1]), len(rest.train_y)) == (n_public, 140 - n_public)
+    for wrong in (1, 139):
+        with pytest.raises(DataError, match=f"{wrong} public .* a double: take 2 to 138"):
+            carve_public(data, wrong, 0)
+
+
+def test_a_run_is_scored_by_r_squared(folder, tmp_path):
+    """By FedTAN with encrypted statistics; its folder scores alike, and so does the CLI."""
+    run_folder = tmp_path / "run"
+    result = securefl.run(load_config(settings=settings_of(folder)), out=run_folder)
+    x, y = configured_task(result.config).test
+    with torch.no_grad():
+        expected = r2_score(y.double().numpy(), result.model.eval()(x).double().numpy())
+    assert result.accuracy == pytest.approx(expected, abs=1e-6)
+    for model in (result, run_folder):
+        assert securefl.evaluate(model, (x, y)).accuracy == pytest.approx(expected, abs=1e-6)
+    shown = CliRunner().invoke(main, ["evaluate", str(run_folder), "--adapt-bn", "0.9"])
+    assert shown.exit_code == 0, shown.output
+    assert f"{100 * expected:.1f} %" in shown.output
+    np.savez(tmp_path / "classes.npz", x=x.numpy(), y=np.zeros(len(x), dtype=np.int64))
+    named = CliRunner().invoke(
+        main, ["evaluate", str(run_folder), "--data", f"{tmp_path}/classes.npz"]
+    )
+    assert "holds classes, and this run's targets are numbers" in named.output
+
+
+def test_a_linear_relation_is_learnt(folder):
+    """Of emissions that hang on the readings, nearly all variance is explained."""
+    for year in YEARS:
+        values = rows(year)
+        values[:, 9:] = values[:, [0, 5]] * [2, -3] + values[:, [2, 7]]
+        lines = [HEADER, *(",".join(f"{v:.6f}" for v in row) for row in values)]
+        (folder / f"gt_{year}.csv").write_text("\n".join(lines) + "\n")
+    more = ["run.rounds=60", "data.clients=3", "data.partition=iid", "exchange.encrypt=none"]
+    assert securefl.run(load_config(settings=settings_of(folder, *more))).accuracy > 0.8
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["data.partition=classes:2"], r'"classes:2": .* numbers .*; set "iid", or "sizes:0\.2"'),
+        (["data.partition=quantity:0.5"], "have no class to be dealt by"),
+        (["data.quality={blurred=0.1, noisy=0.1}"], "blurred is of images, .*polluted or noisy"),
+        (["data.corruptions=['fog']"], "data.corruptions are of images"),
+        (["model.name=cnn"], 'readings are no images; set model.name = "mlp"'),
+        (["fnr.name=matched"], 'FNR-FL compares feature norms class by class, .*fnr.name = "none"'),
+        (["data.leave_out=noise"], "are alike"),
+    ],
+)
+def test_what_classes_or_images_alone_have_is_refused(more, message):
+    """Before anything is read, with the way out."""
+    with pytest.raises(ConfigError, match=message):
+        load_config(settings=settings_of("nowhere", *more))

@@ -7,13 +7,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from securefl.data import ClassesPerClient, Dirichlet, Iid, parse_partition, split_clients
+from securefl.data import (
+    ClassesPerClient,
+    Dirichlet,
+    Dominant,
+    Iid,
+    NormalSizes,
+    parse_partition,
+    split_clients,
+)
+from securefl.data.sizes import normal_sizes
 from securefl.errors import ConfigError
 
 TEN_CLASSES = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 23))
 
 partitions = st.one_of(
     st.just(Iid()),
+    st.builds(NormalSizes, st.floats(0.01, 0.99)),
     st.builds(ClassesPerClient, st.integers(1, 12)),
     st.builds(Dirichlet, st.floats(0.5, 1e6)),
 )
@@ -52,7 +62,9 @@ def test_the_seed_decides_who_holds_what(labels, n_clients, partition, seed):
         np.testing.assert_array_equal(held, held_again)
 
 
-@pytest.mark.parametrize("partition", [Iid(), ClassesPerClient(4), Dirichlet(1.0)], ids=str)
+@pytest.mark.parametrize(
+    "partition", [Iid(), NormalSizes(0.2), ClassesPerClient(4), Dirichlet(1.0)], ids=str
+)
 def test_another_seed_gives_another_split(partition):
     """Two seeds do not give the first client the same samples."""
     first, other = (
@@ -66,6 +78,40 @@ def test_iid_shares_are_equal(labels, n_clients, seed):
     """Without skew, no client has more than one sample more than another."""
     sizes = [len(held) for held in split_or_skip(labels, n_clients, Iid(), seed)]
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 80), st.integers(0, 3000), st.floats(0.01, 0.99), st.integers(0, 2**32))
+def test_drawn_sizes_sum_to_all_samples(n_clients, extra, share, seed):
+    """Two or more each, the same for the same seed; the partition deals just these."""
+    n_samples, partition = 2 * n_clients + extra, NormalSizes(share)
+    sizes = normal_sizes(n_samples, n_clients, partition, np.random.default_rng(seed))
+    assert sizes.sum() == n_samples
+    assert sizes.min() >= 2
+    clients = split_clients(np.zeros(n_samples), n_clients, partition, np.random.default_rng(seed))
+    assert [len(held) for held in clients] == sizes.tolist()
+
+
+@pytest.mark.parametrize("share", [101 / 514, 0.05])
+def test_drawn_sizes_have_the_deviation_that_their_share_says(share):
+    """FedProf's GasTurbine: N(514, 101²), and as many clients below the mean as above."""
+    sizes = normal_sizes(514 * 2000, 2000, NormalSizes(share), np.random.default_rng(0))
+    assert sizes.std() == pytest.approx(share * 514, rel=0.05)
+    assert (sizes < 514).mean() == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_targets_that_are_numbers_are_dealt_without_looking_at_them(n_targets):
+    """As classes would be; a partition by class is refused with the ways out."""
+    targets = np.random.default_rng(0).normal(size=(60, n_targets))
+    for partition in (Iid(), NormalSizes(0.3)):
+        numbers, classes = (
+            split_clients(labels, 5, partition, np.random.default_rng(1))
+            for labels in (targets, np.arange(60) % 3)
+        )
+        assert all(map(np.array_equal, numbers, classes))
+    for partition in (ClassesPerClient(2), Dominant(0.5), Dirichlet(1.0)):
+        with pytest.raises(ConfigError, match=r'deals samples by class, .* write "iid", or "sizes'):
+            split_clients(targets, 5, partition, np.random.default_rng(0))
 
 
 @given(some_labels, st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
@@ -143,6 +189,8 @@ def test_labels_need_not_count_from_zero():
 @given(
     st.one_of(
         st.just(Iid()),
+        st.builds(NormalSizes, st.floats(0, 1, exclude_min=True, exclude_max=True)),
+        st.builds(Dominant, st.floats(0, 1, exclude_min=True, exclude_max=True)),
         st.builds(ClassesPerClient, st.integers(1, 999_999_999)),
         st.builds(Dirichlet, st.floats(0, exclude_min=True, allow_infinity=False)),
     )
@@ -152,7 +200,7 @@ def test_a_partition_is_read_back_from_its_text(partition):
     assert parse_partition(str(partition)) == partition
 
 
-@pytest.mark.parametrize("text", ["iid", "classes:2", "dirichlet:0.5", "dirichlet:1"])
+@pytest.mark.parametrize("text", ["iid", "sizes:0.2", "classes:2", "dirichlet:0.5", "dirichlet:1"])
 def test_a_text_is_given_back_by_its_partition(text):
     """A configuration's text survives being read and written."""
     assert str(parse_partition(text)) == text
@@ -169,6 +217,10 @@ def test_a_text_is_given_back_by_its_partition(text):
         ("classes:2.5", "must have the form"),
         ("classes:0", "at least 1 class"),
         ("classes:-2", "at least 1 class"),
+        ("sizes", "must have the form"),
+        ("sizes:0.0", "between 0 and 1"),
+        ("sizes:-0.1", "between 0 and 1"),
+        ("sizes:1.0", "between 0 and 1"),
         ("dirichlet:", "must have the form"),
         ("dirichlet:nan", "must have the form"),
         ("dirichlet:0", "above 0"),
@@ -181,7 +233,7 @@ def test_a_wrong_text_is_refused_with_the_text_and_the_rule(text, rule):
     with pytest.raises(ConfigError, match=rule) as refused:
         parse_partition(text)
     assert f'partition = "{text.replace("1e999", "inf")}"' in str(refused.value)
-    assert "classes:2" in str(refused.value) or "dirichlet:0.5" in str(refused.value)
+    assert any(form in str(refused.value) for form in ("classes:2", "sizes:0.2", "dirichlet:0.5"))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +241,7 @@ def test_a_wrong_text_is_refused_with_the_text_and_the_rule(text, rule):
     [
         (TEN_CLASSES, 0, Iid(), "at least 1"),
         (np.arange(9), 5, Iid(), "at most 4 clients"),
+        (np.arange(7), 4, NormalSizes(0.2), "at most 3 clients"),
         (TEN_CLASSES, 5, ClassesPerClient(11), 'write "classes:10" or fewer'),
         (TEN_CLASSES, 3, ClassesPerClient(3), 'write "classes:4" or more.* at least 4 clients'),
         (np.repeat([0, 1], [90, 2]), 4, ClassesPerClient(1), "fewer clients, or more classes"),

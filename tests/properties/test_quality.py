@@ -10,27 +10,20 @@ from hypothesis import strategies as st
 
 from securefl.data import Dominant, load_digits, parse_partition, split_clients
 from securefl.data.dominant import dominant_sizes
-from securefl.data.fedprof import (
-    FEDPROF,
-    QualityTask,
-    load_fedprof,
-    normal_sizes,
-    of_images,
-    of_sensors,
-)
 from securefl.data.quality import (
     DENSITY,
     Population,
     Quality,
     assign_qualities,
+    spoilt_clients,
     spoilt_images,
     spoilt_readings,
 )
 from securefl.errors import ConfigError, DataError
 
 OF_IMAGES = (Quality.IRRELEVANT, Quality.BLURRED, Quality.SALT_AND_PEPPER)
+SENSORS = (Quality.POLLUTED, Quality.NOISY)
 seeds = st.integers(0, 2**32)
-TWINS = [name for name in FEDPROF if name.endswith("-twin")]
 
 
 def rng(seed=0):
@@ -39,6 +32,13 @@ def rng(seed=0):
 
 def images(n=200, channels=1, side=12):
     return torch.rand(n, channels, side, side, generator=torch.Generator().manual_seed(0))
+
+
+def some_clients(n_clients, shape):
+    """Of five to fourteen samples, in [0, 1]."""
+    drawn = torch.Generator().manual_seed(2)
+    sizes = [5 + i for i in range(n_clients)]
+    return [(torch.rand(n, *shape, generator=drawn), torch.arange(n)) for n in sizes]
 
 
 # --- shares of clients ---
@@ -68,22 +68,6 @@ def test_which_clients_are_of_low_quality_is_drawn():
     """Another seed has other ones; the first clients are not favoured."""
     first = [assign_qualities(20, {Quality.BLURRED: 0.5}, rng(seed))[0] for seed in range(40)]
     assert 10 <= first.count(Quality.BLURRED) <= 30
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("gasturbine", {Quality.POLLUTED: 5, Quality.NOISY: 20}),
-        ("emnist", dict(zip(OF_IMAGES, (75, 100, 125), strict=True))),
-        ("cifar10", dict(zip(OF_IMAGES, (1, 2, 2), strict=True))),
-    ],
-)
-def test_fedprofs_shares(name, counts):
-    """Table 2's clients in section 5.1's shares."""
-    task = FEDPROF[name]
-    found = assign_qualities(task.n_clients, task.shares, rng())
-    assert {quality: found.count(quality) for quality in counts} == counts
-    assert set(found) == {*counts, Quality.NORMAL}
 
 
 @pytest.mark.parametrize("shares", [(0.6, 0.5), (-0.1, 0.5), (float("nan"), 0.1)])
@@ -235,54 +219,44 @@ def test_a_share_outside_0_to_1_is_refused(share):
         parse_partition(f"dominant:{share}")
 
 
-@given(st.integers(1, 80), st.integers(0, 3000), seeds)
-def test_sizes_are_drawn_about_their_mean(n_clients, extra, seed):
-    """They sum to all samples, two or more each, the same for the same seed."""
-    n_samples = 2 * n_clients + extra
-    sizes = normal_sizes(n_samples, n_clients, rng(seed))
-    assert sizes.sum() == n_samples
-    assert sizes.min() >= 2
-    assert (sizes == normal_sizes(n_samples, n_clients, rng(seed))).all()
+# --- all clients at once ---
 
 
-def test_sizes_have_gasturbines_deviation():
-    """N(514, 101²): a mean of 514 and a deviation of about 101."""
-    sizes = normal_sizes(514 * 2000, 2000, rng())
-    assert sizes.std() == pytest.approx(101, rel=0.05)
-    with pytest.raises(DataError, match="do not give 4 clients 2 each"):
-        normal_sizes(7, 4, rng())
+@given(st.sampled_from([(1, 8, 8), (3, 8, 8), (5,)]), seeds)
+def test_a_clients_samples_have_the_quality_that_is_drawn_for_it(shape, seed):
+    """Normal ones stay as they are, others change, shapes and labels stay; the seed decides."""
+    kinds = [*SENSORS, *(OF_IMAGES if len(shape) == 3 else ())]
+    clients = some_clients(10, shape)
+    shares = dict.fromkeys(kinds, 0.15)
+    (spoilt, qualities), (again, _) = (spoilt_clients(clients, shares, rng(seed)) for _ in range(2))
+    assert qualities == assign_qualities(10, shares, rng(seed))
+    for (x, y), (before, labels), (repeated, _), quality in zip(
+        spoilt, clients, again, qualities, strict=True
+    ):
+        assert torch.equal(x, before) == (quality is Quality.NORMAL)
+        assert torch.equal(x, repeated)
+        assert x.shape == before.shape
+        assert y is labels
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_has_its_tasks_clients(name):
-    """All training digits, each once; the same for the same seed; clean ones are tested."""
-    found, again = (load_fedprof(name, seed=3) for _ in range(2))
-    digits, task = load_digits(3), FEDPROF[name]
-    assert len(found.clients) == len(found.qualities) == task.n_clients
-    labels = torch.cat([y for _, y in found.clients])
-    assert torch.equal(labels.bincount(), digits.train_y.bincount())
-    for (x, _), (other, _) in zip(found.clients, again.clients, strict=True):
-        assert torch.equal(x, other)
-    assert torch.equal(found.flat().test[0], digits.test_x)
-    clean = {row.numpy().tobytes() for row in digits.train_x}
-    for (x, _), quality in zip(found.flat().clients, found.qualities, strict=True):
-        kept = sum(row.numpy().tobytes() in clean for row in x)
-        assert kept == (len(x) if quality is Quality.NORMAL else 0)
+def test_pixels_are_readings_where_a_sensor_is_meant():
+    """A polluted camera has half of its pixels at one value each, for all its images."""
+    clients = some_clients(4, (1, 8, 8))
+    (spoilt, _), population = (
+        spoilt_clients(clients, {Quality.POLLUTED: 1.0}, rng()),
+        Population.of(torch.cat([x.flatten(1) for x, _ in clients])),
+    )
+    for (x, _), (before, _) in zip(spoilt, clients, strict=True):
+        broken = (x != before).any(dim=0).flatten()
+        assert int(broken.sum()) == 32
+        expected = (population.mean + 5 * population.std)[broken]
+        torch.testing.assert_close(x.flatten(1)[:, broken], expected.expand(len(x), -1))
 
 
-def test_a_regression_is_dealt_like_classes():
-    """Two targets a sample go with their readings."""
-    x = torch.arange(300.0).reshape(100, 3)
-    task = QualityTask(8, {}, None)
-    found = of_sensors((x, x[:, :2] + 0.5), (x, x[:, :2]), task, rng())
-    assert all(torch.equal(y, x[:, :2] + 0.5) for x, y in found.clients)
-
-
-def test_what_a_task_lacks_is_named():
-    """An unknown task, a task without its files, images without a dominant class."""
-    with pytest.raises(ConfigError, match="must be one of gasturbine, emnist, cifar10"):
-        load_fedprof("mnist")
-    with pytest.raises(ConfigError, match='"emnist-twin" runs on digits'):
-        load_fedprof("emnist")
-    with pytest.raises(ConfigError, match="dominant class"):
-        of_images(load_digits().as_images(), QualityTask(5, {}, None), rng())
+def test_a_regressions_readings_keep_their_targets():
+    """Two targets a sample go with their readings; readings are not blurred."""
+    clients = [(x, x[:, :2] + 0.5) for x, _ in some_clients(4, (3,))]
+    spoilt, _ = spoilt_clients(clients, {Quality.NOISY: 0.5}, rng())
+    assert all(y is before for (_, y), (_, before) in zip(spoilt, clients, strict=True))
+    with pytest.raises(ConfigError, match='"blurred" is of images'):
+        spoilt_clients(clients, {Quality.BLURRED: 1.0}, rng())

@@ -1,16 +1,21 @@
-"""Mini-batches, and the randomness that they are drawn with."""
+"""Mini-batches, the randomness that they are drawn with, and what a model scores on them."""
 
 from __future__ import annotations
 
 from itertools import chain, islice
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import r2_score
 from torch import nn
 from torch.nn import functional
 
 from securefl.data.samples import minibatches, samples
-from securefl.engines.evaluation import evaluate
+from securefl.engines.evaluation import evaluate, r_squared
 from securefl.engines.training import round_generator
+from securefl.errors import DataError
 
 CPU = torch.device("cpu")
 
@@ -50,3 +55,63 @@ def test_loss_and_accuracy_are_means_over_samples():
     score = evaluate(model, samples((x, y), "test"), functional.cross_entropy)
     assert abs(score.loss - float(functional.cross_entropy(model(x), y).detach())) < 1e-5
     assert score.accuracy == float((model(x).argmax(1) == y).double().mean())
+
+
+@given(
+    st.integers(2, 40),
+    st.lists(st.integers(1, 3), max_size=2),
+    st.integers(0, 2**32 - 1),
+    st.floats(-1e3, 1e3),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_r_squared_is_scikit_learns(n, shape, seed, offset, dtype):
+    """The plain mean over a sample's targets, however large they are beside their spread."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randn(n, *shape, generator=rng, dtype=dtype) + offset
+    output = y + torch.randn(n, *shape, generator=rng, dtype=dtype)
+    expected = r2_score(*(v.reshape(n, -1).double().numpy() for v in (y, output)))
+    assert r_squared(output, y) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_a_target_that_never_changes_is_met_or_not():
+    """As in scikit-learn: 1 and 0, and a mean over targets counts them so."""
+    y = torch.tensor([[1.0, 5.0, 1.0], [2.0, 5.0, 1.0], [4.0, 5.0, 1.0]])
+    output = y + torch.tensor([0.5, 0.0, 0.1])
+    assert r_squared(output, y) == pytest.approx(r2_score(y.numpy(), output.numpy()))
+    assert r_squared(output[:, 1], y[:, 1]) == 1
+    assert r_squared(output[:, 2], y[:, 2]) == 0
+
+
+@pytest.mark.parametrize("batch_size", [7, 100, 1024])
+def test_a_regression_is_scored_by_r_squared_over_all_its_batches(batch_size):
+    """Not by a mean of the batches' own; the targets' mean scores 0, and worse is below it."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 3, generator=rng)
+    y = x @ torch.randn(3, 2, generator=rng) + torch.randn(100, 2, generator=rng)
+    model, data = nn.Linear(3, 2), samples((x, y), "test")
+    score = evaluate(model, data, functional.mse_loss, batch_size=batch_size)
+    with torch.no_grad():
+        assert score.accuracy == pytest.approx(
+            r2_score(y.double().numpy(), model(x).double().numpy()), abs=1e-6
+        )
+        assert score.loss == pytest.approx(functional.mse_loss(model(x), y).item(), rel=1e-5)
+        model.weight.zero_()
+        model.bias.copy_(y.mean(dim=0))
+        assert evaluate(model, data, functional.mse_loss).accuracy == pytest.approx(0, abs=1e-6)
+        model.bias += 9
+    assert evaluate(model, data, functional.mse_loss).accuracy < -1
+
+
+@pytest.mark.parametrize(
+    ("shape", "loss"),
+    [
+        ((8,), functional.mse_loss),
+        ((8, 1), functional.mse_loss),
+        ((8, 2), functional.cross_entropy),
+    ],
+)
+def test_targets_of_another_shape_or_without_a_loss_for_them_are_refused(shape, loss):
+    """They would be broadcast, or be taken for shares of classes; the message names mse_loss."""
+    data = samples((torch.randn(8, 3), torch.randn(shape)), "test")
+    with pytest.raises(DataError, match=r"the output's shape, and a loss such as .*mse_loss"):
+        evaluate(nn.Linear(3, 2), data, loss)
