@@ -25,12 +25,12 @@ from securefl.errors import ConfigError, Diverged, RunFolderError
 from securefl.report.plots import accuracy_plot, traffic_plot
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
-from securefl.runfolder import (
+from securefl.runfolder import RunFolder
+from securefl.runrecord import (
     ACCURACY,
     MODEL,
     TRAFFIC,
     RoundMetrics,
-    RunFolder,
     read_config,
     read_run,
 )

@@ -29,7 +29,8 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.plots import accuracy_plot
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import read_run, write_atomically
+    from securefl.runfolder import write_atomically
+    from securefl.runrecord import read_run
 
     records = {str(path): read_run(path) for path in runs}
     names = _labels([record.config.name for record in records.values()], list(records))

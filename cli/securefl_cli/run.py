@@ -167,7 +167,7 @@ def _start(
 
 def _resume(folder: Path, key_folder: Path | None, passphrase_file: Path | None) -> None:
     from securefl import resume
-    from securefl.runfolder import read_run
+    from securefl.runrecord import read_run
 
     record = read_run(folder)
     keys = _keys(record.config, key_folder, passphrase_file)
@@ -213,7 +213,7 @@ def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> 
 
 def _report(folder: Path) -> None:
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import read_run
+    from securefl.runrecord import read_run
 
     record = read_run(folder)
     ledger = Ledger(list(record.ledger))

@@ -13,7 +13,7 @@ from securefl.names import printable
 
 if TYPE_CHECKING:
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import RoundMetrics
+    from securefl.runrecord import RoundMetrics
 
 TARGET = 0.9
 MEGABYTE = 1e6

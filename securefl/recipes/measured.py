@@ -9,7 +9,7 @@ from pathlib import Path
 from securefl.external import evaluate, load_trained
 from securefl.recipes.measure import Measure, Quantity
 from securefl.roles.ledger import Entry, Ledger
-from securefl.runfolder import read_metrics, read_run
+from securefl.runrecord import read_metrics, read_run
 
 GIB_IN_MIB = 1024
 BITS = 8

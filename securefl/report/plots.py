@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from securefl.roles.ledger import MEBIBYTE, Entry, Ledger
-from securefl.runfolder import RoundMetrics
+from securefl.runrecord import RoundMetrics
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""

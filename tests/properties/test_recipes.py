@@ -22,7 +22,8 @@ from securefl.errors import ConfigError, Diverged
 from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
 from securefl.recipes.reproduce import plan, reproduce
-from securefl.runfolder import RunFolder, read_run
+from securefl.runfolder import RunFolder
+from securefl.runrecord import read_run
 from securefl_cli.main import main
 
 TINY = """
