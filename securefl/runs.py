@@ -22,18 +22,11 @@ from securefl.crypto.secret import KeySet
 from securefl.engines.delivery import Incident
 from securefl.engines.evaluation import Score
 from securefl.errors import ConfigError, Diverged, RunFolderError
-from securefl.report.plots import accuracy_plot, traffic_plot
+from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
-from securefl.runrecord import (
-    ACCURACY,
-    MODEL,
-    TRAFFIC,
-    RoundMetrics,
-    read_config,
-    read_run,
-)
+from securefl.runrecord import MODEL, RoundMetrics, read_config, read_run
 from securefl.task import Task, configured_task
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
@@ -260,9 +253,8 @@ class _Rounds:
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
-        whole = read_run(folder.path)
-        folder.note_picture(ACCURACY, accuracy_plot({self.config.name: whole.metrics}))
-        folder.note_picture(TRAFFIC, traffic_plot(whole.ledger))
+        for name, png in pictures(read_run(folder.path)).items():
+            folder.note_picture(name, png)
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
