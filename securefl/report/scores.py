@@ -37,13 +37,14 @@ def scores_figure(record: RunRecord) -> Figure | None:
         return None
     groups = by_quality(clients(record), record)
     names = [client for group in groups.values() for client in group]
-    figure = Figure(figsize=(10, min(10, 1.5 + 0.2 * len(names))), layout="constrained")
+    figure = Figure(figsize=(10, min(6, 1.5 + 0.15 * len(names))), layout="constrained")
     axes = figure.subplots()
     rounds = [turnout.round for turnout in record.turnouts]
     image = axes.imshow(
         np.ma.masked_invalid(carried_forward(names, rows)),
         aspect="auto",
         interpolation="nearest",
+        vmin=0,
         cmap=mpl.colormaps["viridis"].with_extremes(bad="0.85"),
         extent=(rounds[0] - 0.5, rounds[-1] + 0.5, len(names) - 0.5, -0.5),
     )

@@ -220,6 +220,7 @@ COMMANDS = [
     [],
     ["run"],
     ["compare"],
+    ["profiles"],
     ["demo"],
     ["evaluate"],
     ["leave-one-out"],
