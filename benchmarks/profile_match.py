@@ -205,7 +205,7 @@ def show_comparison(result: Comparison) -> None:
     rows.append(row("largest error", errors, [f"{x:.1e}" for x in errors]))
     show(
         f"Match of profiles of {result.q} elements, {result.n_clients} clients",
-        ("", "usual", "linear", "ratio", "full", "plain_variance"),
+        ("", "usual", "linear", "ratio", "full", "plain-variance"),
         rows,
     )
 

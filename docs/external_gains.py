@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from securefl.runfolder import read_config
+from securefl.runrecord import read_config
 from securefl.task import configured_task
 
 ADAPTED = " + UniFed"

@@ -41,7 +41,7 @@ from securefl.roles.score_authority import ScoreAuthority
 from securefl.roles.server import Server
 from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
-from securefl.selecting import n_selected, participation
+from securefl.selecting import Ground, n_selected, participation
 from securefl.task import Task, client_data
 from securefl.types import Kind
 
@@ -113,7 +113,8 @@ def compose(
     delivery, roster = _roles(config, task.model, keys, weights, record)
     engine = SequentialEngine(algorithm, task.model, data, training, delivery)
     channels = _channels(config, match_keys, roster, record)
-    who = participation(config, task.model, data, public, training, delivery, engine, channels)
+    ground = Ground(task.model, data, public, training, delivery)
+    who = participation(config, ground, engine.broadcast, channels)
     return Composed(algorithm, training, engine, who)
 
 
@@ -127,11 +128,6 @@ def _algorithm(config: Config, task: Task, total_weight: float, n_clients: int) 
     return Participating(algorithm, n_clients, Aggregation(config.selection.aggregation))
 
 
-def seals_sums(config: Config) -> bool:
-    """Whether anything that is added up is encrypted."""
-    return bool({Encrypt.STATISTICS, Encrypt.MODEL} & set(config.exchange.encrypt))
-
-
 def _check_sealed(config: Config, model: nn.Module, n_clients: int) -> None:
     sealed, least = config.exchange.encrypt, config.exchange.min_clients
     statistics_alone = Encrypt.STATISTICS in sealed and Encrypt.MODEL not in sealed
@@ -143,7 +139,7 @@ def _check_sealed(config: Config, model: nn.Module, n_clients: int) -> None:
     n, found = n_selected(config, n_clients), f"{n_clients} clients"
     if config.selection.name != "all":
         found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
-    if seals_sums(config) and n < least:
+    if config.exchange.seals_sums and n < least:
         raise ConfigError(
             f"{found}: the authority opens totals of at least exchange.min_clients = {least}"
         )
@@ -227,11 +223,11 @@ def _channels(
     config: Config, match_keys: MatchKeys | None, roster: Roster, record: Record
 ) -> Iterator[MatchChannel]:
     """The key's own channel; without a key in the clear, or one fresh key after the other."""
-    if not {Encrypt.PROFILES, Encrypt.MODEL} & set(config.exchange.encrypt):
+    if not config.exchange.seals_profiles:
         plain = PlainMatch()
         yield MatchChannel(plain, plain)
         return
-    form = FORMS[config.selection.match.replace("-", "_")]
+    form = FORMS[config.selection.match]
     while True:
         keys = match_keys or MatchKeys.ephemeral(form)
         opener = CkksScoreOpener(form, keys.secret, keys.budget)

@@ -1,8 +1,8 @@
-"""A run's folder: what was asked for, what happened round by round, and where to go on from.
+"""A run's folder, written: what was asked for, what happens, and where to go on from.
 
 Everything is written whole or not at all. A round counts once its checkpoint stands; lines of a
 later, unfinished round are dropped when the run is resumed. Only the authority's log of openings
-is never shortened, because what was opened was opened.
+is never shortened, because what was opened was opened. What stands there is read by `runrecord`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import safetensors.torch
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
 
 from securefl.append import append_whole
 from securefl.checkpoint import Checkpoint
-from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.engines.delivery import Incident
 from securefl.engines.turnout import Turnout
@@ -31,38 +29,26 @@ from securefl.environment import Environment, read_environment, this_session
 from securefl.errors import RunFolderError
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
+from securefl.runrecord import (
+    ACCURACY,
+    CHECKPOINT,
+    CONFIG,
+    ENVIRONMENT,
+    INCIDENTS,
+    LEDGER,
+    METRICS,
+    MODEL,
+    OPENINGS,
+    QUALITIES,
+    SELECTIONS,
+    TRAFFIC,
+    RoundMetrics,
+    holds_run,
+    read_rows,
+)
 from securefl.types import NamedTensors
 
-CONFIG, ENVIRONMENT = "config.json", "environment.json"
-METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
-OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
-SELECTIONS, QUALITIES = "selections.jsonl", "qualities.json"
-CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
-ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
 LOCK = ".lock"
-
-
-@dataclass(frozen=True, slots=True)
-class RoundMetrics:
-    """One line of metrics.jsonl."""
-
-    round: int
-    accuracy: float
-    """Share of the test set, 0..1; of a regression R², which may be below 0."""
-    loss: float
-    lr: float
-    upload_bytes: int
-    """That all clients sent in this round."""
-    dropped: tuple[str, ...]
-    """Clients of which something was refused in this round."""
-    seconds: float
-    simulated_s: float | None = None
-    """What the round took on simulated devices; None without."""
-    energy_wh: float | None = None
-    """What the selected clients' devices spent in it."""
-
-
-Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout)
 
 
 class RunFolder:
@@ -178,7 +164,7 @@ class RunFolder:
         path = self.path / CHECKPOINT
         if path.is_file():
             return Checkpoint.read(path)
-        if len(_rows(self.path / METRICS, RoundMetrics)) > 1:
+        if len(read_rows(self.path / METRICS, RoundMetrics)) > 1:
             raise RunFolderError(f"{path} is missing: this run cannot go on")
         return None
 
@@ -189,10 +175,10 @@ class RunFolder:
             RunFolderError: a file is damaged; nothing is changed.
         """
         rows: dict[str, Sequence[RoundMetrics | Entry | Incident | Turnout]] = {
-            METRICS: _rows(self.path / METRICS, RoundMetrics),
-            SELECTIONS: _rows(self.path / SELECTIONS, Turnout),
-            LEDGER: _rows(self.path / LEDGER, Entry),
-            INCIDENTS: _rows(self.path / INCIDENTS, Incident),
+            METRICS: read_rows(self.path / METRICS, RoundMetrics),
+            SELECTIONS: read_rows(self.path / SELECTIONS, Turnout),
+            LEDGER: read_rows(self.path / LEDGER, Entry),
+            INCIDENTS: read_rows(self.path / INCIDENTS, Incident),
         }
         with _explained(self.path):
             for name, found in rows.items():
@@ -235,78 +221,6 @@ def _explained(folder: Path) -> Iterator[None]:
             way_out += f", then go on with `securefl run --resume {folder}`"
             way_out += " (after reproduce or leave-one-out: the same command)"
         raise RunFolderError(f"{folder}: cannot be written ({reason}); {way_out}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """A run as its folder tells it."""
-
-    path: Path
-    config: Config
-    metrics: tuple[RoundMetrics, ...]
-    ledger: tuple[Entry, ...]
-    turnouts: tuple[Turnout, ...] = ()
-    """By round, where clients are selected or devices simulated."""
-    qualities: Mapping[str, str] = field(default_factory=dict)
-    """By client, where a simulation knows them."""
-
-
-def read_run(path: Path) -> RunRecord:
-    """Read a run's folder.
-
-    Raises:
-        RunFolderError: no run's folder, or a damaged one.
-    """
-    config = read_config(path)
-    ledger, turnouts = _rows(path / LEDGER, Entry), _rows(path / SELECTIONS, Turnout)
-    return RunRecord(
-        path, config, read_metrics(path), tuple(ledger), tuple(turnouts), _qualities(path)
-    )
-
-
-def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
-    """A run's rounds without its long ledger; RunFolderError where they are damaged."""
-    return tuple(_rows(path / METRICS, RoundMetrics))
-
-
-def holds_run(path: Path) -> bool:
-    """Whether a run has been started there; RunFolderError where nobody can look."""
-    try:
-        return (path / CONFIG).is_file()
-    except OSError as error:
-        reason = error.strerror
-        raise RunFolderError(f"{path}: no folder for a run ({reason}); name another") from error
-
-
-def read_config(path: Path) -> Config:
-    """The settings that a run was started with; RunFolderError where there are none."""
-    if not holds_run(path):
-        raise RunFolderError(f"{path} is no run's folder: it has no {CONFIG}")
-    return load_config(path / CONFIG)
-
-
-def _qualities(path: Path) -> dict[str, str]:
-    file = path / QUALITIES
-    if not file.is_file():
-        return {}
-    try:
-        return TypeAdapter(dict[str, str]).validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise RunFolderError(f"{file}: damaged ({error.errors()[0]['msg']})") from None
-
-
-def _rows(path: Path, kind: type[Row]) -> list[Row]:
-    """The whole lines of a file; a last line that a crash cut short does not count."""
-    if not path.is_file():
-        return []
-    *lines, _unfinished = path.read_bytes().split(b"\n")
-    parser = TypeAdapter(kind)
-    try:
-        return [parser.validate_json(line) for line in lines]
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunFolderError(f"{path}: damaged ({where}: {first['msg']})") from None
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> bytes:

@@ -15,7 +15,7 @@ from torch import nn
 from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint, check_memory
 from securefl.choose import divergence_advice
-from securefl.compose import Record, compose, seals_sums
+from securefl.compose import Record, compose
 from securefl.config.schema import Config
 from securefl.crypto.secret import KeySet
 from securefl.engines.delivery import Incident
@@ -23,18 +23,11 @@ from securefl.engines.evaluation import Score
 from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
 from securefl.exchange.match_open import MatchKeys
-from securefl.report.plots import accuracy_plot, traffic_plot
+from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
-from securefl.runfolder import (
-    ACCURACY,
-    MODEL,
-    TRAFFIC,
-    RoundMetrics,
-    RunFolder,
-    read_config,
-    read_run,
-)
+from securefl.runfolder import RunFolder
+from securefl.runrecord import MODEL, RoundMetrics, read_config, read_run
 from securefl.task import Task, configured_task
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
@@ -87,6 +80,7 @@ def run(
         Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
     """
     rounds = _Rounds(config or Config(), task, keys, match_keys)
+    rounds.require_releases()
     if out is None:
         return rounds.run(on_round)
     folder = RunFolder.create(Path(out), rounds.config)
@@ -130,6 +124,7 @@ def resume(
         run_folder.rewind(rounds.round)
         if rounds.complete and run_folder.is_finished():
             raise RunFolderError(f"{folder}: this run is complete, all {config.run.rounds} rounds")
+        rounds.require_releases()
         run_folder.note_session(config, rounds.key_id, own_task=task is not None)
         return rounds.run(on_round, run_folder)
 
@@ -144,7 +139,7 @@ class _Rounds:
         keys: KeySet | None,
         match_keys: MatchKeys | None,
     ) -> None:
-        if not seals_sums(config):
+        if not config.exchange.seals_sums:
             keys = None
         elif keys is None:
             keys = KeySet.ephemeral()
@@ -157,6 +152,7 @@ class _Rounds:
         composed = compose(config, task, keys, self._record, match_keys)
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
+        self._match_keys = match_keys if config.exchange.seals_profiles else None
         self._own_algorithm = task.algorithm is not None
         self._qualities = dict(zip(self._engine.memories, task.qualities, strict=False))
         self._model = copy.deepcopy(task.model)
@@ -193,6 +189,16 @@ class _Rounds:
         self._engine.memories |= checkpoint.memories
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
+
+    def require_releases(self) -> None:
+        """ConfigError where the match key may not release as many scores as may be needed."""
+        needed = self._participation.answers_ahead(self.config.run.rounds - self.round)
+        if self._match_keys and needed > self._match_keys.budget.left:
+            raise ConfigError(
+                f"these rounds may need {needed} scores, and the match key releases "
+                f"{self._match_keys.budget.left} more: make new keys with `securefl keys init`, or "
+                "take fewer rounds or clients"
+            )
 
     def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
         """Metrics of the rounds before; raises RunFolderError where one is missing."""
@@ -290,9 +296,8 @@ class _Rounds:
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
-        whole = read_run(folder.path)
-        folder.note_picture(ACCURACY, accuracy_plot({self.config.name: whole.metrics}))
-        folder.note_picture(TRAFFIC, traffic_plot(whole.ledger))
+        for name, png in pictures(read_run(folder.path)).items():
+            folder.note_picture(name, png)
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import nn
 
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
 from securefl.data.samples import Samples
+from securefl.engines.broadcast import Broadcast
 from securefl.engines.delivery import Delivery
 from securefl.engines.fleet import Fleet, Loads
 from securefl.engines.participation import Choice, Conditions, Participation
 from securefl.engines.profiles import MatchChannel, ProfileQuestion
 from securefl.engines.questions import LossQuestion, Question, SizeQuestion
-from securefl.engines.sequential import SequentialEngine
 from securefl.engines.training import DEVICES, Training, round_generator
 from securefl.errors import ConfigError
 from securefl.selection.afl import Afl
@@ -68,59 +69,74 @@ def asks_for_profiles(table: SelectionTable) -> bool:
     return table.name == "fedprof" and table.alpha != "theorem1"
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the rounds of a run are made of."""
+
+    model: nn.Module
+    """Copied where it is needed, not changed."""
+    data: Mapping[str, Samples]
+    """By client."""
+    public: Samples | None
+    """What the server profiles."""
+    training: Training
+    delivery: Delivery
+
+
 def participation(
-    config: Config,
-    model: nn.Module,
-    data: Mapping[str, Samples],
-    public: Samples | None,
-    training: Training,
-    delivery: Delivery,
-    engine: SequentialEngine,
-    channels: Iterator[MatchChannel],
+    config: Config, ground: Ground, broadcast: Broadcast, channels: Iterator[MatchChannel]
 ) -> Participation:
     """Who takes part in the rounds of a run.
 
     Args:
         config: its settings.
-        model: copied where it is needed, not changed.
-        data: by client.
-        public: what the server profiles.
-        training: of the engine.
-        delivery: of the engine.
-        engine: that runs the rounds.
+        ground: what its engine has.
+        broadcast: its engine's.
         channels: that profiles are matched over, one after the other.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
-    table, clients = config.selection, list(data)
+    table, clients = config.selection, list(ground.data)
     choice = None
     if table.name != "all":
         selector = chosen_selector(table, clients)
-        questions: list[Question] = []
-        if asks_for_profiles(table):
-            if public is None:
-                raise ConfigError(
-                    'selection.name = "fedprof": the server compares profiles with that of its own '
-                    "samples: give Task(public=(x, y)), which no client holds"
-                )
-            questions.append(ProfileQuestion(delivery, data, model, table.layer, public, channels))
-        if table.name == "afl":
-            questions.append(LossQuestion(delivery, data, model, training.loss))
-        if table.name in {"afl", "data-share"} or table.alpha == "theorem1":
-            questions.append(SizeQuestion(delivery, data))
-        floored = FairnessFloor(selector, table.fairness) if table.fairness else selector
-        scores = selector if isinstance(selector, FedProf) else None
-        choice = Choice(floored, n_selected(config, len(clients)), questions, scores)
+        choice = Choice(
+            FairnessFloor(selector, table.fairness) if table.fairness else selector,
+            n_selected(config, len(clients)),
+            _questions(table, ground, channels),
+            selector if isinstance(selector, FedProf) else None,
+        )
     return Participation(
         clients,
         choice,
         _conditions(config, clients),
-        Loads(delivery, engine.broadcast, training, data),
-        engine.broadcast,
+        Loads(ground.delivery, broadcast, ground.training, ground.data),
+        broadcast,
         config.run.seed,
-        needed=config.exchange.min_clients if delivery.sealed else 1,
+        needed=config.exchange.min_clients if config.exchange.seals_sums else 1,
     )
+
+
+def _questions(
+    table: SelectionTable, ground: Ground, channels: Iterator[MatchChannel]
+) -> list[Question]:
+    delivery, data, model = ground.delivery, ground.data, ground.model
+    sizes = SizeQuestion(delivery, data)
+    match table.name:
+        case "fedprof" if asks_for_profiles(table):
+            if ground.public is None:
+                raise ConfigError(
+                    'selection.name = "fedprof": the server compares profiles with that of its own '
+                    "samples: give Task(public=(x, y)), which no client holds"
+                )
+            return [ProfileQuestion(delivery, data, model, table.layer, ground.public, channels)]
+        case "afl":
+            return [LossQuestion(delivery, data, model, ground.training.loss), sizes]
+        case "data-share" | "fedprof":
+            return [sizes]
+        case _:
+            return []
 
 
 def _conditions(config: Config, clients: Sequence[str]) -> Conditions:

@@ -1,4 +1,4 @@
-"""`securefl compare`: several runs in one table and one plot."""
+"""`securefl compare`: several runs in one table and one plot, with devices in two."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from securefl_cli.table import print_runs
     show_default=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where the picture goes.",
+    help="Where the picture goes; that of the cost beside it, with -cost in its name.",
 )
 def compare(runs: tuple[Path, ...], plot: Path) -> None:
     """Print runs side by side, and draw their accuracy and loss.
+
+    Where all runs simulate devices, a second picture has accuracy against simulated hours and Wh.
 
     \b
     Example:
       securefl compare runs/fedavg runs/fedtan --plot both.png
     """  # noqa: D301  (click wants the backspace itself)
+    from securefl.report.cost import cost_figure
+    from securefl.report.drawing import png
     from securefl.report.plots import accuracy_plot
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import read_run, write_atomically
+    from securefl.runfolder import write_atomically
+    from securefl.runrecord import read_run
 
     records = {str(path): read_run(path) for path in runs}
     names = _labels([record.config.name for record in records.values()], list(records))
@@ -42,11 +47,13 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
             for name, record in zip(names, records.values(), strict=True)
         }
     )
-    png = accuracy_plot(
-        {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
-    )
-    write_atomically(plot, png)
+    metrics = {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
+    write_atomically(plot, accuracy_plot(metrics))
     click.echo(f"Plot: {plot}")
+    if cost := cost_figure(metrics):
+        beside = plot.with_name(f"{plot.stem}-cost{plot.suffix}")
+        write_atomically(beside, png(cost))
+        click.echo(f"Cost: {beside}")
 
 
 def _labels(names: list[str], paths: list[str]) -> list[str]:

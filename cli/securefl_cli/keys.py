@@ -60,7 +60,7 @@ def init(directory: Path, passphrase_file: Path | None, form: str) -> None:
     from securefl.exchange.match_forms import FORMS
     from securefl_keys.folder import init_folder
 
-    parameters = FORMS[form.replace("-", "_")].parameters
+    parameters = FORMS[form].parameters
     made = init_folder(directory, passphrase, match=parameters)
     click.echo(
         f"Made two CKKS key pairs of {made.sums.parameters.security_bits}-bit security.\n"

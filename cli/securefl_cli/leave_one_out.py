@@ -19,7 +19,7 @@ from securefl_cli.scores import (
 
 if TYPE_CHECKING:
     from securefl.report.external import LeaveOneOut
-    from securefl.runfolder import RoundMetrics
+    from securefl.runrecord import RoundMetrics
 
 
 @click.command("leave-one-out")

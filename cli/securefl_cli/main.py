@@ -16,6 +16,7 @@ from securefl_cli.evaluate import evaluate_run
 from securefl_cli.interrupt import remembered_interrupts
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
+from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
 
@@ -62,5 +63,5 @@ def main() -> None:
     """  # noqa: D301  (click wants the backspace itself)
 
 
-for command in (demo, run, reproduce, compare, evaluate_run, leave_one_out, keys):
+for command in (demo, run, reproduce, compare, profiles, evaluate_run, leave_one_out, keys):
     main.add_command(command)

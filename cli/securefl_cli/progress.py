@@ -15,7 +15,7 @@ from securefl_cli.interrupt import raise_if_interrupted
 
 if TYPE_CHECKING:
     from securefl.recipes.reproduce import PlannedRun
-    from securefl.runfolder import RoundMetrics
+    from securefl.runrecord import RoundMetrics
 
 MEGABYTE = 1e6
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
 from securefl.errors import ConfigError, KeyFileError
+from securefl_cli.options import settings_of
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar
 from securefl_cli.table import print_runs
@@ -18,29 +18,7 @@ from securefl_cli.table import print_runs
 if TYPE_CHECKING:
     from securefl.config.schema import Config
     from securefl.crypto.secret import KeySet
-
-OPTIONS = {
-    "dataset": "data.dataset",
-    "data_root": "data.root",
-    "partition": "data.partition",
-    "clients": "data.clients",
-    "feature_noise": "data.feature_noise",
-    "corruptions": "data.corruptions",
-    "severity": "data.severity",
-    "leave_out": "data.leave_out",
-    "algorithm": "algorithm.name",
-    "solver": "solver.name",
-    "server": "server.name",
-    "model": "model.name",
-    "norm": "model.norm",
-    "rounds": "run.rounds",
-    "encrypt": "exchange.encrypt",
-    "seed": "run.seed",
-    "name": "run.name",
-}
-"""Options that are settings."""
-NUMBERS = {"clients", "feature_noise", "severity", "rounds", "seed"}
-LISTS = {"corruptions"}
+    from securefl.exchange.match_open import MatchKeys
 
 
 @click.command()
@@ -57,6 +35,11 @@ LISTS = {"corruptions"}
     "--partition", help="iid, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A"
 )
 @click.option("--clients", help="How many clients.")
+@click.option(
+    "--quality",
+    metavar="NAME:SHARE,...",
+    help="irrelevant:0.15,blurred:0.2: clients with low-quality data, as shares of all.",
+)
 @click.option("--feature-noise", help="Noise of the last client's images; the others' is less.")
 @click.option("--corruptions", metavar="NAMES", help="gaussian_noise,fog,...: one per client.")
 @click.option("--severity", help="Of the corruptions, 1 to 5.")
@@ -68,10 +51,20 @@ LISTS = {"corruptions"}
 )
 @click.option("--solver", help="sgd, fedprox, scaffold, moon, feddyn, feddc or per-fedavg")
 @click.option("--server", help="average, momentum, fedadam, fedadagrad, fedyogi or fednova")
+@click.option("--fnr", help="none, matched, literal or server")
 @click.option("--model", help="mlp, cnn, resnet20 or alexnet")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
 @click.option("--rounds", help="How many rounds.")
-@click.option("--encrypt", help="none, statistics or model")
+@click.option(
+    "--select",
+    metavar="NAME[:KEY=VALUE,...]",
+    help="all, random, data-share, fedprof, afl or cfcfm, with other keys of [selection]: "
+    "fedprof:alpha=10,fraction=0.1",
+)
+@click.option("--devices", help="Simulated: gasturbine, emnist or cifar10.")
+@click.option(
+    "--encrypt", help="none, statistics, profiles, model, or several: statistics,profiles"
+)
 @click.option("--seed", help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
@@ -119,16 +112,14 @@ def run(
       securefl run --rounds 50 --out runs/first
       securefl run --algorithm fedavg --encrypt none --partition dirichlet:0.5
       securefl run --algorithm fixbn --solver scaffold --encrypt model
+      securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
+      securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
       securefl run --dataset cifar10 --data-root ~/cifar --model resnet20
       securefl run --corruptions gaussian_noise,fog,contrast --partition iid
       securefl run job.toml --keys my-keys --set train.lr=0.1
       securefl run --resume runs/first
     """  # noqa: D301  (click wants the backspace itself)
-    chosen = [
-        f"{OPTIONS[name]}={_written(name, value)}"
-        for name, value in options.items()
-        if value is not None
-    ]
+    chosen = settings_of(options)
     if resumed:
         if config_file or chosen or settings or out:
             raise ConfigError(
@@ -138,13 +129,6 @@ def run(
         _resume(resumed, key_folder, passphrase_file)
     else:
         _start(config_file, [*chosen, *settings], key_folder, passphrase_file, out)
-
-
-def _written(option: str, value: str) -> str:
-    if option in NUMBERS:
-        return value
-    parts = [part.strip() for part in value.split(",")]
-    return json.dumps(parts if option in LISTS else value)
 
 
 def _start(
@@ -161,19 +145,19 @@ def _start(
     keys = _keys(config, key_folder, passphrase_file)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     with progress_bar(config.name, config.run.rounds) as advance:
-        _watched(folder, lambda: run_rounds(config, keys=keys, out=folder, on_round=advance))
+        _watched(folder, lambda: run_rounds(config, **keys, out=folder, on_round=advance))
     _report(folder)
 
 
 def _resume(folder: Path, key_folder: Path | None, passphrase_file: Path | None) -> None:
     from securefl import resume
-    from securefl.runfolder import read_run
+    from securefl.runrecord import read_run
 
     record = read_run(folder)
     keys = _keys(record.config, key_folder, passphrase_file)
     done = len(record.metrics)
     with progress_bar(record.config.name, record.config.run.rounds, done) as advance:
-        _watched(folder, lambda: resume(folder, keys=keys, on_round=advance))
+        _watched(folder, lambda: resume(folder, **keys, on_round=advance))
     _report(folder)
 
 
@@ -186,21 +170,29 @@ def _watched(folder: Path, work: Any) -> None:
         raise
 
 
-def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> KeySet | None:
+class _Keys(TypedDict, total=False):
+    """What `securefl.run` and `securefl.resume` take."""
+
+    keys: KeySet
+    match_keys: MatchKeys
+
+
+def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> _Keys:
     if not config.exchange.encrypt:
         if folder:
             raise ConfigError(
                 '--keys with exchange.encrypt = "none": nothing would be encrypted; leave one out'
             )
-        return None
+        return {}
     if folder is None:
         if passphrase_file:
             raise ConfigError("--passphrase-file opens the keys of --keys DIR: give both or none")
         click.echo(
             "No --keys given: using an ephemeral key set, which ends with this process.", err=True
         )
-        return None
-    from securefl_keys.folder import load_all
+        return {}
+    from securefl.selecting import asks_for_profiles
+    from securefl_keys.folder import load_all, load_match
 
     try:
         found = folder.is_dir()
@@ -208,12 +200,18 @@ def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> 
         raise KeyFileError(f"{folder}: {error.strerror}") from error
     if not found:
         raise KeyFileError(f"{folder}: no such folder; make it with: securefl keys init {folder}")
-    return load_all(folder, read_passphrase(passphrase_file, confirm=False))
+    passphrase = read_passphrase(passphrase_file, confirm=False)
+    keys: _Keys = {}
+    if config.exchange.seals_sums:
+        keys["keys"] = load_all(folder, passphrase)
+    if config.exchange.seals_profiles and asks_for_profiles(config.selection):
+        keys["match_keys"] = load_match(folder, passphrase)
+    return keys
 
 
 def _report(folder: Path) -> None:
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import read_run
+    from securefl.runrecord import read_run
 
     record = read_run(folder)
     ledger = Ledger(list(record.ledger))

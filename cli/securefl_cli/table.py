@@ -13,20 +13,27 @@ from securefl.names import printable
 
 if TYPE_CHECKING:
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import RoundMetrics
+    from securefl.runrecord import RoundMetrics
 
 TARGET = 0.9
 MEGABYTE = 1e6
 
 
 def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> None:
-    """Print a table to stdout: one row for each run."""
+    """Print a table to stdout: one row for each run; its cost where any run has devices."""
+    from securefl.report.clock import hours, watt_hours
+
+    costs = {name: (hours(metrics), watt_hours(metrics)) for name, (metrics, _) in runs.items()}
+    simulated = any(sums for cost in costs.values() for sums in cost)
     table = Table(box=None, pad_edge=False)
     table.add_column("Run", overflow="fold")
     table.add_column("Accuracy", justify="right")
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
     table.add_column("Upload per\nclient (MB)", justify="right")
     table.add_column("Time (s)", justify="right")
+    if simulated:
+        table.add_column("Simulated\nhours", justify="right")
+        table.add_column("\nWh", justify="right")
     table.add_column("The server could read,\nof each client", overflow="fold")
     for name, (metrics, ledger) in runs.items():
         uploads = ledger.upload_bytes()
@@ -36,9 +43,14 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
             rounds_to(metrics, TARGET),
             f"{max(uploads.values()) / MEGABYTE:.1f}" if len(uploads) > 1 else "-",
             f"{sum(m.seconds for m in metrics):.0f}",
+            *(_last(sums) for sums in costs[name] if simulated),
             what_the_server_reads(ledger),
         )
     Console().print(table)
+
+
+def _last(sums: Sequence[float] | None) -> str:
+    return f"{sums[-1]:.3g}" if sums else "-"
 
 
 def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:

@@ -174,7 +174,7 @@ def _selection(config: Config) -> Iterator[str]:
             f'exchange.encrypt = "profiles" with selection.name = "{selection.name}": no profile '
             'is sent; set selection.name = "fedprof", or leave "profiles" out'
         )
-    if selection.match != "linear" and not {"profiles", "model"} & set(sealed):
+    if selection.match != "linear" and not config.exchange.seals_profiles:
         yield (
             f'selection.match = "{selection.match}" says what of a profile is encrypted: add '
             '"profiles" to exchange.encrypt, or leave it out'

@@ -177,6 +177,16 @@ class ExchangeTable(Table):
     precision_bits: Annotated[int, Field(ge=16, le=26, strict=True)] = 24
     """Bits after the point that the authority releases."""
 
+    @property
+    def seals_sums(self) -> bool:
+        """Whether anything that is added up is encrypted."""
+        return Encrypt.STATISTICS in self.encrypt or Encrypt.MODEL in self.encrypt
+
+    @property
+    def seals_profiles(self) -> bool:
+        """Whether profiles are encrypted, where there are any."""
+        return Encrypt.PROFILES in self.encrypt or Encrypt.MODEL in self.encrypt
+
 
 class Config(Table):
     """A whole run."""

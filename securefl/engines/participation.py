@@ -74,6 +74,14 @@ class Participation:
         """Whether there is something to say of a round's clients."""
         return self.choice is not None or self.conditions != Conditions()
 
+    def answers_ahead(self, rounds: int) -> int:
+        """How often clients will be asked in so many rounds, if all answers count."""
+        if self.choice is None:
+            return 0
+        known = [self._known.get(question.quantity, {}) for question in self.choice.questions]
+        new = [c for c in self.clients if any(c not in answers for answers in known)]
+        return len(new) + rounds * self.choice.n_selected
+
     def turnout(self, state: State, plan: Plan) -> Turnout:
         """The clients of the round after `state`, which is to follow `plan`.
 

@@ -23,7 +23,7 @@ from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher, ProfileSea
 from securefl.exchange.releases import ReleaseBudget
 from securefl.profile import Profile, range_unit
 from securefl.roles import wire
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
 from securefl.roles.score_authority import ScoreAuthority
 from securefl.roles.survey import ProfileSurvey, ScoreRequest
 from securefl.selection.base import Quantity
@@ -117,37 +117,36 @@ class ProfileQuestion:
 
     def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:
         round_number, channel, delivery = state.round + 1, self._channel, self._delivery
+        notes = _Notes(delivery.ledger, round_number)
         baseline = self._baseline_of(state)
         unit = range_unit(baseline)
         survey = delivery.server.ask_profile(
             round_number, channel.matcher, baseline.in_unit(unit), clients
         )
         for client in clients:
-            self._write(round_number, UNIT, SERVER, client, "plaintext", 1, _SCORE_BYTES)
+            notes.write(UNIT, SERVER, client, "plaintext", 1, _SCORE_BYTES)
             try:
                 made = self._profile(self._data[client], state.round)
-                self._receive(survey, round_number, client, made.in_unit(unit).in_range())
+                self._receive(survey, notes, client, made.in_unit(unit).in_range())
             except (DataError, MessageRefused, ValueRefused) as error:
                 reason = error.without_value if isinstance(error, ValueRefused) else str(error)
                 delivery.report(Incident(round_number, PROFILE, client, reason))
         request = survey.request()
         return self._read(request, channel, channel.matcher.precision(baseline.in_unit(unit)))
 
-    def _receive(
-        self, survey: ProfileSurvey, round_number: int, client: str, made: Profile
-    ) -> None:
+    def _receive(self, survey: ProfileSurvey, notes: _Notes, client: str, made: Profile) -> None:
         sender, q = self._delivery.clients[client], len(made)
         sender.profile_sealer = self._channel.sealer
-        message = sender.send_profile(self._delivery.run, round_number, made)
+        message = sender.send_profile(self._delivery.run, notes.round, made)
         n_clear = self._channel.matcher.n_clear(q)
         if n_clear in {0, 2 * q}:
             form: Form = "plaintext" if n_clear else "ciphertext"
-            self._write(round_number, PROFILE, client, SERVER, form, 2 * q, len(message))
+            notes.write(PROFILE, client, SERVER, form, 2 * q, len(message))
         else:  # one message, in two parts
             means, variances, clear = f"{PROFILE}/means", f"{PROFILE}/variances", 8 * n_clear
             n_bytes = len(message) - clear
-            self._write(round_number, means, client, SERVER, "ciphertext", q, n_bytes)
-            self._write(round_number, variances, client, SERVER, "plaintext", n_clear, clear)
+            notes.write(means, client, SERVER, "ciphertext", q, n_bytes)
+            notes.write(variances, client, SERVER, "plaintext", n_clear, clear)
         survey.receive(message)
 
     def _read(
@@ -170,12 +169,12 @@ class ProfileQuestion:
             return []
         if channel.authority is None:
             return PlainMatch().open(request.scores)
-        round_number, n = request.expected.round, len(request.scores)
+        notes, n = _Notes(self._delivery.ledger, request.expected.round), len(request.scores)
         headers = sum(len(s.signed) + len(s.signature) for s in request.signed)
         n_bytes = headers + sum(map(len, request.scores))
-        self._write(round_number, SCORE, SERVER, AUTHORITY, "ciphertext", n, n_bytes)
+        notes.write(SCORE, SERVER, AUTHORITY, "ciphertext", n, n_bytes)
         opened = channel.authority.open(request)
-        self._write(round_number, SCORE, AUTHORITY, SERVER, "plaintext", n, _SCORE_BYTES * n)
+        notes.write(SCORE, AUTHORITY, SERVER, "plaintext", n, _SCORE_BYTES * n)
         return opened
 
     def _baseline_of(self, state: State) -> Profile:
@@ -189,18 +188,19 @@ class ProfileQuestion:
     def _profile(self, data: Samples, version: int) -> Profile:
         return profile(self._model, self._layer, _inputs(data), version)
 
-    def _write(
-        self,
-        round_number: int,
-        name: str,
-        sender: str,
-        receiver: str,
-        form: Form,
-        n_values: int,
-        n_bytes: int,
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """Where one round's messages are written down."""
+
+    ledger: Ledger
+    round: int
+
+    def write(
+        self, name: str, sender: str, receiver: str, form: Form, n_values: int, n_bytes: int
     ) -> None:
-        self._delivery.ledger.entries.append(
-            Entry(round_number, 0, name, Kind.PROFILES, sender, receiver, form, n_values, n_bytes)
+        self.ledger.entries.append(
+            Entry(self.round, 0, name, Kind.PROFILES, sender, receiver, form, n_values, n_bytes)
         )
 
 

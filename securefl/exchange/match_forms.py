@@ -121,7 +121,7 @@ FULL = MatchForm(
     n_clear=lambda _: 0,
 )
 PLAIN_VARIANCE = MatchForm(
-    name="plain_variance",
+    name="plain-variance",
     parameters=SQUARE_PARAMETERS,
     sealed=lambda profile: _arrays(profile)[0],
     clear=lambda profile: _arrays(profile)[1],

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from securefl.errors import RunFolderError
 from securefl.external import evaluate, load_trained
 from securefl.recipes.measure import Measure, Quantity
+from securefl.report.census import selected_share, times_selected
+from securefl.report.clock import hours, watt_hours
 from securefl.roles.ledger import Entry, Ledger
-from securefl.runfolder import read_metrics, read_run
+from securefl.runrecord import METRICS, QUALITIES, read_metrics, read_run
 
+LAST = 10
+"""Rounds of a mean accuracy."""
+MINUTES_PER_HOUR = 60
 GIB_IN_MIB = 1024
 BITS = 8
 MODEL = ("model/", "update/")
@@ -24,15 +30,61 @@ def measured(folder: Path, measure: Measure) -> float | None:
         RunFolderError: no run's folder, or a damaged one.
     """
     match measure.quantity:
-        case Quantity.ACCURACY:
-            return 100 * read_metrics(folder)[-1].accuracy
-        case Quantity.ROUNDS_TO_TARGET:
-            target = measure.target or 0
-            return next((m.round for m in read_metrics(folder) if 100 * m.accuracy >= target), None)
+        case Quantity.ACCURACY | Quantity.MEAN_ACCURACY | Quantity.BEST_ACCURACY:
+            return _accuracy([100 * m.accuracy for m in read_metrics(folder)], measure)
+        case Quantity.ROUNDS_TO_TARGET | Quantity.MINUTES_TO_TARGET | Quantity.WH_TO_TARGET:
+            return _to_target(folder, measure)
+        case Quantity.SELECTED_SHARE:
+            return _selected_share(folder, measure)
         case Quantity.EXTERNAL_ACCURACY:
             return _external_accuracy(folder, measure)
         case _:
             return _traffic(_by_round(read_run(folder).ledger), measure.quantity)
+
+
+def _accuracy(by_round: Sequence[float], measure: Measure) -> float:
+    match measure.quantity:
+        case Quantity.MEAN_ACCURACY:
+            return statistics.mean(by_round[-(measure.last or LAST) :])
+        case Quantity.BEST_ACCURACY:
+            return max(by_round)
+        case _:
+            return by_round[-1]
+
+
+def _to_target(folder: Path, measure: Measure) -> float | None:
+    metrics, target = read_metrics(folder), measure.target or 0
+    place = next((i for i, m in enumerate(metrics) if 100 * m.accuracy >= target), None)
+    if place is None:
+        return None
+    match measure.quantity:
+        case Quantity.MINUTES_TO_TARGET:
+            return MINUTES_PER_HOUR * _known(hours(metrics), folder)[place]
+        case Quantity.WH_TO_TARGET:
+            return _known(watt_hours(metrics), folder)[place]
+        case _:
+            return metrics[place].round
+
+
+def _known(sums: list[float] | None, folder: Path) -> list[float]:
+    """A recipe with such a quantity simulates devices, so the folder is at fault."""
+    if sums is None:
+        raise RunFolderError(
+            f"{folder / METRICS}: damaged (a round has no simulated time or energy)"
+        )
+    return sums
+
+
+def _selected_share(folder: Path, measure: Measure) -> float:
+    record = read_run(folder)
+    unknown = sorted(times_selected(record).keys() - record.qualities.keys())
+    if unknown or not record.turnouts:
+        what = f"{QUALITIES} says nothing of {', '.join(unknown)}" if unknown else "no selections"
+        raise RunFolderError(
+            f'{folder}: {what}; measure.quantity = "{measure.quantity}" needs settings that '
+            "select, and clients of known quality"
+        )
+    return 100 * selected_share(record, measure.qualities)
 
 
 def _external_accuracy(folder: Path, measure: Measure) -> float:

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from securefl.config.load import parse_tables, read_tables, suggestion
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
-from securefl.recipes.measure import Measure, Quantity
+from securefl.recipes.measure import SIMULATED, Measure, Quantity
 
 Tables = dict[str, dict[str, Any]]
 Name = Annotated[str, Field(max_length=40, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]+$")]
@@ -191,13 +191,27 @@ def _cell(file: _File, common: Tables, row: _Row, column: _Column) -> Cell:
     value = row.paper.get(column.name)
     printed = None if value is None else _printed(value, where)
     cell = Cell(row.name, column.name, tables, measure, printed)
-    config = cell.config(seed=0)
+    _check_measure(measure, cell.config(seed=0), where)
+    return cell
+
+
+def _check_measure(measure: Measure, config: Config, where: str) -> None:
+    """Whether these settings leave behind what is measured; ConfigError where they do not."""
+    if measure.quantity in SIMULATED and config.devices.specification is None:
+        raise ConfigError(
+            f'{where}measure.quantity = "{measure.quantity}": nothing takes time without devices; '
+            "set devices.preset"
+        )
+    if measure.quantity is Quantity.SELECTED_SHARE and config.selection.name == "all":
+        raise ConfigError(
+            f'{where}measure.quantity = "{measure.quantity}": all clients are in every round; set '
+            "selection.name"
+        )
     if measure.quantity is Quantity.EXTERNAL_ACCURACY and config.data.leave_out is None:
         raise ConfigError(
             f'{where}measure.quantity = "{measure.quantity}": every client trains; name those who '
             "do not in data.leave_out"
         )
-    return cell
 
 
 def _merged(*parts: Tables) -> Tables:

@@ -11,7 +11,8 @@ from securefl.errors import ConfigError, Diverged
 from securefl.recipes.measured import measured
 from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, Table, Value
-from securefl.runfolder import RoundMetrics, RunFolder, holds_run, read_config, read_metrics
+from securefl.runfolder import RunFolder
+from securefl.runrecord import RoundMetrics, holds_run, read_config, read_metrics
 from securefl.runs import resume, run
 
 

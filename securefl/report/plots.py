@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from securefl.report.drawing import COLOURS, STYLES, bare, png
 from securefl.roles.ledger import MEBIBYTE, Entry, Ledger
-from securefl.runfolder import RoundMetrics
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
-STYLES = ("-", "--", "-.", ":")
+from securefl.runrecord import RoundMetrics
 
 
 def accuracy_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
@@ -28,9 +23,9 @@ def accuracy_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
     accuracy.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
     loss.set(xlabel="round", ylabel="test loss", yscale="log")
     for axes in (accuracy, loss):
-        _bare(axes)
+        bare(axes)
     accuracy.legend(frameon=False, loc="lower right")
-    return _png(figure)
+    return png(figure)
 
 
 def traffic_plot(entries: Sequence[Entry]) -> bytes:
@@ -44,17 +39,5 @@ def traffic_plot(entries: Sequence[Entry]) -> bytes:
     axes.bar_label(bars, fmt="%.1f", padding=3)
     axes.set(xlabel="MiB in the whole run, all parties")
     axes.margins(x=0.12)
-    _bare(axes)
-    return _png(figure)
-
-
-def _bare(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    axes.set_axisbelow(True)
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
+    bare(axes)
+    return png(figure)

@@ -16,6 +16,7 @@ import securefl
 from securefl import append as appending
 from securefl import runfolder
 from securefl.errors import ConfigError, DataError, RunFolderError
+from securefl.runrecord import RoundMetrics
 
 PLAIN = ("run.rounds=4", "algorithm.local_steps=1", "exchange.encrypt=none")
 
@@ -71,7 +72,7 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"round": 1}\n')
     monkeypatch.setattr(appending, "_require_all", full_disk)
-    metrics = runfolder.RoundMetrics(2, 0.5, 0.1, 0.5, 100, (), 0.1)
+    metrics = RoundMetrics(2, 0.5, 0.1, 0.5, 100, (), 0.1)
     with pytest.raises(OSError, match="No space"):
         runfolder.RunFolder(tmp_path)._append("metrics.jsonl", [metrics])
     assert path.read_bytes() == b'{"round": 1}\n'

@@ -37,7 +37,7 @@ KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 @pytest.fixture(scope="module")
 def key_sets():
     linear, square = (MatchKeys.ephemeral(form) for form in FORMS[:2])
-    return {"linear": linear, "full": square, "plain_variance": square}
+    return {"linear": linear, "full": square, "plain-variance": square}
 
 
 @pytest.fixture

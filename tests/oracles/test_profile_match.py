@@ -26,7 +26,7 @@ SIZES = (8, 64, 512, 2048)
 @pytest.fixture(scope="module")
 def key_sets():
     linear, square = (MatchKeys.ephemeral(form) for form in FORMS[:2])
-    return {"linear": linear, "full": square, "plain_variance": square}
+    return {"linear": linear, "full": square, "plain-variance": square}
 
 
 def random_profile(q, rng, spread="uniform", version=0):

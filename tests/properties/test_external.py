@@ -20,7 +20,7 @@ from securefl.data.arrays import load_arrays
 from securefl.data.corruptions import corrupt
 from securefl.data.folders import load_class_folders
 from securefl.errors import ConfigError, DataError, RunFolderError
-from securefl.runfolder import read_config
+from securefl.runrecord import read_config
 from securefl.unseen import unseen_data
 from securefl_cli.main import main
 

@@ -22,7 +22,8 @@ from securefl.errors import ConfigError, Diverged
 from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
 from securefl.recipes.reproduce import plan, reproduce
-from securefl.runfolder import RunFolder, read_run
+from securefl.runfolder import RunFolder
+from securefl.runrecord import read_run
 from securefl_cli.main import main
 
 TINY = """
@@ -68,8 +69,8 @@ def tiny(tmp_path):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Runs of a blink: they draw no pictures, and leave the other cores alone."""
-    for plot in ("accuracy_plot", "traffic_plot"):
-        monkeypatch.setattr(runs, plot, lambda *_: b"a picture")
+    drawn = dict.fromkeys(("traffic.png", "accuracy.png"), b"a picture")
+    monkeypatch.setattr(runs, "pictures", lambda _: drawn)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,0 +1,92 @@
+"""Options of `securefl run` that are settings: what each writes as `table.key=value`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from securefl.errors import ConfigError
+
+KEYS = {
+    "dataset": "data.dataset",
+    "data_root": "data.root",
+    "partition": "data.partition",
+    "clients": "data.clients",
+    "quality": "data.quality",
+    "feature_noise": "data.feature_noise",
+    "corruptions": "data.corruptions",
+    "severity": "data.severity",
+    "leave_out": "data.leave_out",
+    "algorithm": "algorithm.name",
+    "solver": "solver.name",
+    "server": "server.name",
+    "fnr": "fnr.name",
+    "model": "model.name",
+    "norm": "model.norm",
+    "rounds": "run.rounds",
+    "encrypt": "exchange.encrypt",
+    "devices": "devices.preset",
+    "seed": "run.seed",
+    "name": "run.name",
+}
+"""All but `--select`, which writes several."""
+NUMBERS = {"clients", "feature_noise", "severity", "rounds", "seed"}
+LISTS = {"corruptions"}
+
+
+def settings_of(options: Mapping[str, str | None]) -> list[str]:
+    """The settings that the given options stand for; an option that is None was not given.
+
+    Raises:
+        ConfigError: `--select` or `--quality` is not written as its help says.
+    """
+    return [
+        setting
+        for option, value in options.items()
+        if value is not None
+        for setting in (
+            _selection(value)
+            if option == "select"
+            else [f"{KEYS[option]}={_written(option, value)}"]
+        )
+    ]
+
+
+def _written(option: str, value: str) -> str:
+    if option in NUMBERS:
+        return value
+    if option in LISTS:
+        return json.dumps([part.strip() for part in value.split(",")])
+    return _shares(value) if option == "quality" else json.dumps(value)
+
+
+def _selection(value: str) -> Iterator[str]:
+    """`fedprof:alpha=10,fraction=0.1` as selection.name, selection.alpha and selection.fraction."""
+    name, colon, keys = value.partition(":")
+    yield f"selection.name={json.dumps(name.strip())}"
+    for part in keys.split(",") if colon else ():
+        key, equals, given = part.partition("=")
+        if not (key.strip() and equals and given.strip()):
+            raise ConfigError(
+                f"--select {value}: write NAME:KEY=VALUE,KEY=VALUE, for example "
+                "fedprof:alpha=10,fraction=0.1"
+            )
+        yield f"selection.{key.strip()}={given}"
+
+
+def _shares(value: str) -> str:
+    """`irrelevant:0.15,blurred:0.2` as a TOML table."""
+    shares: dict[str, float] = {}
+    for part in value.split(","):
+        name, _, share = (piece.strip() for piece in part.partition(":"))
+        try:
+            number = float(share)
+        except ValueError:
+            raise ConfigError(
+                f"--quality {value}: write NAME:SHARE,NAME:SHARE, for example "
+                "irrelevant:0.15,blurred:0.2"
+            ) from None
+        if name in shares:
+            raise ConfigError(f"--quality {value}: {name} more than once; give its share once")
+        shares[name] = number
+    return f"{{{', '.join(f'{json.dumps(name)} = {share}' for name, share in shares.items())}}}"

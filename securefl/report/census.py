@@ -1,0 +1,67 @@
+"""Who the clients of a run are, what their data are like, and how often each was selected."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from securefl.data.quality import Quality
+from securefl.roles.ledger import AUTHORITY, SERVER
+from securefl.runrecord import RunRecord
+
+KNOWN = [quality.value for quality in Quality]
+
+
+def clients(record: RunRecord) -> tuple[str, ...]:
+    """All clients that a file of the run names, `client-2` before `client-10`."""
+    named = set(record.qualities)
+    for turnout in record.turnouts:
+        named |= turnout.selected.keys() | turnout.measured.keys() | turnout.scores.keys()
+    for entry in record.ledger:
+        named |= {entry.sender, entry.receiver}
+    return tuple(sorted(named - {SERVER, AUTHORITY}, key=_natural))
+
+
+def times_selected(record: RunRecord) -> Counter[str]:
+    """How often each client was drawn."""
+    counts: Counter[str] = Counter()
+    for turnout in record.turnouts:
+        counts.update(turnout.selected)
+    return counts
+
+
+def selected_share(record: RunRecord, qualities: Collection[str | None]) -> float:
+    """The share of all selections that clients of these qualities had; 0 where there is none."""
+    counts = times_selected(record)
+    of_these = sum(n for client, n in counts.items() if record.qualities.get(client) in qualities)
+    return of_these / counts.total() if counts else 0.0
+
+
+def by_quality(names: Iterable[str], record: RunRecord) -> dict[str | None, list[str]]:
+    """Clients grouped by quality: in the order of `Quality`, then other names, then unknown ones.
+
+    Those whose quality nobody knows stand under None. Within a group the order stays.
+    """
+    groups: dict[str | None, list[str]] = {}
+    for client in names:
+        groups.setdefault(record.qualities.get(client), []).append(client)
+    return {quality: groups[quality] for quality in sorted(groups, key=_rank)}
+
+
+def most_selected_first(record: RunRecord) -> dict[str | None, list[str]]:
+    """All clients grouped by quality, and in each group by how often they were selected."""
+    counts = times_selected(record)
+    return by_quality(sorted(clients(record), key=lambda client: -counts[client]), record)
+
+
+def _rank(quality: str | None) -> tuple[int, str]:
+    if quality is None:
+        return len(KNOWN) + 1, ""
+    return (KNOWN.index(quality), "") if quality in KNOWN else (len(KNOWN), quality)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Numbers within a name count as such."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -1,0 +1,123 @@
+"""What a run's folder tells: its files, their rows, and the run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from securefl.config.load import load_config
+from securefl.config.schema import Config
+from securefl.engines.delivery import Incident
+from securefl.engines.turnout import Turnout
+from securefl.errors import RunFolderError
+from securefl.roles.ledger import Entry
+
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
+METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
+OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
+SELECTIONS, QUALITIES = "selections.jsonl", "qualities.json"
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """One line of metrics.jsonl."""
+
+    round: int
+    accuracy: float
+    """Share of the test set, 0..1; of a regression R², which may be below 0."""
+    loss: float
+    lr: float
+    upload_bytes: int
+    """That all clients sent in this round."""
+    dropped: tuple[str, ...]
+    """Clients of which something was refused in this round."""
+    seconds: float
+    simulated_s: float | None = None
+    """What the round took on simulated devices; None without."""
+    energy_wh: float | None = None
+    """What the selected clients' devices spent in it."""
+
+
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as its folder tells it."""
+
+    path: Path
+    config: Config
+    metrics: tuple[RoundMetrics, ...]
+    ledger: tuple[Entry, ...]
+    turnouts: tuple[Turnout, ...] = ()
+    """By round, where clients are selected or devices simulated."""
+    qualities: Mapping[str, str] = field(default_factory=dict)
+    """By client, where a simulation knows them."""
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run's folder.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    config = read_config(path)
+    ledger, turnouts = read_rows(path / LEDGER, Entry), read_rows(path / SELECTIONS, Turnout)
+    return RunRecord(
+        path, config, read_metrics(path), tuple(ledger), tuple(turnouts), _qualities(path)
+    )
+
+
+def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
+    """A run's rounds without its long ledger; RunFolderError where they are damaged."""
+    return tuple(read_rows(path / METRICS, RoundMetrics))
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a run has been started there; RunFolderError where nobody can look."""
+    try:
+        return (path / CONFIG).is_file()
+    except OSError as error:
+        reason = error.strerror
+        raise RunFolderError(f"{path}: no folder for a run ({reason}); name another") from error
+
+
+def read_config(path: Path) -> Config:
+    """The settings that a run was started with; RunFolderError where there are none."""
+    if not holds_run(path):
+        raise RunFolderError(f"{path} is no run's folder: it has no {CONFIG}")
+    return load_config(path / CONFIG)
+
+
+def read_rows(path: Path, kind: type[Row]) -> list[Row]:
+    """The whole lines of a file; a last line that a crash cut short does not count.
+
+    Raises:
+        RunFolderError: the file is damaged.
+    """
+    if not path.is_file():
+        return []
+    *lines, _unfinished = path.read_bytes().split(b"\n")
+    parser = TypeAdapter(kind)
+    try:
+        return [parser.validate_json(line) for line in lines]
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunFolderError(f"{path}: damaged ({where}: {first['msg']})") from None
+
+
+def _qualities(path: Path) -> dict[str, str]:
+    file = path / QUALITIES
+    if not file.is_file():
+        return {}
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise RunFolderError(f"{file}: damaged ({error.errors()[0]['msg']})") from None

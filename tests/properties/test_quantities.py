@@ -1,0 +1,135 @@
+"""What a recipe measures of a run, on folders written by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+from hand_made import QUALITIES, TURNOUTS, metrics, write_run
+from pydantic import ValidationError
+
+from securefl.data.quality import Quality
+from securefl.errors import ConfigError, RunFolderError
+from securefl.recipes.measure import DECIMALS, Measure, QualityName, Quantity
+from securefl.recipes.measured import measured
+from securefl.recipes.recipe import load_recipe
+
+SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Four rounds of half a minute and 2 Wh each, best in the third; selections of three."""
+    rows = metrics([0.5, 0.7, 0.9, 0.8], 30.0, 2.0)
+    write_run(
+        tmp_path / "run",
+        "selection.name=fedprof",
+        "devices.preset=emnist",
+        rows=rows,
+        turnouts=TURNOUTS,
+        qualities=QUALITIES,
+    )
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("measure", "value"),
+    [
+        ({"quantity": "mean-accuracy"}, 72.5),
+        ({"quantity": "mean-accuracy", "last": 2}, 85.0),
+        ({"quantity": "mean-accuracy", "last": 1}, 80.0),
+        ({"quantity": "best-accuracy"}, 90.0),
+        ({"quantity": "rounds-to-target", "target": 70.0}, 2),
+        ({"quantity": "minutes-to-target", "target": 70.0}, 1.0),
+        ({"quantity": "minutes-to-target", "target": 50.0}, 0.5),
+        ({"quantity": "minutes-to-target", "target": 95.0}, None),
+        ({"quantity": "wh-to-target", "target": 85.0}, 6.0),
+        ({"quantity": "wh-to-target", "target": 95.0}, None),
+        (SELECTED, 100 / 6),
+        ({"quantity": "selected-share", "qualities": ["normal"]}, 500 / 6),
+        ({"quantity": "selected-share", "qualities": ["noisy"]}, 0.0),
+    ],
+)
+def test_a_quantity_is_what_the_folder_says(run, measure, value):
+    """The mean is over ten rounds, or over all where there are fewer; a target may be missed."""
+    found = measured(run, Measure.model_validate(measure))
+    assert found == (None if value is None else pytest.approx(value))
+
+
+def test_a_mean_is_over_the_last_ten_rounds(tmp_path):
+    """What came before does not count."""
+    write_run(tmp_path / "run", rows=metrics([0.0] * 5 + [0.6] * 10))
+    assert measured(tmp_path / "run", Measure(quantity="mean-accuracy")) == pytest.approx(60)
+
+
+def test_every_quantity_has_its_decimals():
+    """No table stops at a number that it cannot write."""
+    assert DECIMALS.keys() == set(Quantity)
+
+
+def test_a_recipe_knows_every_quality():
+    """A slip in a quality's name would measure nothing, in silence."""
+    assert set(get_args(QualityName)) == {quality.value for quality in Quality}
+    with pytest.raises(ValidationError, match="qualities"):
+        Measure(quantity="selected-share", qualities=("blury",))
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        ({"quantity": "minutes-to-target"}, "needs a target in %"),
+        ({"quantity": "wh-to-target"}, "needs a target in %"),
+        ({"quantity": "best-accuracy", "target": 90.0}, "no other takes one"),
+        ({"quantity": "best-accuracy", "last": 5}, 'it goes with "mean-accuracy" alone'),
+        ({"quantity": "selected-share"}, 'needs some, such as ["blurred"]'),
+        ({"quantity": "accuracy", "qualities": ["blurred"]}, "no other takes them"),
+    ],
+)
+def test_what_a_quantity_does_not_take_is_refused(measure, message):
+    """With the quantity that does."""
+    with pytest.raises(ValidationError) as caught:
+        Measure.model_validate(measure)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        ('{ quantity = "wh-to-target", target = 90.0 }', "set devices.preset"),
+        ('{ quantity = "minutes-to-target", target = 90.0 }', "set devices.preset"),
+        (
+            '{ quantity = "selected-share", qualities = ["blurred"] }',
+            "all clients are in every round; set selection.name",
+        ),
+    ],
+)
+def test_a_recipe_cannot_measure_what_its_runs_do_not_leave(tmp_path, measure, message):
+    """Better before a night of training than after it."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        f'title = "a"\npaper = "b"\nseeds = 1\nmeasure = {measure}\n'
+        '[[columns]]\nname = "c"\n[[rows]]\nname = "r"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    assert message in str(caught.value)
+    assert "row 'r', column 'c'" in str(caught.value)
+
+
+def test_a_client_of_unknown_quality_is_in_no_share(run):
+    """A share of the others alone would be another number."""
+    (run / "qualities.json").write_text(json.dumps({"client-2": "normal"}))
+    with pytest.raises(RunFolderError, match=r"says nothing of client-10, client-3"):
+        measured(run, Measure.model_validate(SELECTED))
+    (run / "selections.jsonl").write_text("")
+    with pytest.raises(RunFolderError, match="no selections"):
+        measured(run, Measure.model_validate(SELECTED))
+
+
+def test_a_round_without_its_cost_is_a_damaged_folder(tmp_path):
+    """The file is named."""
+    write_run(tmp_path / "run", rows=[*metrics([0.5], 1.0, 1.0), *metrics([0.9])])
+    for quantity in ("minutes-to-target", "wh-to-target"):
+        with pytest.raises(RunFolderError, match=r"metrics\.jsonl: damaged"):
+            measured(tmp_path / "run", Measure(quantity=quantity, target=50.0))
