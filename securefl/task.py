@@ -20,6 +20,10 @@ from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError
 from securefl.models import build_model
 
+N_PUBLIC = 180
+"""Samples set aside where something reads them and the settings name no number: a tenth of the
+digits, as many as FNR-FL's table on them has."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
@@ -52,7 +56,7 @@ def configured_task(config: Config) -> Task:
     """The data and the model that the settings name."""
     model, seed = config.model, config.run.seed
     dtype = getattr(torch, model.dtype)
-    n_public = config.data.public if reads_public(config) else 0
+    n_public = config.data.public or (N_PUBLIC if reads_public(config) else 0)
     data = load_federation(config.data, seed, dtype, n_public)
     x, _ = data.test
     built = build_model(

@@ -63,9 +63,10 @@ class DataTable(Table):
     classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
     `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
-    public: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 180
-    """Training samples that are set aside before clients get theirs, where something reads them:
-    FedProf's server profiles them, FNR-FL trains on them."""
+    public: Annotated[int, Field(ge=2, le=10**6, strict=True)] | None = None
+    """Training samples that are set aside before clients get theirs: FedProf's server profiles
+    them, FNR-FL trains on them. Where absent, 180 if something reads them, else none; with a number
+    every run sets them aside, so that runs with and without are of the same data."""
     quality: dict[LowQuality, ClosedShare] = Field(default_factory=dict)
     """Shares of the clients whose training data are of low quality (FedProf); the others' are
     normal, and so is what is tested. `irrelevant`, `blurred` and `salt-and-pepper` are of images;

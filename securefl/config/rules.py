@@ -193,14 +193,10 @@ def _selection(config: Config) -> Iterator[str]:
 
 def _public(config: Config) -> Iterator[str]:
     data, selection, fnr = config.data, config.selection.name, config.fnr.name
-    if not reads_public(config):
-        if data.public != type(data).model_fields["public"].default:
-            yield (
-                f'data.public = {data.public} is read with selection.name = "fedprof" or with '
-                'fnr.name = "matched", "literal" or "server" alone: leave it out'
-            )
-    elif data.dataset in DOMAIN_DATASETS:
-        reader = f'fnr.name = "{fnr}"' if fnr != "none" else f'selection.name = "{selection}"'
+    if data.dataset in DOMAIN_DATASETS and (reads_public(config) or data.public):
+        reader = f"data.public = {data.public}"
+        if reads_public(config):
+            reader = f'fnr.name = "{fnr}"' if fnr != "none" else f'selection.name = "{selection}"'
         yield (
             f'data.dataset = "{data.dataset}" with {reader}: a public set is set aside of data '
             "that a partition deals, and these come by domain; take another data set, or give one "

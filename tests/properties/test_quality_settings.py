@@ -195,12 +195,13 @@ def test_domains_have_no_public_samples(dataset, reader):
         load_federation(data, 0, torch.float32, 10)
 
 
-def test_a_number_of_public_samples_that_nothing_reads_is_refused():
-    """The message names what would read it."""
-    message = r'data\.public = 60 is read with selection\.name = "fedprof" or with fnr\.name ='
-    with pytest.raises(ConfigError, match=message):
-        load_config(settings=["data.public=60"])
-    assert load_config(settings=["data.public=60", FNR]).data.public == 60
+def test_a_number_of_public_samples_is_set_aside_whoever_reads_them():
+    """So that a run with FNR-FL and one without are of the same data."""
+    read, unread = task_of(FNR, "data.public=60"), task_of("data.public=60")
+    assert len(unread.public[1]) == 60
+    for mine, theirs in zip(read.clients, unread.clients, strict=True):
+        assert torch.equal(mine[0], theirs[0])
+    assert task_of().public is None
 
 
 def test_more_public_samples_than_there_are_is_refused():
