@@ -25,7 +25,7 @@ from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.plain import PlainChannel
-from securefl.norms.find import statistics
+from securefl.refinement import check_refinement, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
@@ -67,7 +67,8 @@ def compose(
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
     data, batch_size = client_data(config, task)
-    algorithm = task.algorithm or chosen_algorithm(config)
+    sgd = _schedule(config)
+    algorithm = task.algorithm or refined(config, task, chosen_algorithm(config), sgd)
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ConfigError(
             f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
@@ -75,21 +76,28 @@ def compose(
         )
     training = Training(
         task.loss,
-        _schedule(config),
+        sgd,
         config.algorithm.local_steps,
         batch_size,
         config.run.seed,
         config.algorithm.local_epochs,
     )
-    sealed = config.exchange.encrypt
-    nothing = Encrypt.STATISTICS in sealed and Encrypt.MODEL not in sealed
-    if nothing and not statistics(task.model):
+    check_refinement(config, task, algorithm, data)
+    _check_sealed(config, algorithm, task.model)
+    delivery = _roles(config, task.model, keys, _weights(config, data, batch_size), record)
+    return algorithm, training, SequentialEngine(algorithm, task.model, data, training, delivery)
+
+
+def _check_sealed(config: Config, algorithm: Algorithm, model: nn.Module) -> None:
+    """Raises ConfigError where `encrypt = "statistics"` would seal nothing."""
+    if Encrypt.STATISTICS not in config.exchange.encrypt or Encrypt.MODEL in config.exchange.encrypt:
+        return
+    plan = algorithm.plan(algorithm.init(model), model)
+    if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
         raise ConfigError(
             'exchange.encrypt = "statistics", but the model has no BN statistics: nothing would be '
             'encrypted; set exchange.encrypt = "none", or "model"'
         )
-    delivery = _roles(config, task.model, keys, _weights(config, data, batch_size), record)
-    return algorithm, training, SequentialEngine(algorithm, task.model, data, training, delivery)
 
 
 def _schedule(config: Config) -> Callable[[int], Sgd]:

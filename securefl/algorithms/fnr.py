@@ -41,7 +41,7 @@ from securefl.algorithms.lowest import (
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
 from securefl.algorithms.servers.fednova import STEPS
-from securefl.errors import ConfigError, DataError
+from securefl.errors import ConfigError, DataError, TooFewContributions
 from securefl.exchange.base import Exchange
 from securefl.types import (
     Contribution,
@@ -134,18 +134,29 @@ class FNR:
         """The inner one's."""
         return self.inner.update(state, totals)
 
+    def n_refined(self, n_clients: int) -> int:
+        """⌊n p⌋, how many of a round's clients are refined.
+
+        Raises:
+            ConfigError: none would be, or too few others are left.
+        """
+        found = places(self.share, n_clients)
+        if found < 1 or n_clients - found < MIN_REFERENCE:
+            raise ConfigError(
+                f"fnr.share = {self.share}: of {n_clients} clients {found} are refined in a round; "
+                f"it takes one or more, and {MIN_REFERENCE} others, in whose sum no client's norms "
+                "show: have more clients, or another share"
+            )
+        return found
+
     def _refined(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""
         n_levels = len(self.public.samples) + 1
         counts = histogram(exchange, ACCURACIES, n_levels, found.n_correct)
-        n_clients = int(counts.sum())
-        n_refined = places(self.share, n_clients)
-        if n_refined < 1 or n_clients - n_refined < MIN_REFERENCE:
-            raise ConfigError(
-                f"share = {self.share}: of {n_clients} clients {n_refined} are refined; it takes "
-                f"one or more, and {MIN_REFERENCE} others, in whose sum no client's norms show: "
-                "have more clients, or another share"
-            )
+        try:
+            n_refined = self.n_refined(int(counts.sum()))
+        except ConfigError as error:  # it was enough when the run began: some are lost
+            raise TooFewContributions(str(error)) from None
         level = min(int(found.confidence * CONFIDENCE_LEVELS), CONFIDENCE_LEVELS - 1)
         tie_break = TieBreak(CONFIDENCES, CONFIDENCE_LEVELS, level)
         return among_lowest(exchange, n_refined, counts, found.n_correct, tie_break)
