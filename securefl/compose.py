@@ -90,13 +90,14 @@ def compose(
 
 def _check_sealed(config: Config, algorithm: Algorithm, model: nn.Module) -> None:
     """Raises ConfigError where `encrypt = "statistics"` would seal nothing."""
-    if Encrypt.STATISTICS not in config.exchange.encrypt or Encrypt.MODEL in config.exchange.encrypt:
+    parts = config.exchange.encrypt
+    if Encrypt.STATISTICS not in parts or Encrypt.MODEL in parts:
         return
     plan = algorithm.plan(algorithm.init(model), model)
     if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
         raise ConfigError(
-            'exchange.encrypt = "statistics", but the model has no BN statistics: nothing would be '
-            'encrypted; set exchange.encrypt = "none", or "model"'
+            'exchange.encrypt = "statistics", and a model without BN has none to send: nothing '
+            'would be encrypted; set exchange.encrypt = "none", or "model"'
         )
 
 

@@ -14,6 +14,8 @@ from torch import nn
 
 from securefl.algorithms.base import load_tensors
 from securefl.algorithms.federated import Federated
+from securefl.algorithms.fnr import FNR
+from securefl.algorithms.public_training import ServerTuned
 from securefl.checkpoint import Checkpoint, check_memory
 from securefl.choose import divergence_advice
 from securefl.compose import Record, compose
@@ -172,7 +174,8 @@ class _Rounds:
                 "the checkpoint is of other clients than this run's: resume with the data that the "
                 "run began with, and with its config.json unchanged"
             )
-        if isinstance(self._algorithm, Federated):  # what another one keeps, it alone knows
+        # What another one keeps, it alone knows.
+        if isinstance(self._algorithm, Federated | FNR | ServerTuned):
             for client, memory in checkpoint.memories.items():
                 check_memory(client, memory, self._model)
         self._state = checkpoint.state

@@ -41,7 +41,8 @@ from securefl.algorithms.lowest import (
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
 from securefl.algorithms.servers.fednova import STEPS
-from securefl.errors import ConfigError, DataError, TooFewContributions
+from securefl.algorithms.solvers.feddyn import FedDyn
+from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.base import Exchange
 from securefl.types import (
     Contribution,
@@ -99,9 +100,7 @@ class FNR:
             DataError: the model has no last linear layer, or fewer outputs than public classes.
         """
         plan, n_classes = self.inner.plan(state, model), last_linear(model).out_features
-        _, y = self.public.samples.take(torch.arange(len(self.public.samples)))
-        if y.is_floating_point() or not 0 <= int(y.min()) <= int(y.max()) < n_classes:
-            raise DataError(f"public labels must be whole numbers in 0..{n_classes - 1}")
+        self.public.check_labels(n_classes)
         own = (
             histogram_message(ACCURACIES, len(self.public.samples) + 1),
             histogram_message(CONFIDENCES, CONFIDENCE_LEVELS),
@@ -128,7 +127,8 @@ class FNR:
         # Static statistics are of the round's first model, whatever it was trained to since.
         statistics = sent if norm.static else _followed(sent, model)
         moved = {n: w - before[n] for n, w in averaged_tensors(model)[Kind.PARAMETERS].items()}
-        return _moved(contribution, model, moved, statistics, _share_sent(state, contribution))
+        share = _share_sent(state, contribution)
+        return _moved(self._remembered(contribution, moved), model, moved, statistics, share)
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
         """The inner one's."""
@@ -160,6 +160,18 @@ class FNR:
         level = min(int(found.confidence * CONFIDENCE_LEVELS), CONFIDENCE_LEVELS - 1)
         tie_break = TieBreak(CONFIDENCES, CONFIDENCE_LEVELS, level)
         return among_lowest(exchange, n_refined, counts, found.n_correct, tie_break)
+
+    def _remembered(self, contribution: Contribution, moved: NamedTensors) -> Contribution:
+        """What a solver keeps is of its own steps alone, but for FedDyn's h_i.
+
+        The server's h sums all moves. Without the refinement in h_i it would run away from
+        Σ p_i h_i, and the model with it.
+        """
+        solver, memory = self.inner.solver, contribution.memory
+        if not isinstance(solver, FedDyn):
+            return contribution
+        h = solver.followed(memory.solver, moved)
+        return replace(contribution, memory=replace(memory, solver=h))
 
     def _penalty(self, reference: ClassNorms, own: ClassNorms) -> Penalty:
         if self.match is Match.LITERAL:
@@ -219,7 +231,7 @@ def _moved(
 ) -> Contribution:
     """The contribution with `statistics`, and with a share of what the parameters have `moved`.
 
-    What a solver remembers and exchanges beside the model is of its own steps alone.
+    What a solver exchanges beside the model is of its own steps alone.
     """
     tensors, after = dict(contribution.tensors), averaged_tensors(model)
     tensors[Kind.PARAMETERS] = {
