@@ -20,6 +20,7 @@ with λ = 0 (`benchmarks/fnr_digits.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -152,6 +153,8 @@ class FNR:
     def _refined(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""
         n_levels = len(self.public.samples) + 1
+        if not math.isfinite(found.confidence):  # it has diverged: refused, and out of the round
+            exchange.sum(ACCURACIES, {"levels": torch.full((n_levels,), torch.nan)})
         counts = histogram(exchange, ACCURACIES, n_levels, found.n_correct)
         try:
             n_refined = self.n_refined(int(counts.sum()))

@@ -18,6 +18,7 @@ from securefl.algorithms.class_norms import ClassNorms, class_norms
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match, literal_penalty, matched_penalty
 from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
+from securefl.algorithms.normalisation.fixbn import FixBN
 from securefl.algorithms.normalisation.static_bn import static_bn
 from securefl.algorithms.public_training import Objective, ServerTuned, train_on_public
 from securefl.algorithms.servers.fednova import FedNova, Normalised
@@ -192,6 +193,37 @@ def test_the_server_can_train_in_the_place_of_clients():
     assert largest_difference(run(server, rounds=1).model, expected) < 1e-12
 
 
+def test_the_server_trains_frozen_bn_frozen():
+    """In FixBN's second stage it normalises by the global statistics, as clients do: by a loop."""
+    job, stock, inner = by_hand_task(), public(), Federated(FixBN(0))
+    server = ServerTuned(inner, stock, job.model, functional.cross_entropy, lambda _: Sgd(LR))
+    expected = run(inner, rounds=1).model
+    layer = expected[1].eval()
+    expected.train = lambda: expected  # keeps BN in evaluation mode: as frozen
+    refine(expected, dict.fromkeys(range(4), 0.0), stock, 0, 0.0)
+    found = run(server, rounds=1).model
+    assert largest_difference(found, expected) < 1e-12
+    assert torch.equal(found[1].running_mean, layer.running_mean)
+
+
+@pytest.mark.parametrize(
+    ("normalisation", "kept"),
+    [
+        (static_bn, ["running_mean", "running_var"]),
+        (ClientBN(Keep.STATISTICS), ["running_mean", "running_var"]),
+        (ClientBN(Keep.BATCH_NORM), ["running_mean", "running_var", "weight", "bias"]),
+    ],
+)
+def test_what_is_not_the_servers_is_not_tuned(normalisation, kept):
+    """Statistics measured by clients, and a client's own BN, are what they are without it."""
+    job, inner = by_hand_task(), Federated(normalisation)
+    server = ServerTuned(inner, public(), job.model, functional.cross_entropy, lambda _: Sgd(LR))
+    found, plain = (run(way, rounds=1).model for way in (server, inner))
+    for name in kept:
+        assert torch.equal(getattr(found[1], name), getattr(plain[1], name))
+    assert not torch.equal(found[0].weight, plain[0].weight)
+
+
 # --- with the other axes ---
 
 
@@ -279,8 +311,11 @@ def test_settings_out_of_range_are_refused(settings):
 
 def test_public_labels_must_be_the_models_classes():
     """A label beyond the model's outputs is refused before the first round."""
-    with pytest.raises(DataError, match=r"public labels must be whole numbers in 0\.\.3"):
-        run(FNR(Federated(), public(n_classes=9), 0.25))
+    stock, model = public(n_classes=9), by_hand_task().model
+    server = ServerTuned(Federated(), stock, model, functional.cross_entropy, lambda _: Sgd(LR))
+    for way in (FNR(Federated(), stock, 0.25), server):
+        with pytest.raises(DataError, match=r"public labels must be whole numbers in 0\.\.3"):
+            run(way)
 
 
 @pytest.mark.parametrize("encrypt", ["statistics", "model"])
