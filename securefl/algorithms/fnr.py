@@ -10,12 +10,15 @@ Hu, Qiu & Tang, "Feature Norm Regularized Federated Learning", Algorithms 2 and 
 Who sees what: clients, and a server that reads opened totals, see three sums over all clients.
 The histogram of the A_i, and of the confidences of those tied at its threshold: how many have
 which, not who. S and count, the sum of the norms of at least three clients, fewer only where one is
-lost between two sums of a round. A client knows of itself alone whether it is in S_re, and the
-server of nobody. In the clear the server reads each contribution, and with it each client's
-accuracy and norms.
+lost between two sums of a round. All clients send the same messages, refined or not.
 
-On digits nearly all of the gain is the labelled public data: of 1.7 to 1.8 points, 1.6 are there
-with λ = 0 (`benchmarks/fnr_digits.py`).
+With all sealed a client so knows of itself alone whether it is in S_re, and the server of nobody,
+but for two things: a client of S_re has E_re epochs more to train before it sends its model, and
+one whose norms are refused as too large is not in S_re. With only statistics sealed the server has
+each client's model and the public set, and can work out what the sums hide.
+
+On digits nearly all of the gain is the labelled public data, which λ = 0 has too: see the recipe
+`examples/recipes/digits/fnr.toml`.
 """
 
 from __future__ import annotations
