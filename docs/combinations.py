@@ -1,7 +1,8 @@
 """Which settings go together, as Markdown: python docs/combinations.py > docs/combinations.md.
 
-The rules of securefl.config.rules speak of two axes at a time, so tables of pairs say everything;
-tests/properties/test_grid.py runs all products of the axes and holds them against `reason`.
+The rules of securefl.config.rules speak of two axes at a time, so tables of pairs say everything,
+but for encrypt = "statistics", which needs one axis of all that sends some. tests/properties/
+test_grid.py runs all products of the axes and holds them against `reason`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from securefl.compose import Record, compose
+from securefl.config.fnr import FnrTable
 from securefl.config.load import load_config
 from securefl.config.schema import (
     AlgorithmTable,
@@ -31,6 +33,7 @@ Settings = tuple[str, ...]
 NEUTRAL = ("algorithm.name=fedavg", "exchange.encrypt=none")
 """What an axis is at that is not spoken of."""
 SAMPLES = torch.zeros(2, 64), torch.zeros(2, dtype=torch.int64)
+PUBLIC = torch.ones(2, 64), torch.zeros(2, dtype=torch.int64)
 
 
 def _names(table: type, key: str) -> tuple[str, ...]:
@@ -53,6 +56,7 @@ MOMENTA = {
     for name in _names(TrainTable, "momentum_across_rounds")
 }
 NORMS = {name: (f"model.norm={name}", "model.name=resnet20") for name in _names(ModelTable, "norm")}
+FNR = {name: (f"fnr.name={name}",) for name in _names(FnrTable, "name")}
 ENCRYPT = {name: (f"exchange.encrypt={name}",) for name in ("none", "statistics", "model")}
 
 
@@ -61,7 +65,8 @@ def reason(*chosen: Settings) -> str:
     settings = [*NEUTRAL, *(setting for settings in chosen for setting in settings)]
     try:
         config = load_config(None, settings)
-        compose(config, Task(_model(config), [SAMPLES] * 3, SAMPLES), None, Record())
+        task = Task(_model(config), [SAMPLES] * 4, SAMPLES, public=PUBLIC)
+        compose(config, task, None, Record())
     except (ConfigError, DataError) as error:
         return str(error)
     return ""
@@ -103,10 +108,22 @@ def page() -> str:
         "Solver × server optimiser": (SOLVERS, SERVERS),
         "Normalisation × momentum across rounds": (POLICIES, MOMENTA),
         "Solver × momentum across rounds": (SOLVERS, MOMENTA),
+        "Normalisation × FNR-FL": (POLICIES, FNR),
+        "Solver × FNR-FL": (SOLVERS, FNR),
+        "Server optimiser × FNR-FL": (SERVERS, FNR),
+        "Momentum across rounds × FNR-FL": (MOMENTA, FNR),
         "Normalisation × layer": (POLICIES, NORMS),
         "Normalisation × encryption": (POLICIES, ENCRYPT),
         "Layer × encryption": (
             {n: (*s, "algorithm.name=fedavg") for n, s in NORMS.items()},
+            ENCRYPT,
+        ),
+        "FNR-FL × encryption, without BN": (
+            {n: (*s, *NORMS["group"]) for n, s in FNR.items()},
+            ENCRYPT,
+        ),
+        "FNR-FL × encryption, with FedBN": (
+            {n: (*s, *POLICIES["fedbn"]) for n, s in FNR.items()},
             ENCRYPT,
         ),
     }
@@ -117,10 +134,11 @@ def page() -> str:
 
 HEAD = """# What goes with what
 
-Made by `python docs/combinations.py`; a test says that it is up to date, and another runs every
-product of normalisation, solver and server optimiser, in the clear and encrypted. ✓ runs; a number
-is the reason why the combination is refused. A model of your own without BN layers is refused by
-every policy that needs them."""
+Made by `python docs/combinations.py`; a test says that it is up to date, and others run every
+product of normalisation, solver and server optimiser, in the clear and encrypted, and refined by
+FNR-FL. ✓ runs; a number is the reason why the combination is refused. A model of your own without
+BN layers is refused by every policy that needs them. FNR-FL needs public samples, and in each round
+three clients more than it refines."""
 
 if __name__ == "__main__":
     sys.stdout.write(page())

@@ -28,6 +28,7 @@ from securefl.config.rules import FREEZE_BN
 from securefl.config.schema import Config
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
+from securefl.selection.base import clients_per_round
 
 
 def chosen_algorithm(config: Config, total_weight: float = 0.0) -> Federated:
@@ -41,6 +42,13 @@ def chosen_algorithm(config: Config, total_weight: float = 0.0) -> Federated:
         _server(config, total_weight),
         Momentum(config.train.momentum_across_rounds),
     )
+
+
+def n_selected(config: Config, n_clients: int) -> int:
+    """K, the clients of a round."""
+    if config.selection.name == "all":
+        return n_clients
+    return clients_per_round(config.selection.fraction, n_clients)
 
 
 def switch_round(config: Config) -> int | None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from securefl.algorithms.base import Algorithm, Sgd, averaged_tensors
 from securefl.algorithms.participation import Aggregation, Participating
-from securefl.choose import chosen_algorithm
+from securefl.choose import chosen_algorithm, n_selected
 from securefl.config.schema import Config, Encrypt, Weights
 from securefl.crypto.secret import KeySet
 from securefl.data.samples import Samples, samples
@@ -33,7 +33,7 @@ from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
-from securefl.norms.find import statistics
+from securefl.refinement import check_refinement, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
@@ -41,7 +41,7 @@ from securefl.roles.score_authority import ScoreAuthority
 from securefl.roles.server import Server
 from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
-from securefl.selecting import Ground, n_selected, participation
+from securefl.selecting import Ground, participation
 from securefl.task import Task, client_data
 from securefl.types import Kind
 
@@ -99,17 +99,20 @@ def compose(
     """
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
+    sgd = _schedule(config)
     training = Training(
         task.loss,
-        _schedule(config),
+        sgd,
         config.algorithm.local_steps,
         batch_size,
         config.run.seed,
         config.algorithm.local_epochs,
     )
-    _check_sealed(config, task.model, len(data))
     weights = _weights(config, data, batch_size)
-    algorithm = _algorithm(config, task, sum(weights.values()), len(data))
+    algorithm = _algorithm(config, task, sgd, sum(weights.values()))
+    check_refinement(config, task, algorithm, data)
+    _check_sealed(config, algorithm, task.model, len(data))
+    algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
     delivery, roster = _roles(config, task.model, keys, weights, record)
     engine = SequentialEngine(algorithm, task.model, data, training, delivery)
     channels = _channels(config, match_keys, roster, record)
@@ -118,28 +121,33 @@ def compose(
     return Composed(algorithm, training, engine, who)
 
 
-def _algorithm(config: Config, task: Task, total_weight: float, n_clients: int) -> Algorithm:
-    algorithm = task.algorithm or chosen_algorithm(config, total_weight)
+def _algorithm(
+    config: Config, task: Task, sgd: Callable[[int], Sgd], total_weight: float
+) -> Algorithm:
+    algorithm = task.algorithm
+    if algorithm is None:
+        return refined(config, task, chosen_algorithm(config, total_weight), sgd)
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ConfigError(
             f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
             "and update of securefl.algorithms.base.Algorithm"
         )
-    return Participating(algorithm, n_clients, Aggregation(config.selection.aggregation))
+    return algorithm
 
 
-def _check_sealed(config: Config, model: nn.Module, n_clients: int) -> None:
-    sealed, least = config.exchange.encrypt, config.exchange.min_clients
-    statistics_alone = Encrypt.STATISTICS in sealed and Encrypt.MODEL not in sealed
-    if statistics_alone and not statistics(model):
-        raise ConfigError(
-            'exchange.encrypt = "statistics", but the model has no BN statistics: nothing would be '
-            'encrypted; set exchange.encrypt = "none", or "model"'
-        )
+def _check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
+    exchange, least = config.exchange, config.exchange.min_clients
+    if Encrypt.STATISTICS in exchange.encrypt and Encrypt.MODEL not in exchange.encrypt:
+        plan = algorithm.plan(algorithm.init(model), model)
+        if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
+            raise ConfigError(
+                'exchange.encrypt = "statistics", and a model without BN has none to send: nothing '
+                'would be encrypted; set exchange.encrypt = "none", or "model"'
+            )
     n, found = n_selected(config, n_clients), f"{n_clients} clients"
     if config.selection.name != "all":
         found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
-    if config.exchange.seals_sums and n < least:
+    if exchange.seals_sums and n < least:
         raise ConfigError(
             f"{found}: the authority opens totals of at least exchange.min_clients = {least}"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from securefl.choose import n_selected
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
 from securefl.data.samples import Samples
@@ -19,20 +20,13 @@ from securefl.engines.questions import LossQuestion, Question, SizeQuestion
 from securefl.engines.training import DEVICES, Training, round_generator
 from securefl.errors import ConfigError
 from securefl.selection.afl import Afl
-from securefl.selection.base import Selector, clients_per_round
+from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
 from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1
 from securefl.selection.uniform import Random
-
-
-def n_selected(config: Config, n_clients: int) -> int:
-    """K, the clients of a round."""
-    if config.selection.name == "all":
-        return n_clients
-    return clients_per_round(config.selection.fraction, n_clients)
 
 
 def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:

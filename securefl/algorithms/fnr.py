@@ -10,16 +10,20 @@ Hu, Qiu & Tang, "Feature Norm Regularized Federated Learning", Algorithms 2 and 
 Who sees what: clients, and a server that reads opened totals, see three sums over all clients.
 The histogram of the A_i, and of the confidences of those tied at its threshold: how many have
 which, not who. S and count, the sum of the norms of at least three clients, fewer only where one is
-lost between two sums of a round. A client knows of itself alone whether it is in S_re, and the
-server of nobody. In the clear the server reads each contribution, and with it each client's
-accuracy and norms.
+lost between two sums of a round. All clients send the same messages, refined or not.
 
-On digits nearly all of the gain is the labelled public data: of 1.7 to 1.8 points, 1.6 are there
-with λ = 0 (`benchmarks/fnr_digits.py`).
+With all sealed a client so knows of itself alone whether it is in S_re, and the server of nobody,
+but for two things: a client of S_re has E_re epochs more to train before it sends its model, and
+one whose norms are refused as too large is not in S_re. With only statistics sealed the server has
+each client's model and the public set, and can work out what the sums hide.
+
+On digits nearly all of the gain is the labelled public data, which λ = 0 has too: see the recipe
+`examples/recipes/digits/fnr.toml`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -41,7 +45,8 @@ from securefl.algorithms.lowest import (
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
 from securefl.algorithms.servers.fednova import STEPS
-from securefl.errors import ConfigError, DataError
+from securefl.algorithms.solvers.feddyn import FedDyn
+from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.base import Exchange
 from securefl.types import (
     Contribution,
@@ -99,9 +104,7 @@ class FNR:
             DataError: the model has no last linear layer, or fewer outputs than public classes.
         """
         plan, n_classes = self.inner.plan(state, model), last_linear(model).out_features
-        _, y = self.public.samples.take(torch.arange(len(self.public.samples)))
-        if y.is_floating_point() or not 0 <= int(y.min()) <= int(y.max()) < n_classes:
-            raise DataError(f"public labels must be whole numbers in 0..{n_classes - 1}")
+        self.public.check_labels(n_classes)
         own = (
             histogram_message(ACCURACIES, len(self.public.samples) + 1),
             histogram_message(CONFIDENCES, CONFIDENCE_LEVELS),
@@ -128,27 +131,53 @@ class FNR:
         # Static statistics are of the round's first model, whatever it was trained to since.
         statistics = sent if norm.static else _followed(sent, model)
         moved = {n: w - before[n] for n, w in averaged_tensors(model)[Kind.PARAMETERS].items()}
-        return _moved(contribution, model, moved, statistics, _share_sent(state, contribution))
+        share = _share_sent(state, contribution)
+        return _moved(self._remembered(contribution, moved), model, moved, statistics, share)
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
         """The inner one's."""
         return self.inner.update(state, totals)
 
+    def n_refined(self, n_clients: int) -> int:
+        """⌊n p⌋, how many of a round's clients are refined.
+
+        Raises:
+            ConfigError: none would be, or too few others are left.
+        """
+        found = places(self.share, n_clients)
+        if found < 1 or n_clients - found < MIN_REFERENCE:
+            raise ConfigError(
+                f"fnr.share = {self.share}: of {n_clients} clients {found} are refined in a round; "
+                f"it takes one or more, and {MIN_REFERENCE} others, in whose sum no client's norms "
+                "show: have more clients, or another share"
+            )
+        return found
+
     def _refined(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""
         n_levels = len(self.public.samples) + 1
+        if not math.isfinite(found.confidence):  # it has diverged: refused, and out of the round
+            exchange.sum(ACCURACIES, {"levels": torch.full((n_levels,), torch.nan)})
         counts = histogram(exchange, ACCURACIES, n_levels, found.n_correct)
-        n_clients = int(counts.sum())
-        n_refined = places(self.share, n_clients)
-        if n_refined < 1 or n_clients - n_refined < MIN_REFERENCE:
-            raise ConfigError(
-                f"share = {self.share}: of {n_clients} clients {n_refined} are refined; it takes "
-                f"one or more, and {MIN_REFERENCE} others, in whose sum no client's norms show: "
-                "have more clients, or another share"
-            )
+        try:
+            n_refined = self.n_refined(int(counts.sum()))
+        except ConfigError as error:  # it was enough when the run began: some are lost
+            raise TooFewContributions(str(error)) from None
         level = min(int(found.confidence * CONFIDENCE_LEVELS), CONFIDENCE_LEVELS - 1)
         tie_break = TieBreak(CONFIDENCES, CONFIDENCE_LEVELS, level)
         return among_lowest(exchange, n_refined, counts, found.n_correct, tie_break)
+
+    def _remembered(self, contribution: Contribution, moved: NamedTensors) -> Contribution:
+        """What a solver keeps is of its own steps alone, but for FedDyn's h_i.
+
+        The server's h sums all moves. Without the refinement in h_i it would run away from
+        Σ p_i h_i, and the model with it.
+        """
+        solver, memory = self.inner.solver, contribution.memory
+        if not isinstance(solver, FedDyn):
+            return contribution
+        h = solver.followed(memory.solver, moved)
+        return replace(contribution, memory=replace(memory, solver=h))
 
     def _penalty(self, reference: ClassNorms, own: ClassNorms) -> Penalty:
         if self.match is Match.LITERAL:
@@ -208,7 +237,7 @@ def _moved(
 ) -> Contribution:
     """The contribution with `statistics`, and with a share of what the parameters have `moved`.
 
-    What a solver remembers and exchanges beside the model is of its own steps alone.
+    What a solver exchanges beside the model is of its own steps alone.
     """
     tensors, after = dict(contribution.tensors), averaged_tensors(model)
     tensors[Kind.PARAMETERS] = {

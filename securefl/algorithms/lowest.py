@@ -1,7 +1,9 @@
 """Who is among the lowest, found from histograms: each client learns of itself, nobody of another.
 
 A histogram is a sum over clients of a one at each client's own level. It shows how many clients
-have which level and not who.
+have which level and not who. A client that took others' ones away, so that more had a place and
+fewer hid each other's values in what follows, is found out by those whose own is missing; of two
+at one level neither misses a single one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from securefl.errors import MessageRefused
 from securefl.exchange.base import Exchange
 from securefl.types import Kind, MessageSpec, Weighing
 
@@ -34,13 +37,22 @@ def histogram_message(name: str, n_levels: int) -> MessageSpec:
 def histogram(
     exchange: Exchange, name: str, n_levels: int, level: int | None
 ) -> Int64[Tensor, " n_levels"]:
-    """How many clients are at each level; None takes part in the sum and is at none."""
+    """How many clients are at each level; None takes part in the sum and is at none.
+
+    Raises:
+        MessageRefused: this client's one is missing, a count is negative, or there are more ones
+            than clients.
+    """
     own = torch.zeros(n_levels, dtype=torch.float64)
     if level is not None:
         own[level] = 1
     total = exchange.sum(name, {"levels": own})
     # An encrypted total is exact to a few bits after the point.
-    return (total.values["levels"] * total.n_clients).round().to(torch.int64)
+    counts = (total.values["levels"] * total.n_clients).round().to(torch.int64)
+    missing = level is not None and counts[level] < 1
+    if missing or (counts < 0).any() or counts.sum() > total.n_clients:
+        raise MessageRefused(f"{name!r} counts no clients by level: a client sent rubbish")
+    return counts
 
 
 def places(share: float, n_clients: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -20,10 +21,12 @@ from securefl.algorithms.base import (
     load_tensors,
     trained_parameters,
 )
-from securefl.algorithms.features import observed_features
+from securefl.algorithms.features import last_linear, observed_features
 from securefl.algorithms.federated import Federated
 from securefl.data.samples import Samples, batches_in_epoch, minibatches
+from securefl.errors import DataError
 from securefl.exchange.base import Exchange
+from securefl.norms.frozen import frozen_batch_norm
 from securefl.types import Contribution, Kind, Plan, State, Total
 
 Penalty = Callable[[Tensor, Tensor], Tensor]
@@ -47,6 +50,12 @@ class PublicData:
         rng = torch.Generator().manual_seed(int(words[0]) << 32 | int(words[1]))
         n_batches = self.epochs * batches_in_epoch(self.samples, self.batch_size)
         return islice(minibatches(self.samples, self.batch_size, rng, device), n_batches)
+
+    def check_labels(self, n_classes: int) -> None:
+        """Raises DataError where a label is not one of so many classes."""
+        _, y = self.samples.take(torch.arange(len(self.samples)))
+        if y.is_floating_point() or not 0 <= int(y.min()) <= int(y.max()) < n_classes:
+            raise DataError(f"public labels must be whole numbers in 0..{n_classes - 1}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class ServerTuned:
     """FNR-FL's ablation: the server trains each round's average on the public set, and no client.
 
     The server sees no more than without it, the global model. What stays at the clients
-    (client-specific BN) stays untrained by it.
+    (client-specific BN) stays untrained by it, and frozen BN stays frozen.
     """
 
     inner: Federated
@@ -101,7 +110,12 @@ class ServerTuned:
         return self.inner.init(model)
 
     def plan(self, state: State, model: nn.Module) -> Plan:
-        """The inner one's."""
+        """The inner one's.
+
+        Raises:
+            DataError: the model has no last linear layer, or fewer outputs than public classes.
+        """
+        self.public.check_labels(last_linear(model).out_features)
         return self.inner.plan(state, model)
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
@@ -113,12 +127,16 @@ class ServerTuned:
         reached = self.inner.update(state, totals)
         model = copy.deepcopy(self.model)
         load_tensors(model, reached)
-        train_on_public(
-            model, self.public, state.round, self.sgd(state.round), Objective(self.loss)
-        )
+        norm = self.inner.normalisation(state, model)
+        with frozen_batch_norm(model, norm.freeze) if norm.freeze else nullcontext():
+            train_on_public(
+                model, self.public, state.round, self.sgd(state.round), Objective(self.loss)
+            )
         tensors = dict(reached.tensors)
+        # Static statistics are the clients', of the model that the round began with.
+        tuned = {Kind.PARAMETERS} if norm.static else {Kind.PARAMETERS, Kind.STATISTICS}
         for kind, named in averaged_tensors(model).items():
-            if kind in totals:
+            if kind in totals.keys() & tuned:
                 new = {name: v for name, v in named.items() if name in totals[kind].values}
                 tensors[kind] = {**tensors[kind], **copied(new)}
         return State(reached.round, tensors, reached.private)

@@ -122,8 +122,9 @@ def _normalisation(config: Config) -> Iterator[str]:
             f"algorithm.switch = {algorithm.switch} with run.rounds = {config.run.rounds}: BN "
             "would never be frozen; give an earlier round, or a share of the rounds such as 0.5"
         )
-    sealed = config.exchange.encrypt
-    if algorithm.name in STATISTICS_STAY and "statistics" in sealed and "model" not in sealed:
+    sealed, refines = config.exchange.encrypt, config.fnr.name in REFINED
+    alone = "statistics" in sealed and "model" not in sealed and not refines  # FNR-FL's are sealed
+    if algorithm.name in STATISTICS_STAY and alone:
         yield (
             f'algorithm.name = "{algorithm.name}" with exchange.encrypt = "statistics": statistics '
             'stay with the clients, so nothing would be encrypted; set exchange.encrypt = "model", '

@@ -211,7 +211,8 @@ class Config(Table):
         parts = [self.algorithm.name, self.model.name, self.model.norm]
         usual = SolverTable().name, ServerTable().name
         beside = [n for n in (self.solver.name, self.server.name) if n not in usual]
-        return "-".join([*parts, *beside])
+        refined = [] if self.fnr.name == "none" else [f"fnr-{self.fnr.name}"]
+        return "-".join([*parts, *beside, *refined])
 
     def rounds_in(self, share: float) -> int:
         """The rounds that a share of all rounds makes; a part of one counts as one."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from statistics import fmean
 
 import pytest
 import torch
 from by_hand import LR, batches, config, largest_difference, mean, shares
 from by_hand import task as by_hand_task
+from fnr_by_hand import descend, norm_table, public, refine, weakest_and_reference
 from torch.nn import functional
 
 import securefl
@@ -18,28 +18,20 @@ from securefl.algorithms.class_norms import ClassNorms, class_norms
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match, literal_penalty, matched_penalty
 from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
+from securefl.algorithms.normalisation.fixbn import FixBN
 from securefl.algorithms.normalisation.static_bn import static_bn
-from securefl.algorithms.public_training import Objective, PublicData, ServerTuned, train_on_public
+from securefl.algorithms.public_training import Objective, ServerTuned, train_on_public
 from securefl.algorithms.servers.fednova import FedNova, Normalised
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.choose import chosen_algorithm
 from securefl.compose import Record, compose
-from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError
 from securefl.types import Kind
 
 E, ROUNDS, MU, STRENGTH = 3, 3, 0.7, 0.4
 SOLVERS = {"sgd": SGD(), "fedprox": FedProx(MU), "scaffold": Scaffold()}
-
-
-def public(n_classes=3, dtype=torch.float64):
-    """Twenty samples; one of the four classes has none."""
-    rng = torch.Generator().manual_seed(5)
-    x = torch.randn(20, 12, generator=rng, dtype=torch.float64) * 1.5 + 0.7
-    y = torch.randint(n_classes, (20,), generator=rng)
-    return PublicData(samples((x.to(dtype), y), "public"), batch_size=7, epochs=2, seed=9)
 
 
 def run(algorithm, *settings, rounds=ROUNDS, **changes):
@@ -48,50 +40,6 @@ def run(algorithm, *settings, rounds=ROUNDS, **changes):
 
 
 # --- by hand ---
-
-
-def features(model, x):
-    return model[:-1](x)
-
-
-def norm_table(model, data):
-    """F_i[l] of the classes that there are, by a loop over samples (Algorithm 1)."""
-    x, y = data
-    model.eval()
-    with torch.no_grad():
-        norms = [float(features(model, x[i : i + 1]).norm()) for i in range(len(y))]
-    by_class = {}
-    for norm, label in zip(norms, y.tolist(), strict=True):
-        by_class.setdefault(label, []).append(norm)
-    return {label: sum(of) / len(of) for label, of in by_class.items()}
-
-
-def standing(model, data):
-    x, y = data
-    with torch.no_grad():
-        output = model.eval()(x)
-    confidence = functional.softmax(output, 1)[range(len(y)), y].mean()
-    return float((output.argmax(1) == y).double().mean()), float(confidence)
-
-
-def descend(model, loss, extra=None):
-    model.zero_grad()
-    loss.backward()
-    with torch.no_grad():
-        for name, w in model.named_parameters():
-            w.sub_(LR * (w.grad + (extra(name, w) if extra else 0)))
-
-
-def refine(model, reference, stock, done, strength):
-    """Epochs on the public set with J by a loop over the batch's labels."""
-    model.train()
-    for x, y in stock.batches(done, torch.device("cpu")):
-        h = features(model, x)
-        j = 0.0
-        for label in y.unique().tolist():
-            own = h[y == label].norm(dim=1).mean()
-            j = j + (y == label).double().mean() * (own - reference[label]) ** 2
-        descend(model, functional.cross_entropy(model[-1](h), y) + strength * j)
 
 
 def correction(solver, start, c, own):
@@ -103,10 +51,9 @@ def correction(solver, start, c, own):
     }[solver]
 
 
-def by_hand(solver, strength=STRENGTH, n_refined=1):
+def by_hand(solver, strength=STRENGTH):
     """The global model after all rounds."""
     job, stock = by_hand_task(), public()
-    data = (stock.samples.x, stock.samples.y)
     model, p = copy.deepcopy(job.model), shares(job)
     zeros = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
     c, own = zeros, [zeros for _ in job.clients]
@@ -126,11 +73,7 @@ def by_hand(solver, strength=STRENGTH, n_refined=1):
                 for ci, end in zip(own, ends, strict=True)
             ]
             c = mean(p, own)
-        standings = [standing(local, data) for local in locals_]
-        weakest = sorted(range(len(locals_)), key=lambda i: standings[i])[:n_refined]
-        tables = [norm_table(local, data) for local in locals_]
-        others = [table for i, table in enumerate(tables) if i not in weakest]
-        reference = {label: fmean(table[label] for table in others) for label in others[0]}
+        weakest, reference = weakest_and_reference(locals_, stock)
         for j in weakest:
             refine(locals_[j], reference, stock, done, strength)
         states = [
@@ -250,6 +193,37 @@ def test_the_server_can_train_in_the_place_of_clients():
     assert largest_difference(run(server, rounds=1).model, expected) < 1e-12
 
 
+def test_the_server_trains_frozen_bn_frozen():
+    """In FixBN's second stage it normalises by the global statistics, as clients do: by a loop."""
+    job, stock, inner = by_hand_task(), public(), Federated(FixBN(0))
+    server = ServerTuned(inner, stock, job.model, functional.cross_entropy, lambda _: Sgd(LR))
+    expected = run(inner, rounds=1).model
+    layer = expected[1].eval()
+    expected.train = lambda: expected  # keeps BN in evaluation mode: as frozen
+    refine(expected, dict.fromkeys(range(4), 0.0), stock, 0, 0.0)
+    found = run(server, rounds=1).model
+    assert largest_difference(found, expected) < 1e-12
+    assert torch.equal(found[1].running_mean, layer.running_mean)
+
+
+@pytest.mark.parametrize(
+    ("normalisation", "kept"),
+    [
+        (static_bn, ["running_mean", "running_var"]),
+        (ClientBN(Keep.STATISTICS), ["running_mean", "running_var"]),
+        (ClientBN(Keep.BATCH_NORM), ["running_mean", "running_var", "weight", "bias"]),
+    ],
+)
+def test_what_is_not_the_servers_is_not_tuned(normalisation, kept):
+    """Statistics measured by clients, and a client's own BN, are what they are without it."""
+    job, inner = by_hand_task(), Federated(normalisation)
+    server = ServerTuned(inner, public(), job.model, functional.cross_entropy, lambda _: Sgd(LR))
+    found, plain = (run(way, rounds=1).model for way in (server, inner))
+    for name in kept:
+        assert torch.equal(getattr(found[1], name), getattr(plain[1], name))
+    assert not torch.equal(found[0].weight, plain[0].weight)
+
+
 # --- with the other axes ---
 
 
@@ -337,8 +311,11 @@ def test_settings_out_of_range_are_refused(settings):
 
 def test_public_labels_must_be_the_models_classes():
     """A label beyond the model's outputs is refused before the first round."""
-    with pytest.raises(DataError, match=r"public labels must be whole numbers in 0\.\.3"):
-        run(FNR(Federated(), public(n_classes=9), 0.25))
+    stock, model = public(n_classes=9), by_hand_task().model
+    server = ServerTuned(Federated(), stock, model, functional.cross_entropy, lambda _: Sgd(LR))
+    for way in (FNR(Federated(), stock, 0.25), server):
+        with pytest.raises(DataError, match=r"public labels must be whole numbers in 0\.\.3"):
+            run(way)
 
 
 @pytest.mark.parametrize("encrypt", ["statistics", "model"])

@@ -10,7 +10,7 @@ from securefl.recipes.recipe import load_recipe
 from securefl_cli.shipped import SCALES, shipped_recipes
 
 NAMES = sorted(shipped_recipes("paper"))
-OURS = ["cures", "fedprof", "momentum"]
+OURS = ["cures", "fedprof", "fnr", "momentum"]
 """Tables at digits scale that no paper has."""
 PAPER_ALONE = ["fedprof-table3", "fedprof-table5"]
 """Other data sets under the rows of fedprof-table4."""
@@ -34,7 +34,8 @@ def means(name, scale):
 def test_each_table_has_both_scales():
     """What there is at paper scale runs on the digits, too, but for two of FedProf's tables."""
     assert sorted([*shipped_recipes("digits"), *PAPER_ALONE]) == sorted([*NAMES, *OURS])
-    assert {name.split("-")[0] for name in NAMES} == {"fedtan", "fixbn", "unifed", "fedprof"}
+    names = {"fedtan", "fixbn", "unifed", "fedprof", "fnr"}
+    assert {name.split("-")[0] for name in NAMES} == names
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,14 @@ def test_fedprofs_values_give_the_gains_that_it_prints():
 def test_afl_does_not_reach_the_target_that_fedprof_prints_for_cifar_10():
     """The paper has dashes there."""
     assert printed(5)["AFL"] == {"best": 59.9}
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [(name, scale) for scale in SCALES for name in shipped_recipes(scale) if "fnr" in name],
+)
+def test_all_rows_of_fnrs_tables_leave_the_public_samples_out(name, scale):
+    """FedAvg's clients have the samples that FNR-FL's have, and no more."""
+    cells = recipe(name, scale).cells
+    assert len({cell.config(seed=0).data.public for cell in cells}) == 1
+    assert all(cell.tables["data"]["public"] for cell in cells)

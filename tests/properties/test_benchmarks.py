@@ -85,13 +85,3 @@ def test_a_linear_match_takes_an_eighth_of_the_bytes_and_with_keys_a_hundredth(b
     assert result.usual.client_bytes >= 8 * result.linear.client_bytes
     assert result.usual.bytes_with_keys >= 100 * result.linear.bytes_with_keys
     assert max(result.linear.max_error, result.full.max_error) < 1e-4
-
-
-def test_literal_fnr_is_the_training_without_penalty(benchmark, tmp_path):
-    """The ablation's table has all five ways; the printed objective does not differ from λ = 0."""
-    path = tmp_path / "fnr.json"
-    arguments = ["--rounds", "2", "--seeds", "1", "--json", str(path)]
-    ways = {way.name: way.accuracies for way in benchmark("fnr_digits").main(arguments)}
-    assert list(ways) == ["fedavg", "lambda=0", "literal", "matched", "server"]
-    assert ways["literal"] == ways["lambda=0"]
-    assert len(json.loads(path.read_text())["results"]) == 5

@@ -1,8 +1,9 @@
-"""Every normalisation with every solver and every server optimiser, in the clear and encrypted."""
+"""Every normalisation, solver and server optimiser, refined or not, in the clear and encrypted."""
 
 from __future__ import annotations
 
 import sys
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from securefl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
-from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS, page, reason  # noqa: E402
+from combinations import FNR, MOMENTA, POLICIES, SERVERS, SOLVERS, page, reason  # noqa: E402
 
 SMALL = (
     "run.rounds=2",
@@ -25,20 +26,30 @@ SMALL = (
 )
 
 
-def task():
+REFINABLE = [name for name in POLICIES if name not in {"singlenet", "centralised"}]
+REFINED = ("fnr.name=matched", "fnr.share=0.4", "fnr.strength=0.5", "fnr.epochs=1")
+
+
+def task(sizes=(4, 6, 8), **changes):
     rng = torch.Generator().manual_seed(0)
     clients = [
-        (torch.randn(n, 4, generator=rng), torch.randint(2, (n,), generator=rng)) for n in (4, 6, 8)
+        (torch.randn(n, 4, generator=rng), torch.randint(2, (n,), generator=rng)) for n in sizes
     ]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
-    return securefl.Task(model, clients, clients[0])
+    return securefl.Task(model, clients, clients[0], **changes)
 
 
-def run(settings, encrypt, keys=None):
+def task_with_public():
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 4, generator=rng)
+    return task((4, 6, 8, 5, 7), public=(x, (x[:, 0] > 0).long()))
+
+
+def run(settings, encrypt, keys=None, job=None):
     config = securefl.load_config(None, [*SMALL, *settings, f"exchange.encrypt={encrypt}"])
-    return securefl.run(config, task(), keys=keys)
+    return securefl.run(config, job or task(), keys=keys)
 
 
 def vector(model):
@@ -73,6 +84,43 @@ def test_every_combination_runs_or_says_why_not(policy, solver, key_set):
         assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4, server
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("policy", REFINABLE)
+def test_fnr_refines_every_combination(policy, solver, key_set):
+    """It ends elsewhere than without, and encrypted where it ends in the clear."""
+    for server in SERVERS:
+        settings = [*POLICIES[policy], *SOLVERS[solver], *SERVERS[server]]
+        if reason(settings):
+            continue
+        job = task_with_public()
+        without, plain = (run([*settings, *more], "none", job=job) for more in ((), REFINED))
+        assert torch.isfinite(vector(plain.model)).all(), server
+        assert not plain.incidents
+        assert not torch.equal(vector(plain.model), vector(without.model)), server
+        if server == "average":
+            sealed = run([*settings, *REFINED], "model", key_set, job)
+            assert not sealed.ledger.server_reads()
+            assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4, server
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("momentum", MOMENTA)
+@pytest.mark.parametrize("fnr", [name for name in FNR if name != "none"])
+def test_fnr_goes_with_every_server_and_momentum(fnr, momentum, server, key_set):
+    """In the clear and encrypted, or as the table says."""
+    settings = [*FNR[fnr], "fnr.epochs=1", "algorithm.name=fedavg", *SERVERS[server]]
+    settings += MOMENTA[momentum]
+    if reason(settings):
+        with pytest.raises(ConfigError):
+            run(settings, "none", job=task_with_public())
+        return
+    plain = run(settings, "none", job=task_with_public())
+    sealed = run(settings, "model", key_set, task_with_public())
+    assert torch.isfinite(vector(plain.model)).all()
+    assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("momentum", MOMENTA)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_normalisation_goes_with_every_momentum(policy, momentum):
@@ -86,9 +134,11 @@ def test_every_normalisation_goes_with_every_momentum(policy, momentum):
 
 
 def test_pairs_say_everything():
-    """A product of three is refused where two of them are, and nowhere else."""
-    for parts in product(POLICIES.values(), SOLVERS.values(), SERVERS.values()):
-        pairwise = any(reason(*pair) for pair in combinations(parts, 2))
+    """A product of three, refined or not, is refused where two are, and nowhere else."""
+    axes = POLICIES.values(), SOLVERS.values(), SERVERS.values(), (FNR["none"], FNR["matched"])
+    pair_reason = cache(reason)
+    for parts in product(*axes):
+        pairwise = any(pair_reason(*pair) for pair in combinations(parts, 2))
         assert bool(reason(*parts)) == pairwise, parts
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from securefl.algorithms.lowest import TieBreak, among_lowest, histogram, places
+from securefl.errors import MessageRefused
 from securefl.types import Total
 
 N_LEVELS, N_FINER = 6, 40
@@ -86,6 +88,20 @@ def test_the_sums_do_not_tell_who_has_which_level(standings, seed):
     assert sum(map(torch.sum, one["finer"])) <= max(
         sum(level == at for level, _ in standings) for at in range(N_LEVELS)
     )
+
+
+@pytest.mark.parametrize(
+    "lie", [[0, -1, 0, 0, 2, 0], [0, 0, 0, -2, 3, 0], [0, 0, -1, 0, 1, 1], [2, 0, 0, 0, 0, 0]]
+)
+def test_a_client_that_moves_others_is_found_out(lie):
+    """Beside levels 1, 3, 3, 5: a one taken away, a count below zero, more ones than clients."""
+    levels, sums = [1, 3, 3, 5], Sums()
+    for level in levels:
+        histogram(sums, "levels", N_LEVELS, level)
+    sums.heard["levels"].append(torch.tensor(lie).double())
+    answering = Sums(sums.heard, answers=True)
+    with pytest.raises(MessageRefused, match="a client sent rubbish"):
+        [histogram(answering, "levels", N_LEVELS, level) for level in levels]
 
 
 @given(st.integers(1, 200), st.integers(1, 99))

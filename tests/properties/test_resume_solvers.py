@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import securefl
 
@@ -46,6 +47,7 @@ RESET = "train.momentum_across_rounds=reset"
             [f"solver.name={name}", "algorithm.name=fixbn", "algorithm.freeze=both"]
             for name in ("moon", "feddyn", "feddc", "scaffold")
         ),
+        *([f"fnr.name={name}", "solver.name=feddyn"] for name in ("matched", "server")),
     ],
     ids=lambda settings: "-".join(s.partition("=")[2] for s in settings),
 )
@@ -53,10 +55,12 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(tmp_path, tiny_t
     """Control variates, drifts, last models and moments are in the checkpoint, all of them."""
     config = securefl.load_config(None, [*SETTINGS, *settings])
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    securefl.run(config, tiny_task(), out=whole)
+    public = torch.randn(9, 4, generator=torch.Generator().manual_seed(2)), torch.arange(9) % 3
+    task = tiny_task(public=public)
+    securefl.run(config, task, out=whole)
     with pytest.raises(StopError):
-        securefl.run(config, tiny_task(), out=halves, on_round=stop_after_two)
-    securefl.resume(halves, tiny_task())
+        securefl.run(config, task, out=halves, on_round=stop_after_two)
+    securefl.resume(halves, task)
     for name in ("model.safetensors", "checkpoint.safetensors"):
         assert (whole / name).read_bytes() == (halves / name).read_bytes()
     uploads = [

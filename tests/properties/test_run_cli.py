@@ -145,7 +145,7 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path):
         (["--severity", "mild"], "data.severity = 'mild'"),
         (["--leave-out", "noise"], "are alike"),
         (["--clients", "2", "--partition", "iid"], "min_clients"),
-        (["--norm", "group"], "no BN statistics: nothing would be encrypted"),
+        (["--norm", "group", "--algorithm", "fedavg"], "nothing would be encrypted"),
         (["--norm", "group", "--encrypt", "none"], 'model.norm = "batch"'),
         (["--norm", "weight"], "model.norm = 'weight'"),
         (["--norm", "fixup", "--encrypt", "none"], 'choose model "resnet20"'),

@@ -31,6 +31,10 @@ class FedDyn:
         """h_i, the gradient of F_i at the last w_i, is remembered."""
         return _Session(start, self.alpha, start.remembered())
 
+    def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
+        """h_i of a client whose model has `moved` after its last step, as the server's h will."""
+        return {name: h - self.alpha * moved[name] for name, h in memory.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class _Session:

@@ -1,0 +1,75 @@
+"""What a run does with public samples: FNR-FL around the settings' algorithm, and a check of whose.
+
+A public set is nobody else's. That is asserted by content on every run that has one, also for a
+task of the user's own, before anything is written; each sample of the task is hashed once for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from securefl.algorithms.base import Algorithm, Sgd
+from securefl.algorithms.federated import Federated
+from securefl.algorithms.fnr import FNR, Match
+from securefl.algorithms.public_training import PublicData, ServerTuned
+from securefl.choose import n_selected
+from securefl.config.schema import Config
+from securefl.data.public import check_disjoint
+from securefl.data.samples import Samples, samples
+from securefl.errors import ConfigError
+from securefl.task import Task
+
+
+def refined(
+    config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]
+) -> Federated | FNR | ServerTuned:
+    """`inner` with the refinement that the settings name.
+
+    Raises:
+        ConfigError: it needs public samples, and the task has none.
+    """
+    table = config.fnr
+    if table.name == "none":
+        return inner
+    if task.public is None:
+        raise ConfigError(
+            f'fnr.name = "{table.name}" trains on public samples, and the task has none: give it '
+            "some that no client holds, Task(public=(x, y)), by settings data.public = 180; or set "
+            'fnr.name = "none"'
+        )
+    held = samples(task.public, "the public set")
+    public = PublicData(held, table.batch_size, table.epochs, config.run.seed)
+    if table.name == "server":
+        return ServerTuned(inner, public, task.model, task.loss, sgd)
+    return FNR(inner, public, table.share, table.strength, Match(table.name))
+
+
+def check_refinement(
+    config: Config, task: Task, algorithm: Algorithm, clients: Mapping[str, Samples]
+) -> None:
+    """Whether public samples are nobody else's, and a full round has enough clients for FNR-FL.
+
+    Raises:
+        ConfigError: too few clients.
+        DataError: a client holds a public sample, or is tested on one.
+    """
+    if isinstance(algorithm, FNR):
+        algorithm.n_refined(n_selected(config, len(clients)))
+    others = {**clients, **dict(_tested(task))}
+    for public in _public_sets(task, algorithm):
+        check_disjoint(public, others)
+
+
+def _public_sets(task: Task, algorithm: Algorithm) -> Iterator[Samples]:
+    if task.public is not None:
+        yield samples(task.public, "the public set")
+    if task.algorithm is not None and isinstance(algorithm, FNR | ServerTuned):
+        yield algorithm.public.samples
+
+
+def _tested(task: Task) -> Iterator[tuple[str, Samples]]:
+    tests = {"the test data": task.test}
+    tests |= {f"the test data of client-{i}": data for i, data in enumerate(task.client_tests, 1)}
+    tests |= {f"the external client {name}": data for name, data in task.external.items()}
+    for owner, data in tests.items():
+        yield owner, samples(data, owner)
