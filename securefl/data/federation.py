@@ -93,7 +93,6 @@ def load_federation(
         found = replace(found, clients=spoilt, qualities=qualities)
     elif data.corruptions:
         found = _by_corruption(found, external, data, seed)
-    _check_public(found)
     return found
 
 
@@ -173,15 +172,6 @@ def _set_aside(split: Split, n_public: int, seed: int) -> tuple[Labelled, Split]
     }
     _check_disjoint(public, others)
     return public, rest
-
-
-def _check_public(found: Federation) -> None:
-    """Of all that clients hold and are tested on in the end."""
-    if found.public is None:
-        return
-    others = {f"client-{i}": data for i, data in enumerate(found.clients, 1)}
-    others |= {f"the test data of client-{i}": t for i, t in enumerate(found.client_tests, 1)}
-    _check_disjoint(found.public, {**others, **found.external, "the test data": found.test})
 
 
 def _check_disjoint(public: Labelled, others: Mapping[str, Labelled]) -> None:

@@ -176,9 +176,14 @@ def assert_same_model(result, other, **tolerance):
 
 
 @pytest.fixture(scope="module")
-def run_of_four(tiny_task):
-    """The run without the faulty client, made once for each settings."""
-    return cache(lambda config: securefl.run(config, tiny_task(4)))
+def run_of_four(tiny_config, tiny_task):
+    """The run without the faulty client, made once for each algorithm and encryption."""
+
+    def run(algorithm, encrypt):
+        config = tiny_config(algorithm={"name": algorithm}, exchange={"encrypt": encrypt})
+        return securefl.run(config, tiny_task(4))
+
+    return cache(run)
 
 
 @pytest.mark.parametrize("kind", TAMPER)
@@ -190,7 +195,7 @@ def test_the_others_train_the_model_that_they_would_have_trained_alone(
 ):
     """One client's tampered messages cost that client alone: the model is that of a run of four."""
     config = tiny_config(algorithm={"name": algorithm}, exchange={"encrypt": encrypt})
-    alone = run_of_four(config)
+    alone = run_of_four(algorithm, encrypt)
     tamper(TAMPER[kind])
     result = securefl.run(config, tiny_task(5))
     assert_dropped(result, FAULTY)

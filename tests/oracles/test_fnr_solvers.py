@@ -21,7 +21,7 @@ from securefl.algorithms.fnr import FNR
 from securefl.choose import chosen_algorithm
 from securefl.compose import Record, compose
 from securefl.data.samples import minibatches, samples
-from securefl.engines.sequential import client_generator
+from securefl.engines.training import round_generator
 
 ROUNDS, BATCH, STRENGTH = 4, 5, 0.4
 STEPS = (1, 1, 2, 1)
@@ -160,7 +160,7 @@ CLIENTS = {
 
 
 def drawn(job, done, i, n):
-    rng = client_generator(SEED, done, i)
+    rng = round_generator(SEED, done, i)
     stock = minibatches(samples(job.clients[i], "a client"), BATCH, rng, torch.device("cpu"))
     return list(islice(stock, n))
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from standard_files import write_cifar10
 
+import securefl
 from securefl.config.data import LowQuality
 from securefl.config.load import load_config
 from securefl.data import federation, load_digits
@@ -162,7 +163,8 @@ def test_public_samples_that_somebody_holds_stop_the_run(monkeypatch, when, owne
         monkeypatch.setattr(federation, "spoilt_clients", spoilt)
         message = "180 of client-1"
     with pytest.raises(DataError, match=f"samples are also public: {message}"):
-        task_of(FEDPROF, MIXED)
+        task = task_of(FEDPROF, MIXED)
+        securefl.run(load_config(settings=["exchange.encrypt=none"]), task)
 
 
 @pytest.mark.parametrize(
