@@ -106,9 +106,9 @@ def tamper(monkeypatch):
     """Changes what some clients send, all of it or in messages of one name."""
 
     def install(change, names=(FAULTY,), only=None, rounds=range(1, 100)):
-        def contribute(self, run, round_number, spec, tensors):
+        def contribute(self, run, round_number, spec, tensors, times=1):
             def again(run=run, round_number=round_number, spec=spec):
-                return HONEST_CONTRIBUTE(self, run, round_number, spec, tensors)
+                return HONEST_CONTRIBUTE(self, run, round_number, spec, tensors, times)
 
             message = again()
             if self.name in names and only in {None, spec.name} and round_number in rounds:

@@ -163,8 +163,7 @@ def test_public_samples_that_somebody_holds_stop_the_run(monkeypatch, when, owne
         monkeypatch.setattr(federation, "spoilt_clients", spoilt)
         message = "180 of client-1"
     with pytest.raises(DataError, match=f"samples are also public: {message}"):
-        task = task_of(FEDPROF, MIXED)
-        securefl.run(load_config(settings=["exchange.encrypt=none"]), task)
+        securefl.run(load_config(settings=["exchange.encrypt=none"]), task_of(FEDPROF, MIXED))
 
 
 @pytest.mark.parametrize(
