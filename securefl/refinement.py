@@ -60,6 +60,12 @@ def check_refinement(
         check_disjoint(public, others)
 
 
+def fewest_clients(config: Config, algorithm: Algorithm) -> int:
+    """Clients without whom a round comes to nothing: no total is opened, or nobody is refined."""
+    for_totals = config.exchange.min_clients if config.exchange.seals_sums else 1
+    return max(for_totals, algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1)
+
+
 def _public_sets(task: Task, algorithm: Algorithm) -> Iterator[Samples]:
     if task.public is not None:
         yield samples(task.public, "the public set")
