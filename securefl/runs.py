@@ -103,7 +103,8 @@ def resume(
     before, `Result` holds the metrics; the folder holds everything.
 
     Raises:
-        ConfigError: the run had a task of its own and `task` is None, or the other way round.
+        ConfigError: the run had a task of its own and `task` is None, or the other way round; or
+            the match key may not release as many scores as may be needed.
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
     """
@@ -121,10 +122,11 @@ def resume(
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics
         rounds.take_over([m for m in metrics if m.round <= rounds.round])
+        if not rounds.complete:
+            rounds.require_releases()
         run_folder.rewind(rounds.round)
         if rounds.complete and run_folder.is_finished():
             raise RunFolderError(f"{folder}: this run is complete, all {config.run.rounds} rounds")
-        rounds.require_releases()
         run_folder.note_session(config, rounds.key_id, own_task=task is not None)
         return rounds.run(on_round, run_folder)
 
