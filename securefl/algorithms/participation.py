@@ -59,9 +59,11 @@ class Participating:
         if total.n_clients >= self.n_clients:
             return total
         full = kind is Kind.CONTROL or self.aggregation is Aggregation.FULL
-        # FedNova's count of steps is of those present.
-        mean = {n: value for n, value in total.values.items() if full and n != STEPS}
-        last = {name: state.tensors[kind][name] for name in mean}
+        known = state.tensors.get(kind, {})
+        # FedNova's count of steps is of those present; so is what the state does not hold, as an
+        # algorithm of the user's own may send it.
+        mean = {n: v for n, v in total.values.items() if full and n != STEPS and n in known}
+        last = {name: known[name] for name in mean}
         moved = full_aggregation(last, mean, total.n_clients, self.n_clients)
         return replace(total, values={**total.values, **moved})
 

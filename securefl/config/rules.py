@@ -19,6 +19,8 @@ MAX_STEPS = 8000
 """Below the largest value that is sealed, 8192."""
 ADAPTIVE = {"fedadam", "fedadagrad", "fedyogi"}
 FREEZE_BN = {"fixbn", "fedtan-ii"}
+CORRECTED = {"scaffold", "feddyn", "feddc"}
+"""By what the server follows as a mean over all clients."""
 DRAWN = {"random", "data-share", "fedprof"}
 SELECTED = {*DRAWN, "afl", "cfcfm"}
 REFINED = {"matched", "literal"}
@@ -194,6 +196,12 @@ def _selection(config: Config) -> Iterator[str]:
         yield (
             f'selection.aggregation = "full" with solver.name = "{solver}": its server makes the '
             'next model of the mean of those present; set selection.aggregation = "partial"'
+        )
+    if selection.replacement == "with" and solver in CORRECTED:
+        yield (
+            f'selection.replacement = "with" with solver.name = "{solver}": its correction is a '
+            "mean over clients, each with what it keeps itself, and one that counts twice in a "
+            'round keeps it once; set selection.replacement = "without"'
         )
 
 
