@@ -9,7 +9,7 @@ import securefl
 from securefl.engines.turnout import Turnout
 from securefl.roles.ledger import Entry
 from securefl.runrecord import RoundMetrics
-from securefl.runs import _Rounds
+from securefl.rounds import Rounds
 from securefl.types import Memory, State
 
 
@@ -48,7 +48,7 @@ class Played:
 
 def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
-    rounds, seen, n_entries = _Rounds(config, task, keys, None), [], [0]
+    rounds, seen, n_entries = Rounds(config, task, keys, None), [], [0]
     next_state = rounds._next_state
 
     def noted():
