@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import securefl
 from securefl.engines.turnout import Turnout
 from securefl.roles.ledger import Entry
-from securefl.runrecord import RoundMetrics
 from securefl.rounds import Rounds
+from securefl.runrecord import RoundMetrics
 from securefl.types import Memory, State
 
 
