@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -203,7 +203,7 @@ class Rounds:
         state, engine = self._state, self._engine
         turnout = self._participation.turnout(state, engine.plan(state))
         if not turnout.present:
-            return turnout, replace(state, round=state.round + 1)
+            return turnout, engine.passed(state)
         return turnout, engine.round(state, {c: turnout.selected[c] for c in turnout.present})
 
     def _score(self, state: State) -> Score:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from securefl.algorithms.base import update_messages
 from securefl.engines.delivery import Delivery
+from securefl.errors import RunFolderError
 from securefl.types import Kind, MessageSpec, State
 
 
@@ -33,7 +34,7 @@ class Broadcast:
             self._has.pop(client, None)
 
     def changed(self, sent: Sequence[MessageSpec], state: State) -> None:
-        """What the last round has changed."""
+        """What the last round has changed; nothing where it passed without clients."""
         self._news = tuple(spec for spec in sent if spec.kind in state.tensors)
 
     def numbers(self) -> dict[str, Mapping[str, float]]:
@@ -42,11 +43,17 @@ class Broadcast:
         return {"broadcast_has": dict(self._has), "broadcast_news": news}
 
     def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
-        """Take over what `numbers` gave."""
-        self._has = {c: int(has) for c, has in numbers.get("broadcast_has", {}).items()}
+        """Take over what `numbers` gave; raises RunFolderError where it is of another run."""
+        has, news = numbers.get("broadcast_has", {}), numbers.get("broadcast_news", {})
+        if not has.keys() <= self._delivery.clients.keys():
+            raise RunFolderError("the checkpoint's broadcast_has is of other clients")
+        if not news.keys() <= set(Kind):
+            raise RunFolderError("the checkpoint's broadcast_news names what no model has")
+        self._has = {client: int(version) for client, version in has.items()}
         self._news = tuple(
-            MessageSpec(f"update/{kind}", Kind(kind), int(n_values))
-            for kind, n_values in numbers.get("broadcast_news", {}).items()
+            MessageSpec(f"update/{kind}", kind, int(news[kind]))
+            for kind in Kind  # in the order in which they are sent, whatever the file's
+            if kind in news
         )
 
     def _due(self, state: State, client: str) -> tuple[MessageSpec, ...]:

@@ -30,13 +30,22 @@ class Loads:
     training: Training
     data: Mapping[str, Samples]
 
-    def of(self, state: State, plan: Plan, client: str, asked: Sequence[Question]) -> Load:
-        """A round with an answer to each of the questions asked; no training without a plan."""
+    def of(
+        self, state: State, plan: Plan | None, client: str, asked: Sequence[Question] = ()
+    ) -> Load:
+        """A round with an answer to each of the questions asked.
+
+        Without a plan there is no training, and the model is sent where a question needs it.
+        """
         server, data = self.delivery.server, self.data[client]
-        sums = (*plan.sums, *plan.update)
-        upload = sum(server.n_bytes(state.round + 1, spec, client) for spec in sums)
-        download = self.broadcast.n_bytes(state, client)
-        download += sum(self.delivery.total_bytes(spec) for spec in plan.sums)
+        upload = download = 0
+        if plan:
+            sums = (*plan.sums, *plan.update)
+            upload = sum(server.n_bytes(state.round + 1, spec, client) for spec in sums)
+            download = sum(self.delivery.total_bytes(spec) for spec in plan.sums)
+        if plan or any(question.reads_data for question in asked):
+            download += self.broadcast.n_bytes(state, client)
+        download += sum(question.asked_bytes for question in asked)
         passes, said = (
             [q.n_bytes(state, client) for q in asked if q.reads_data is reads]
             for reads in (True, False)
@@ -44,7 +53,7 @@ class Loads:
         trains = self.training.steps(data) * min(self.training.batch_size, len(data)) / len(data)
         return Load(
             len(data),
-            trains if sums else 0.0,
+            trains if plan else 0.0,
             download,
             upload + sum(said),
             sum(passes) if passes else None,

@@ -26,7 +26,6 @@ from securefl.selection.fedprof import FedProf
 from securefl.types import Plan, State
 
 SELECTED_IN = "selected_in"
-NO_PLAN = Plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class Participation:
         questions = self.choice.questions if self.choice else ()
         known = [self._known.setdefault(question.quantity, {}) for question in questions]
         new = [c for c in self.clients if any(c not in answers for answers in known)]
-        asked = self._costs(state, NO_PLAN, new, questions)
+        asked = self._costs(state, None, new, questions)
         measured = self._ask(state, new, questions)
         times, scores = self._selected(state, plan, questions)
         repeated = [question for question in questions if question.reads_data]
@@ -138,9 +137,10 @@ class Participation:
         self, state: State, clients: Collection[str], questions: Sequence[Question]
     ) -> dict[str, dict[str, float]]:
         """New answers by quantity; those of before stay where one is refused."""
-        if not (clients and questions):
+        if not clients:
             return {}
-        self.broadcast.send(state, clients)
+        if any(question.reads_data for question in questions):
+            self.broadcast.send(state, clients)
         answers: dict[str, dict[str, float]] = {}
         for question in questions:
             answers[question.quantity] = found = question.ask(state, clients)
@@ -173,7 +173,7 @@ class Participation:
         return dict(Counter(drawn)), scores
 
     def _costs(
-        self, state: State, plan: Plan, clients: Collection[str], asked: Sequence[Question]
+        self, state: State, plan: Plan | None, clients: Collection[str], asked: Sequence[Question]
     ) -> dict[str, Cost]:
         fleet = self.conditions.fleet
         if fleet is None:

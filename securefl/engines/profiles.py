@@ -31,6 +31,7 @@ from securefl.types import Kind, State
 
 _BATCH = 1024
 _SCORE_BYTES = 8
+_UNIT_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class ProfileQuestion:
 
     quantity: Quantity = "divergence"
     reads_data = True
+    asked_bytes = _UNIT_BYTES
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class ProfileQuestion:
             round_number, channel.matcher, baseline.in_unit(unit), clients
         )
         for client in clients:
-            notes.write(UNIT, SERVER, client, "plaintext", 1, _SCORE_BYTES)
+            notes.write(UNIT, SERVER, client, "plaintext", 1, _UNIT_BYTES)
             try:
                 made = self._profile(self._data[client], state.round)
                 self._receive(survey, notes, client, made.in_unit(unit).in_range())

@@ -41,6 +41,10 @@ class Question(Protocol):
         Then it is asked again whenever it is selected; else once is enough.
         """
 
+    @property
+    def asked_bytes(self) -> int:
+        """What a client is sent with it, beside the model that it passes over its data with."""
+
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
         """The answers that count, by client; the round after `state` is to come."""
 
@@ -53,6 +57,7 @@ class SizeQuestion:
 
     quantity: Quantity = "n_samples"
     reads_data = False
+    asked_bytes = 0
 
     def __init__(self, delivery: Delivery, data: Mapping[str, Samples]) -> None:
         self._delivery = delivery
@@ -73,6 +78,7 @@ class LossQuestion:
 
     quantity: Quantity = "loss"
     reads_data = True
+    asked_bytes = 0
 
     def __init__(
         self, delivery: Delivery, data: Mapping[str, Samples], model: nn.Module, loss: Loss

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import nn
@@ -113,6 +113,11 @@ class SequentialEngine:
             )
         self.broadcast.changed(plan.update, next_state)
         return next_state
+
+    def passed(self, state: State) -> State:
+        """After a round that nobody was present in: the model stays, and there is no news."""
+        self.broadcast.changed((), state)
+        return replace(state, round=state.round + 1)
 
     def _one_by_one(self, state: State, plan: Plan, times: Mapping[str, int]) -> dict[Kind, Total]:
         ending = self._delivery.begin(state.round + 1, 1, plan.update, times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import securefl
 from securefl.engines.turnout import Turnout
@@ -24,6 +24,8 @@ class Round:
     kept_after: Mapping[str, Memory]
     entries: list[Entry]
     metrics: RoundMetrics
+    loads: list
+    """(client, load) for each time that the server worked out a cost, in order."""
 
     @property
     def times(self):
@@ -38,7 +40,7 @@ class Played:
     rounds: list[Round]
     result: securefl.Result
     fleet: object
-    """Devices by client, where they are simulated."""
+    """None, or the devices that are simulated."""
 
     @property
     def selected(self):
@@ -46,10 +48,26 @@ class Played:
         return [dict(each.turnout.selected) for each in self.rounds]
 
 
+@dataclass
+class NotingFleet:
+    """A fleet that notes the loads that it is asked about."""
+
+    inner: object
+    noted: list = field(default_factory=list)
+
+    def cost(self, client, load):
+        self.noted.append((client, load))
+        return self.inner.cost(client, load)
+
+
 def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
     rounds, seen, n_entries = Rounds(config, task, keys, None), [], [0]
-    next_state = rounds._next_state
+    next_state, who = rounds._next_state, rounds._participation
+    fleet = who.conditions.fleet
+    noting = NotingFleet(fleet)
+    if fleet:
+        who.conditions = replace(who.conditions, fleet=noting)
 
     def noted():
         kept = dict(rounds._engine.memories)
@@ -63,11 +81,12 @@ def played(config, task=None, keys=None):
     def note(metrics):
         entries = rounds._record.ledger.entries[n_entries[0] :]
         n_entries[0] += len(entries)
-        found.append(Round(*seen[-1], entries, metrics))
+        found.append(Round(*seen[-1], entries, metrics, list(noting.noted)))
+        noting.noted.clear()
 
     rounds._next_state = noted
     result = rounds.run(note)
-    return Played(found, result, rounds._participation.conditions.fleet)
+    return Played(found, result, fleet)
 
 
 def place(client):

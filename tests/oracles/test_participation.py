@@ -209,7 +209,7 @@ SELECTED = {
 
 @pytest.mark.parametrize("who", SELECTED)
 def test_scaffold_of_some_clients_is_algorithm_1(who):
-    """The server's c moves by |S|/N of the mean c_i⁺ - c_i of the present."""
+    """With c_i⁺ = c_i - c + (x - y_i) / (Kη), c moves by |S|/N of the present's mean c_i⁺ - c_i."""
     job, n = quadratic_of(5), 5
     alike = ["solver.name=scaffold", "algorithm.weights=uniform"]
     run = played(quadratic_config(*SELECTED[who], *alike), job)
