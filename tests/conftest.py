@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefl import Config, Task, runs
+from securefl import Config, Task, rounds
 from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
@@ -152,6 +152,6 @@ def quick():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "pictures", lambda _record: {})
+        patch.setattr(rounds, "pictures", lambda _record: {})
         yield
     torch.set_num_threads(before)
