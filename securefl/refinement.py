@@ -44,6 +44,12 @@ def refined(
     return FNR(inner, public, table.share, table.strength, Match(table.name))
 
 
+def least_clients(config: Config, algorithm: Algorithm) -> int:
+    """Without so many clients a round passes: no sum would be opened, or none could be refined."""
+    least = config.exchange.min_clients if config.exchange.seals_sums else 1
+    return max(least, algorithm.least_clients()) if isinstance(algorithm, FNR) else least
+
+
 def check_refinement(
     config: Config, task: Task, algorithm: Algorithm, clients: Mapping[str, Samples]
 ) -> None:

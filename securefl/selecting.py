@@ -75,6 +75,8 @@ class Ground:
     """What the server profiles."""
     training: Training
     delivery: Delivery
+    needed: int
+    """Clients without whom a round passes."""
 
 
 def participation(
@@ -108,7 +110,7 @@ def participation(
         Loads(ground.delivery, broadcast, ground.training, ground.data),
         broadcast,
         config.run.seed,
-        needed=config.exchange.min_clients if config.exchange.seals_sums else 1,
+        ground.needed,
     )
 
 

@@ -153,6 +153,13 @@ class FNR:
             )
         return found
 
+    def least_clients(self) -> int:
+        """The fewest that a round can have."""
+        n = MIN_REFERENCE + 1
+        while places(self.share, n) < 1 or n - places(self.share, n) < MIN_REFERENCE:
+            n += 1
+        return n
+
     def _refined(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""
         n_levels = len(self.public.samples) + 1

@@ -62,7 +62,7 @@ class Participation:
     broadcast: Broadcast
     seed: int
     needed: int
-    """Clients without whom a round's sums are not opened."""
+    """Clients without whom a round passes."""
     _known: dict[str, dict[str, float]] = field(default_factory=dict)
     """By quantity, then by client."""
     _selected_in: dict[str, int] = field(default_factory=dict)
