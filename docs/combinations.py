@@ -25,6 +25,7 @@ from securefl.config.schema import (
     SolverTable,
     TrainTable,
 )
+from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
 from securefl.task import Task
@@ -57,12 +58,24 @@ MOMENTA = {
 }
 NORMS = {name: (f"model.norm={name}", "model.name=resnet20") for name in _names(ModelTable, "norm")}
 FNR = {name: (f"fnr.name={name}",) for name in _names(FnrTable, "name")}
+SELECTIONS: dict[str, Settings] = {
+    name: (f"selection.name={name}",) for name in _names(SelectionTable, "name")
+}
+SELECTIONS["cfcfm"] = (*SELECTIONS["cfcfm"], "devices.preset=emnist")
+SELECTIONS |= {
+    "random, full": (*SELECTIONS["random"], "selection.aggregation=full"),
+    "random, with replacement": (*SELECTIONS["random"], "selection.replacement=with"),
+}
+ALL_SELECTED = "selection.fraction=1.0"
+"""So that FNR-FL and encryption have the clients that they need."""
 ENCRYPT = {name: (f"exchange.encrypt={name}",) for name in ("none", "statistics", "model")}
 
 
 def reason(*chosen: Settings) -> str:
     """Why these settings do not go together; empty where they do."""
     settings = [*NEUTRAL, *(setting for settings in chosen for setting in settings)]
+    if any(s.startswith("selection.name=") and s != "selection.name=all" for s in settings):
+        settings.append(ALL_SELECTED)
     try:
         config = load_config(None, settings)
         task = Task(_model(config), [SAMPLES] * 4, SAMPLES, public=PUBLIC)
@@ -112,6 +125,15 @@ def page() -> str:
         "Solver × FNR-FL": (SOLVERS, FNR),
         "Server optimiser × FNR-FL": (SERVERS, FNR),
         "Momentum across rounds × FNR-FL": (MOMENTA, FNR),
+        "Normalisation × selection": (POLICIES, SELECTIONS),
+        "Solver × selection": (SOLVERS, SELECTIONS),
+        "Server optimiser × selection": (SERVERS, SELECTIONS),
+        "Momentum across rounds × selection": (MOMENTA, SELECTIONS),
+        "FNR-FL × selection": (FNR, SELECTIONS),
+        "Selection × encryption": (
+            SELECTIONS,
+            {**ENCRYPT, "profiles": ("exchange.encrypt=profiles",)},
+        ),
         "Normalisation × layer": (POLICIES, NORMS),
         "Normalisation × encryption": (POLICIES, ENCRYPT),
         "Layer × encryption": (
@@ -136,9 +158,10 @@ HEAD = """# What goes with what
 
 Made by `python docs/combinations.py`; a test says that it is up to date, and others run every
 product of normalisation, solver and server optimiser, in the clear and encrypted, and refined by
-FNR-FL. ✓ runs; a number is the reason why the combination is refused. A model of your own without
-BN layers is refused by every policy that needs them. FNR-FL needs public samples, and in each round
-three clients more than it refines."""
+FNR-FL, and every pair of them with rounds of some of the clients. ✓ runs; a number is the reason
+why the combination is refused. A model of your own without BN layers is refused by every policy
+that needs them. FNR-FL needs public samples, and in each round three clients more than it
+refines."""
 
 if __name__ == "__main__":
     sys.stdout.write(page())

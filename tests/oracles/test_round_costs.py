@@ -290,6 +290,18 @@ def test_a_round_with_too_few_clients_passes(encrypt, least, key_set):
         assert max(float((a[name] - b[name]).abs().max()) for name in a) < 1e-5
 
 
+@pytest.mark.parametrize("share", [0.25, 0.3, 0.5])
+def test_a_round_with_too_few_clients_to_refine_any_passes(share):
+    """FNR-FL's rounds have one client to refine and three others, or they pass."""
+    settings = [*DEVICES, "fnr.name=matched", f"fnr.share={share}", "fnr.epochs=1"]
+    run = played(config(*settings, "devices.dropout=0.3", rounds=14), task())
+    least = min(n for n in range(1, 7) if 1 <= math.floor(n * share) <= n - 3)
+    for each in run.rounds:
+        came = [c for c in each.turnout.selected if c not in each.turnout.lost]
+        assert each.turnout.present == (tuple(came) if len(came) >= least else ())
+    assert {bool(each.turnout.present) for each in run.rounds} == {True, False}
+
+
 def test_without_selection_clients_drop_out_too():
     """All are selected, and the mean is of those who are left."""
     job = task()

@@ -16,7 +16,16 @@ from securefl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
-from combinations import FNR, MOMENTA, POLICIES, SERVERS, SOLVERS, page, reason  # noqa: E402
+from combinations import (  # noqa: E402
+    FNR,
+    MOMENTA,
+    POLICIES,
+    SELECTIONS,
+    SERVERS,
+    SOLVERS,
+    page,
+    reason,
+)
 
 SMALL = (
     "run.rounds=2",
@@ -119,6 +128,64 @@ def test_fnr_goes_with_every_server_and_momentum(fnr, momentum, server, key_set)
     sealed = run(settings, "model", key_set, task_with_public())
     assert torch.isfinite(vector(plain.model)).all()
     assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4
+
+
+SOME = ("selection.name=random", "selection.fraction=0.6")
+PARTIAL_ALONE = {"feddyn", "feddc"}
+
+
+@cache
+def covering():
+    """Products of normalisation, solver and server that have every pair of them which goes."""
+    axes = {n: POLICIES[n] for n in REFINABLE}, SOLVERS, SERVERS
+    goes = [
+        {pair for pair in product(one, other) if not reason(one[pair[0]], other[pair[1]])}
+        for one, other in combinations(axes, 2)
+    ]
+    products = {
+        names: {(i, pair) for i, pair in enumerate(combinations(names, 2))}
+        for names in product(*axes)
+        if all(pair in goes[i] for i, pair in enumerate(combinations(names, 2)))
+    }
+    missing, found = set().union(*products.values()), []
+    while missing:
+        best = max(products, key=lambda names: len(products[names] & missing))
+        missing -= products[best]
+        found.append(best)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", REFINABLE)
+def test_some_of_the_clients_train_in_every_pair(policy, key_set):
+    """With full or partial aggregation it ends elsewhere than with all, and encrypted as plain."""
+    job = task((4, 6, 8, 5, 7))
+    for number, (name, solver, server) in enumerate(covering()):
+        if name != policy:
+            continue
+        settings = [*POLICIES[policy], *SOLVERS[solver], *SERVERS[server]]
+        full = number % 2 and solver not in PARTIAL_ALONE
+        some = [*settings, *SOME, f"selection.aggregation={'full' if full else 'partial'}"]
+        with_all, plain = (run(chosen, "none", job=job) for chosen in (settings, some))
+        assert torch.isfinite(vector(plain.model)).all(), (solver, server)
+        assert not torch.equal(vector(plain.model), vector(with_all.model)), (solver, server)
+        assert not plain.incidents
+        sealed = run(some, "model", key_set, job)
+        assert sealed.ledger.server_reads() == set()
+        assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4, (solver, server)
+
+
+@pytest.mark.parametrize("encrypt", ["none", "model"])
+@pytest.mark.parametrize("fnr", FNR)
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_every_selection_goes_with_every_refinement(selection, fnr, encrypt, key_set):
+    """Where clients drop out, too: a round without as many as it takes passes."""
+    beside = [] if fnr == "none" else [*FNR[fnr], "fnr.epochs=1"]
+    share = [] if selection == "all" else ["selection.fraction=0.8"]
+    settings = ["algorithm.name=fedavg", *SELECTIONS[selection], *share, *beside]
+    result = run([*settings, "devices.dropout=0.4"], encrypt, key_set, task_with_public())
+    assert len(result.metrics) == 2
+    assert torch.isfinite(vector(result.model)).all()
 
 
 @pytest.mark.parametrize("momentum", MOMENTA)
