@@ -390,7 +390,7 @@ def grid_step(matcher, baseline):
 
 
 def test_a_resumed_run_asks_nobody_anew(tmp_path, key, monkeypatch):
-    """What the server knew stands in the checkpoint: clients that were not selected send nothing."""
+    """What the server knew stands in the checkpoint: who is not selected sends nothing."""
     config, task, keys = make_config(rounds=2), make_task(), fresh_budget(key)
 
     class Stop(Exception):
