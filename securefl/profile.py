@@ -61,7 +61,7 @@ class Profile:
 
         No divergence changes where both profiles are in one unit and no variance is at the floor.
         """
-        return Profile(self.mean_Q / unit, self.variance_Q / unit**2, self.version)
+        return Profile(self.mean_Q / unit, self.variance_Q / unit / unit, self.version)
 
     def in_range(self) -> Profile:
         """The profile with every σ² + μ² above `MAX_SECOND_MOMENT` shrunk to it.

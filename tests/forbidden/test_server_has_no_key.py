@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import pickle
 import subprocess
 import sys
-from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import numpy as np
 import pytest
 import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from reachability import reachable
 
 from securefl.compose import Record, compose
 from securefl.crypto.public import PARAMETERS_FORMAT, AddingContext, PublicArtefact, PublicKey
@@ -36,21 +35,6 @@ NEVER_AT_THE_SERVER = (
     Ed25519PrivateKey,
 )
 KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
-
-
-def reachable(root):
-    """All objects that one leads to, through attributes, items, slots and closures."""
-    seen, todo = {}, [root]
-    while todo:
-        thing = todo.pop()
-        if id(thing) in seen or isinstance(thing, (type, ModuleType, BuiltinFunctionType)):
-            continue
-        seen[id(thing)] = thing
-        if isinstance(thing, FunctionType):  # its globals are its module's, not its own
-            todo += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
-        else:
-            todo += gc.get_referents(thing)
-    return list(seen.values())
 
 
 def keys_among(things):
@@ -219,6 +203,10 @@ def test_a_public_key_refuses_a_secret_one(key_set):
     ("module", "forbidden"),
     [
         ("securefl.roles.server", ["securefl.crypto", "securefl.exchange.ckks_open", "tenseal"]),
+        (
+            "securefl.roles.survey",
+            ["securefl.crypto", "securefl.exchange.match_open", "tenseal"],
+        ),
         ("securefl.exchange.ckks", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
         ("securefl.roles.client", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
     ],

@@ -1,0 +1,207 @@
+"""`securefl run --keys` with encrypted profiles: what a key folder serves, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from securefl.crypto.match_params import LINEAR, SQUARE
+from securefl.exchange.match_flood import MAX_RELEASES
+from securefl_cli.main import main
+from securefl_keys import layout, sealed_file
+from securefl_keys.folder import init_folder
+from securefl_keys.releases import ReleasesFile
+
+pytestmark = pytest.mark.usefixtures("no_hang", "quick")
+
+PASSPHRASE = "correct horse battery staple"
+FAST = ["--rounds", "2", "--clients", "5", "--set", "algorithm.local_steps=1"]
+FEDPROF = ["--select", "fedprof:alpha=10,fraction=0.6"]
+BOTH = ["--encrypt", "statistics,profiles"]
+ALONE = ["--encrypt", "profiles"]
+SUMS = ["--encrypt", "statistics"]
+SCORES_OF_THIS_RUN = 5 + 3
+THEOREM_1 = ["--select", "fedprof:alpha=theorem1,fraction=0.6"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Key folders for the linear form and for squares; making them takes long."""
+    root = tmp_path_factory.mktemp("keys")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
+        init_folder(root / "linear", PASSPHRASE, match=LINEAR)
+        init_folder(root / "square", PASSPHRASE, match=SQUARE)
+    return root
+
+
+@pytest.fixture
+def keys(folders, tmp_path, monkeypatch):
+    """A copy of each folder, an old one without match files, and two passphrases' files."""
+    monkeypatch.delenv("SECUREFL_PASSPHRASE", raising=False)
+    for name in ("linear", "square"):
+        shutil.copytree(folders / name, tmp_path / name)
+    shutil.copytree(folders / "linear", tmp_path / "old")
+    for file in layout.MATCH_FILES:
+        (tmp_path / "old" / file).unlink()
+    (tmp_path / "phrase").write_text(f"{PASSPHRASE}\n")
+    (tmp_path / "wrong").write_text("another one\n")
+    return tmp_path
+
+
+def run(keys, folder, *settings, phrase="phrase", out="run"):
+    under = ["--keys", keys / folder, "--passphrase-file", keys / phrase, "--out", keys / out]
+    return CliRunner().invoke(main, ["run", *FAST, *map(str, [*settings, *under])])
+
+
+def released(keys, folder="linear"):
+    text = (keys / folder / layout.MATCH_RELEASES).read_text()
+    return json.loads(text)["n_released"]
+
+
+def assert_refused(keys, result, message):
+    """One line of error, and nothing is written."""
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "Traceback" not in result.output
+    assert not (keys / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "settings"),
+    [
+        ("linear", [*FEDPROF, *BOTH]),
+        ("linear", [*FEDPROF, *ALONE]),
+        ("linear", [*FEDPROF, "--encrypt", "model"]),
+        ("square", [*FEDPROF, *ALONE, "--set", "selection.match=full"]),
+        ("square", [*FEDPROF, *ALONE, "--set", "selection.match=plain-variance"]),
+    ],
+    ids=["both", "profiles", "model", "full", "plain variance"],
+)
+def test_a_key_folder_serves_profiles_and_counts_them(keys, folder, settings):
+    """Five scores at first and three in round 2; the next run of the same key counts on."""
+    result = run(keys, folder, *settings)
+    assert result.exit_code == 0, result.output
+    assert "ephemeral" not in result.stderr
+    assert released(keys, folder) == SCORES_OF_THIS_RUN
+    entries = [json.loads(x) for x in (keys / "run/ledger.jsonl").read_text().splitlines()]
+    sent = {e["form"] for e in entries if e["name"] in {"profile", "profile/means"}}
+    assert sent == {"ciphertext"}
+    if settings == [*FEDPROF, *BOTH]:
+        assert run(keys, folder, *settings, out="again").exit_code == 0
+        assert released(keys, folder) == 2 * SCORES_OF_THIS_RUN
+
+
+def test_an_interrupted_run_goes_on_under_its_keys(keys, monkeypatch):
+    """`--resume` takes the folder again, and counts the scores that are left to open."""
+    command = sys.modules["securefl_cli.run"]  # `securefl_cli.main.run` is the function of its name
+    progress = command.progress_bar
+
+    class Stopping:
+        def __enter__(self):
+            def advance(_metrics):
+                raise KeyboardInterrupt
+
+            return advance
+
+        def __exit__(self, *_):
+            return False
+
+    monkeypatch.setattr(command, "progress_bar", lambda *_: Stopping())
+    assert run(keys, "linear", *FEDPROF, *BOTH).exit_code == 130
+    assert released(keys) == 5
+    monkeypatch.setattr(command, "progress_bar", progress)
+    under = ["--keys", keys / "linear", "--passphrase-file", keys / "phrase"]
+    again = ["run", "--resume", keys / "run", *under]
+    result = CliRunner().invoke(main, [str(word) for word in again])
+    assert result.exit_code == 0, result.output
+    assert released(keys) == SCORES_OF_THIS_RUN
+
+
+@pytest.mark.parametrize("settings", [BOTH, ALONE, ["--encrypt", "model"]])
+def test_a_folder_of_an_older_version_has_no_match_key(keys, settings):
+    """The way out is a new folder; sums alone, and Theorem 1, which asks for none, are served."""
+    refused = run(keys, "old", *FEDPROF, *settings)
+    assert_refused(keys, refused, "has no match key")
+    assert "securefl keys init" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "settings", [[*FEDPROF, *SUMS], [*THEOREM_1, *SUMS], [*THEOREM_1, "--encrypt", "model"]]
+)
+@pytest.mark.parametrize("folder", ["old", "linear"])
+def test_what_sends_no_sealed_profile_needs_no_match_key(keys, folder, settings):
+    """Nor does it count as a release."""
+    result = run(keys, folder, *settings)
+    assert result.exit_code == 0, result.output
+    if folder == "linear":
+        assert released(keys) == 0
+
+
+@pytest.mark.parametrize("encrypt", [BOTH, ALONE])
+def test_theorem_1_has_no_profiles_to_encrypt(keys, encrypt):
+    """Who asks for it would believe that something is sealed."""
+    refused = run(keys, "linear", *THEOREM_1, *encrypt)
+    assert_refused(keys, refused, "send no profile")
+
+
+@pytest.mark.parametrize(
+    ("folder", "match", "made_with"),
+    [
+        ("square", "linear", "linear"),
+        ("linear", "full", "full"),
+        ("linear", "plain-variance", "plain-variance"),
+    ],
+)
+def test_a_match_key_of_another_form_is_refused_before_anything(keys, folder, match, made_with):
+    """The line says which command makes the right one."""
+    refused = run(keys, folder, *FEDPROF, *ALONE, "--set", f"selection.match={match}")
+    assert_refused(keys, refused, f"securefl keys init --match {made_with}")
+    assert released(keys, folder) == 0
+
+
+@pytest.mark.parametrize("encrypt", [BOTH, ALONE])
+def test_another_passphrase_opens_nothing(keys, encrypt):
+    """Neither the key of sums nor that of profiles."""
+    refused = run(keys, "linear", *FEDPROF, *encrypt, phrase="wrong")
+    assert_refused(keys, refused, "passphrase")
+    assert "another one" not in refused.output
+    assert PASSPHRASE not in refused.output
+
+
+def test_a_key_with_too_few_scores_left_begins_nothing(keys):
+    """What a run may need is known beforehand; the count stays."""
+    path = keys / "linear" / layout.MATCH_RELEASES
+    key_id = json.loads(path.read_text())["key_id"]
+    path.write_text(ReleasesFile.stating(key_id, MAX_RELEASES - 7))
+    refused = run(keys, "linear", *FEDPROF, *BOTH)
+    assert_refused(keys, refused, "releases 7 more: make new keys with `securefl keys init`")
+    assert released(keys) == MAX_RELEASES - 7
+
+
+@pytest.mark.parametrize("file", layout.MATCH_FILES)
+def test_a_folder_that_lacks_a_match_file_is_refused(keys, file):
+    """Each of the four is needed, and the line names the one that is missing."""
+    (keys / "linear" / file).unlink()
+    refused = run(keys, "linear", *FEDPROF, *ALONE)
+    assert_refused(keys, refused, file.name)
+
+
+def test_match_files_of_another_folder_are_refused(keys, folders):
+    """A public key that is not the authority's would make every client's profile useless."""
+    for file in (layout.MATCH_PUBLIC_KEY, layout.MATCH_PARAMETERS, layout.MATCH_RELEASES):
+        shutil.copy(folders / "square" / file, keys / "linear" / file)
+        refused = run(keys, "linear", *FEDPROF, *ALONE)
+        assert_refused(keys, refused, file.name)
+        shutil.copy(folders / "linear" / file, keys / "linear" / file)
+
+
+def test_keys_without_encryption_are_a_misunderstanding(keys):
+    """Said, not ignored."""
+    refused = run(keys, "linear", *FEDPROF, "--encrypt", "none")
+    assert_refused(keys, refused, "nothing would be encrypted")

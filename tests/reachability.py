@@ -1,0 +1,21 @@
+"""What an object leads to."""
+
+from __future__ import annotations
+
+import gc
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+
+def reachable(root):
+    """All objects that one leads to, through attributes, items, slots and closures."""
+    seen, todo = {}, [root]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, (type, ModuleType, BuiltinFunctionType)):
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, FunctionType):  # its globals are its module's, not its own
+            todo += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        else:
+            todo += gc.get_referents(thing)
+    return list(seen.values())
