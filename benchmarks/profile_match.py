@@ -158,7 +158,8 @@ def compare(n_clients: int, q: int) -> Comparison:
         profile = random_profile(q, rng)
         for name, way in ways.items():
             costs[name].append(_one_match(way, profile, baseline))
-    return Comparison(n_clients, q, **{name: _typical(of_way) for name, of_way in costs.items()})
+    typical = {name.replace("-", "_"): _typical(of_way) for name, of_way in costs.items()}
+    return Comparison(n_clients, q, **typical)
 
 
 def _one_match(way: Way, profile: Profile, baseline: Profile) -> Cost:

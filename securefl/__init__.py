@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from securefl.folds import leave_one_out as leave_one_out
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
-    from securefl.runs import Result as Result
+    from securefl.rounds import Result as Result
     from securefl.runs import resume as resume
     from securefl.runs import run as run
     from securefl.task import Task as Task
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Config": "securefl.config.schema",
     "LeaveOneOut": "securefl.report.external",
-    "Result": "securefl.runs",
+    "Result": "securefl.rounds",
     "SecureFLError": "securefl.errors",
     "Task": "securefl.task",
     "convert_norm": "securefl.norms.convert",

@@ -33,7 +33,7 @@ from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
-from securefl.refinement import check_refinement, least_clients, refined
+from securefl.refinement import check_refinement, fewest_clients, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
@@ -112,7 +112,7 @@ def compose(
     algorithm = _algorithm(config, task, sgd, sum(weights.values()))
     check_refinement(config, task, algorithm, data)
     _check_sealed(config, algorithm, task.model, len(data))
-    needed = least_clients(config, algorithm)
+    needed = fewest_clients(config, algorithm)
     algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
     delivery, roster = _roles(config, task.model, keys, weights, record)
     engine = SequentialEngine(algorithm, task.model, data, training, delivery)

@@ -23,9 +23,9 @@ from securefl.engines.evaluation import Score
 from securefl.engines.evaluation import evaluate as score
 from securefl.errors import ConfigError, RunFolderError
 from securefl.norms.adapted import adapted_batch_norm
+from securefl.rounds import Result
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, read_config
-from securefl.runs import Result
 from securefl.task import Task, configured_loss, configured_task
 from securefl.types import NamedTensors
 

@@ -23,9 +23,10 @@ from securefl.external import (
 from securefl.names import MAX_FOLDER_BYTES, can_name_a_folder
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.report.external import ExternalScore, LeaveOneOut
+from securefl.rounds import OnRound
 from securefl.runfolder import RunFolder, write_atomically
 from securefl.runrecord import holds_run, read_config, read_run
-from securefl.runs import OnRound, resume, run
+from securefl.runs import resume, run
 from securefl.task import Task, configured_task, domains
 
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
+import torch
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -67,9 +68,10 @@ class Profile:
 
         So what is too far to be sealed is sealed as far as that goes.
         """
-        moment_Q = self.variance_Q + self.mean_Q.square()
-        share_Q = (MAX_SECOND_MOMENT / moment_Q).clamp(max=1)
-        return Profile(self.mean_Q * share_Q.sqrt(), self.variance_Q * share_Q, self.version)
+        # Roots, as squares may be infinite; a hair less, for rounding and for the variance's floor.
+        size_Q = torch.hypot(self.mean_Q, self.variance_Q.sqrt())
+        share_Q = ((MAX_SECOND_MOMENT - 2 * VARIANCE_FLOOR) ** 0.5 / size_Q).clamp(max=1)
+        return Profile(self.mean_Q * share_Q, self.variance_Q * share_Q.square(), self.version)
 
 
 def range_unit(baseline: Profile) -> float:

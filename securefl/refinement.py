@@ -44,12 +44,6 @@ def refined(
     return FNR(inner, public, table.share, table.strength, Match(table.name))
 
 
-def least_clients(config: Config, algorithm: Algorithm) -> int:
-    """Without so many clients a round passes: no sum would be opened, or none could be refined."""
-    least = config.exchange.min_clients if config.exchange.seals_sums else 1
-    return max(least, algorithm.least_clients()) if isinstance(algorithm, FNR) else least
-
-
 def check_refinement(
     config: Config, task: Task, algorithm: Algorithm, clients: Mapping[str, Samples]
 ) -> None:
@@ -64,6 +58,12 @@ def check_refinement(
     others = {**clients, **dict(_tested(task))}
     for public in _public_sets(task, algorithm):
         check_disjoint(public, others)
+
+
+def fewest_clients(config: Config, algorithm: Algorithm) -> int:
+    """Clients without whom a round comes to nothing: no total is opened, or nobody is refined."""
+    for_totals = config.exchange.min_clients if config.exchange.seals_sums else 1
+    return max(for_totals, algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1)
 
 
 def _public_sets(task: Task, algorithm: Algorithm) -> Iterator[Samples]:

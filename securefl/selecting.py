@@ -76,7 +76,7 @@ class Ground:
     training: Training
     delivery: Delivery
     needed: int
-    """Clients without whom a round passes."""
+    """Clients without whom a round comes to nothing."""
 
 
 def participation(

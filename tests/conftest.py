@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefl import Config, Task
+from securefl import Config, Task, rounds
 from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
@@ -144,3 +144,14 @@ def no_hang():
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Models this small are faster without torch's own threads, and runs without pictures."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "pictures", lambda _record: {})
+        yield
+    torch.set_num_threads(before)

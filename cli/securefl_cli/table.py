@@ -65,4 +65,6 @@ def what_the_server_reads(ledger: Ledger) -> str:
     read = ledger.server_reads()
     hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
     names = ", ".join(sorted(read)) or "nothing"
-    return f"{names}; only totals of {', '.join(sorted(hidden))}" if hidden else names
+    opened = {"totals": sorted(hidden - {"profiles"}), "scores": sorted(hidden & {"profiles"})}
+    only = [f"only {what} of {', '.join(kinds)}" for what, kinds in opened.items() if kinds]
+    return "; ".join([names, *([", ".join(only)] if only else [])])

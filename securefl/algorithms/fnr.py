@@ -27,6 +27,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 
 import torch
 from jaxtyping import Float, Int64
@@ -153,12 +154,13 @@ class FNR:
             )
         return found
 
-    def least_clients(self) -> int:
-        """The fewest that a round can have."""
-        n = MIN_REFERENCE + 1
-        while places(self.share, n) < 1 or n - places(self.share, n) < MIN_REFERENCE:
-            n += 1
-        return n
+    def fewest_clients(self) -> int:
+        """The least number of clients of which a round can refine some."""
+        return next(
+            n
+            for n in count(MIN_REFERENCE + 1)
+            if places(self.share, n) and n - places(self.share, n) >= MIN_REFERENCE
+        )
 
     def _refined(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""

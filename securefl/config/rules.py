@@ -177,6 +177,11 @@ def _selection(config: Config) -> Iterator[str]:
             f'exchange.encrypt = "profiles" with selection.name = "{selection.name}": no profile '
             'is sent; set selection.name = "fedprof", or leave "profiles" out'
         )
+    if "profiles" in sealed and selection.alpha == "theorem1":
+        yield (
+            'exchange.encrypt = "profiles" with selection.alpha = "theorem1": clients are drawn by '
+            'data share and send no profile; give a number, or leave "profiles" out'
+        )
     if selection.match != "linear" and not config.exchange.seals_profiles:
         yield (
             f'selection.match = "{selection.match}" says what of a profile is encrypted: add '

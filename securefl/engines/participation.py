@@ -62,7 +62,7 @@ class Participation:
     broadcast: Broadcast
     seed: int
     needed: int
-    """Clients without whom a round passes."""
+    """Clients without whom a round comes to nothing."""
     _known: dict[str, dict[str, float]] = field(default_factory=dict)
     """By quantity, then by client."""
     _selected_in: dict[str, int] = field(default_factory=dict)

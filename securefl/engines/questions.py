@@ -18,10 +18,13 @@ from securefl.engines.evaluation import evaluate
 from securefl.errors import MessageRefused
 from securefl.roles import wire
 from securefl.roles.ledger import SERVER, Entry
+from securefl.roles.survey import NumberRange
 from securefl.selection.base import Quantity
 from securefl.types import Kind, State
 
 SIZE, LOSS = "selection/size", "selection/loss"
+ALLOWED = {SIZE: NumberRange(1, 2**40, whole=True), LOSS: NumberRange(-1e30, 1e30)}
+"""Beyond, sums over clients and exponentials would leave the finite numbers."""
 
 
 class Question(Protocol):
@@ -102,7 +105,7 @@ def _numbers(
 ) -> dict[str, float]:
     """One number of each client: sent, written down, and checked."""
     round_number, found = state.round + 1, {}
-    survey = delivery.server.ask_number(round_number, name, numbers)
+    survey = delivery.server.ask_number(round_number, name, ALLOWED[name], numbers)
     for client, number in numbers.items():
         message = delivery.clients[client].send_number(delivery.run, round_number, name, number)
         delivery.ledger.entries.append(

@@ -53,7 +53,10 @@ class PlainMatch:
                 torch.from_numpy(values[:q]), torch.from_numpy(values[q:]), baseline.version
             )
         except DataError as error:
-            raise MessageRefused(str(error)) from error
+            # Without the value: what is refused is written down for others to read.
+            raise MessageRefused(
+                "the profile holds a value that is not finite, or a negative variance"
+            ) from error
         return _SCORE.pack(divergence(profile, baseline))
 
     def precision(self, baseline: Profile) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from securefl.errors import MessageRefused, OpeningRefused
+from securefl.errors import KeyFileError, MessageRefused, OpeningRefused
 from securefl.exchange.matching import ScoreOpener
 from securefl.roles import wire
 from securefl.roles.authority import Opening, require_own_key
@@ -31,12 +31,13 @@ class ScoreAuthority:
             OpeningRefused: a signature does not hold, the profiles were sent under another key, a
                 client's score was opened in this round before (several scores of one profile would
                 show more of it), or the key has released as many scores as it may.
+            KeyFileError: nobody knows how many scores the key has released.
         """
         expected, n = request.expected, len(request.scores)
         signers = tuple(signed.header.sender for signed in request.signed)
         try:
             opened = self._checked(request, signers)
-        except OpeningRefused as error:
+        except (OpeningRefused, KeyFileError) as error:
             self._log(Opening(expected.round, request.name, n, signers, 0, str(error)))
             raise
         self._log(Opening(expected.round, request.name, n, signers, len(signers)))
@@ -46,8 +47,11 @@ class ScoreAuthority:
         expected = request.expected
         what = f"round {expected.round}, {request.name!r}"
         keys = {(expected.run, expected.round, signer) for signer in signers}
-        if len(keys) != len(request.scores):
-            raise OpeningRefused(f"{what}: not one score for each of {len(keys)} clients")
+        if not len(keys) == len(signers) == len(request.scores):
+            raise OpeningRefused(
+                f"{what}: {len(request.scores)} scores and {len(signers)} headers of {len(keys)} "
+                "clients; must be one of each for every client"
+            )
         if again := sorted(client for *_, client in keys & self._opened):
             raise OpeningRefused(f"{what}: opened once already, of {', '.join(again)}")
         require_own_key(self._opener, expected, what)

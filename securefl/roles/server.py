@@ -10,7 +10,7 @@ from securefl.exchange.base import Adder, RunningSum
 from securefl.exchange.matching import Matcher
 from securefl.profile import Profile
 from securefl.roles import wire
-from securefl.roles.survey import NumberSurvey, ProfileSurvey
+from securefl.roles.survey import NumberRange, NumberSurvey, ProfileSurvey
 from securefl.types import Kind, MessageSpec
 
 
@@ -42,9 +42,12 @@ class Server:
         expected = self._expected(round_number, spec)
         return wire.n_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
 
-    def ask_number(self, round_number: int, name: str, asked: Collection[str]) -> NumberSurvey:
+    def ask_number(
+        self, round_number: int, name: str, allowed: NumberRange, asked: Collection[str]
+    ) -> NumberSurvey:
         """Begin to collect a number of each of these clients."""
-        return NumberSurvey(self._run, self._roster, round_number, name, asked)
+        expected = wire.Expected(self._run, round_number, name, wire.NUMBER_FORM, "", 1)
+        return NumberSurvey(self._roster, expected, allowed, asked)
 
     def ask_profile(
         self, round_number: int, matcher: Matcher, baseline: Profile, asked: Collection[str]

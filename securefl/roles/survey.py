@@ -6,7 +6,6 @@ which the authority alone can open.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -30,6 +29,22 @@ class ScoreRequest:
     def name(self) -> str:
         """Of what is opened."""
         return SCORE
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """Which numbers count as answers; with others, one client could spoil the draw for all."""
+
+    least: float
+    most: float
+    whole: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most and (not self.whole or number.is_integer())
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.least:.15g} to {self.most:.15g}"
 
 
 class Survey:
@@ -69,19 +84,22 @@ class NumberSurvey:
     """One number of each client, in the clear."""
 
     def __init__(
-        self, run: str, roster: wire.Roster, round_number: int, name: str, asked: Collection[str]
+        self,
+        roster: wire.Roster,
+        expected: wire.Expected,
+        allowed: NumberRange,
+        asked: Collection[str],
     ) -> None:
-        expected = wire.Expected(run, round_number, name, wire.NUMBER_FORM, "", 1)
         self._survey = Survey(roster, expected, wire.NUMBER.size, asked)
+        self._allowed = allowed
 
     def receive(self, message: bytes) -> float:
-        """The number; raises MessageRefused as `Survey.admit`, and where it is not finite."""
+        """The number; raises MessageRefused as `Survey.admit`, and where it is not allowed."""
         signed, payload = self._survey.admit(message)
         (number,) = wire.NUMBER.unpack(payload)
-        if not math.isfinite(number):
-            raise MessageRefused(
-                f"{signed.header.sender}: {self._survey.expected.name} = {number} is not finite"
-            )
+        if number not in self._allowed:
+            name = self._survey.expected.name
+            raise MessageRefused(f"{signed.header.sender}: {name} must be {self._allowed}")
         return float(number)
 
 

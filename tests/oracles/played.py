@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import securefl
 from securefl.engines.turnout import Turnout
 from securefl.roles.ledger import Entry
+from securefl.rounds import Rounds
 from securefl.runrecord import RoundMetrics
-from securefl.runs import _Rounds
 from securefl.types import Memory, State
 
 
@@ -62,7 +62,7 @@ class NotingFleet:
 
 def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
-    rounds, seen, n_entries = _Rounds(config, task, keys, None), [], [0]
+    rounds, seen, n_entries = Rounds(config, task, keys, None), [], [0]
     next_state, who = rounds._next_state, rounds._participation
     fleet = who.conditions.fleet
     noting = NotingFleet(fleet)

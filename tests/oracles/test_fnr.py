@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from by_hand import LR, batches, config, largest_difference, mean, shares
 from by_hand import task as by_hand_task
 from fnr_by_hand import descend, norm_table, public, refine, weakest_and_reference
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional
 
 import securefl
@@ -331,3 +334,12 @@ def test_encrypted_equals_plain(encrypt):
     ]
     assert len(sent) == 3 * 4 * ROUNDS
     assert {entry.form for entry in sent} == {"ciphertext"}
+
+
+@given(st.floats(0.01, 0.95), st.integers(1, 60))
+def test_a_round_of_the_fewest_clients_refines_some_and_one_of_fewer_none(share, n_clients):
+    """Whatever the share: from there on every number of clients will do."""
+    way = FNR(Federated(), public(), share)
+    enough = n_clients >= way.fewest_clients()
+    with nullcontext() if enough else pytest.raises(ConfigError):
+        way.n_refined(n_clients)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from interruptible import SECUREFL
 
 import securefl
-from securefl import runs
+from securefl import rounds
 from securefl.errors import ConfigError, Diverged
 from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
@@ -70,7 +70,7 @@ def tiny(tmp_path):
 def _quick(monkeypatch):
     """Runs of a blink: they draw no pictures, and leave the other cores alone."""
     drawn = dict.fromkeys(("traffic.png", "accuracy.png"), b"a picture")
-    monkeypatch.setattr(runs, "pictures", lambda _: drawn)
+    monkeypatch.setattr(rounds, "pictures", lambda _: drawn)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,0 +1,241 @@
+"""A run's objects, and its rounds one after the other."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from securefl.algorithms.base import load_tensors
+from securefl.checkpoint import Checkpoint, check_memory
+from securefl.choose import divergence_advice
+from securefl.compose import Record, compose
+from securefl.config.schema import Config
+from securefl.crypto.secret import KeySet
+from securefl.engines.delivery import Incident
+from securefl.engines.evaluation import Score
+from securefl.engines.turnout import Turnout
+from securefl.errors import ConfigError, Diverged, RunFolderError
+from securefl.exchange.match_open import MatchKeys
+from securefl.report.pictures import pictures
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import Ledger
+from securefl.runfolder import RunFolder
+from securefl.runrecord import MODEL, RoundMetrics, read_run
+from securefl.task import Task, configured_task
+from securefl.testbench import TestBench
+from securefl.types import NamedTensors, State
+
+LOST = 1e6
+"""How many times the first round's loss no training comes back from."""
+OnRound = Callable[[RoundMetrics], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What a run leaves in memory."""
+
+    config: Config
+    model: nn.Module
+    metrics: list[RoundMetrics]
+    ledger: Ledger
+    openings: list[Opening]
+    incidents: list[Incident]
+    key_id: str
+    """Empty where nothing was encrypted."""
+    turnouts: list[Turnout]
+    """Who took part in each of this session's rounds."""
+
+    @property
+    def accuracy(self) -> float:
+        """Of the final model on the test data, 0..1; of a regression R²."""
+        return self.metrics[-1].accuracy
+
+
+class Rounds:
+    """A run's objects, and its state between two rounds."""
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task | None,
+        keys: KeySet | None,
+        match_keys: MatchKeys | None,
+    ) -> None:
+        if not config.exchange.seals_sums:
+            keys = None
+        elif keys is None:
+            keys = KeySet.ephemeral()
+        task = task or configured_task(config)
+        self.config = config
+        self.key_id = keys.secret.key_id if keys else ""
+        self._test = TestBench(task)
+        self._record = Record()
+        self._metrics: list[RoundMetrics] = []
+        self._turnouts: list[Turnout] = []
+        composed = compose(config, task, keys, self._record, match_keys)
+        self._algorithm, self._training = composed.algorithm, composed.training
+        self._engine, self._participation = composed.engine, composed.participation
+        self._match_keys = match_keys if config.exchange.seals_profiles else None
+        self._own_algorithm = task.algorithm is not None
+        self._qualities = dict(zip(self._engine.memories, task.qualities, strict=False))
+        self._model = copy.deepcopy(task.model)
+        self._state = self._algorithm.init(self._model)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are done."""
+        return self._state.round >= self.config.run.rounds
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._state.round
+
+    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
+        """Start from a checkpoint; raises RunFolderError where it does not fit."""
+        if checkpoint is None:
+            return
+        if _layout(checkpoint.state) != _layout(self._state):
+            raise RunFolderError(
+                "the checkpoint is of another model, or of another algorithm, than this run's: "
+                "resume with the model that the run began with, and with its config.json unchanged"
+            )
+        if not checkpoint.memories.keys() <= self._engine.memories.keys():
+            raise RunFolderError(
+                "the checkpoint is of other clients than this run's: resume with the data that the "
+                "run began with, and with its config.json unchanged"
+            )
+        if not self._own_algorithm:  # what that one keeps, it alone knows
+            for client, memory in checkpoint.memories.items():
+                check_memory(client, memory, self._model)
+        self._state = checkpoint.state
+        self._engine.memories |= checkpoint.memories
+        self._participation.go_on_from(checkpoint.numbers)
+        load_tensors(self._model, self._state)
+
+    def require_releases(self) -> None:
+        """ConfigError where the match key may not release as many scores as may be needed."""
+        needed = self._participation.answers_ahead(self.config.run.rounds - self.round)
+        if self._match_keys and needed > self._match_keys.budget.left:
+            raise ConfigError(
+                f"these rounds may need {needed} scores, and the match key releases "
+                f"{self._match_keys.budget.left} more: make new keys with `securefl keys init`, or "
+                "take fewer rounds or clients"
+            )
+
+    def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
+        """Metrics of the rounds before; raises RunFolderError where one is missing."""
+        if len(metrics) != self.round or any(m.round != i for i, m in enumerate(metrics, 1)):
+            raise RunFolderError(
+                f"metrics.jsonl has not one line for each of the {self.round} rounds before: put a "
+                "copy of it back if you have one, or start the run anew in another folder"
+            )
+        self._metrics += metrics
+
+    def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
+        """All rounds that are left."""
+        self._record.folder = folder
+        if folder and self._qualities:
+            folder.note_qualities(self._qualities)
+        while not self.complete:
+            try:
+                metrics = self._round(folder)
+            except Diverged as error:
+                advice = divergence_advice(self.config, self.round)
+                raise Diverged(f"{error}{advice}{self._keep_last_good(folder)}") from error
+            if on_round:
+                on_round(metrics)
+        if folder:
+            self._finish(folder)
+        record = self._record
+        return Result(
+            self.config,
+            self._model,
+            self._metrics,
+            record.ledger,
+            record.openings,
+            record.incidents,
+            self.key_id,
+            self._turnouts,
+        )
+
+    def _round(self, folder: RunFolder | None) -> RoundMetrics:
+        started = time.perf_counter()
+        record, lr = self._record, self._training.sgd(self._state.round).lr
+        n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
+        try:
+            turnout, state = self._next_state()
+        finally:  # a round that fails leaves evidence too
+            entries = record.ledger.entries[n_entries:]
+            incidents = record.incidents[n_incidents:]
+            if folder:
+                folder.note_messages(entries, incidents)
+        score = self._score(state)
+        self._state = state
+        metrics = RoundMetrics(
+            round=self._state.round,
+            accuracy=score.accuracy,
+            loss=score.loss,
+            lr=lr,
+            upload_bytes=sum(Ledger(entries).upload_bytes().values()),
+            dropped=tuple(sorted({incident.client for incident in incidents})),
+            seconds=time.perf_counter() - started,
+            simulated_s=turnout.simulated_s,
+            energy_wh=turnout.energy_wh,
+        )
+        self._metrics.append(metrics)
+        self._turnouts.append(turnout)
+        if folder:
+            numbers = self._participation.numbers()
+            checkpoint = Checkpoint(self._state, self._engine.memories, numbers)
+            noted = turnout if self._participation.recorded else None
+            folder.note_round(metrics, checkpoint, noted)
+        return metrics
+
+    def _next_state(self) -> tuple[Turnout, State]:
+        """A round's clients, and what they make of the state; it stays where nobody is present."""
+        state, engine = self._state, self._engine
+        turnout = self._participation.turnout(state, engine.plan(state))
+        if not turnout.present:
+            return turnout, engine.passed(state)
+        return turnout, engine.round(state, {c: turnout.selected[c] for c in turnout.present})
+
+    def _score(self, state: State) -> Score:
+        """Of the model after a round; Diverged where it is lost, before its numbers run out."""
+        load_tensors(self._model, state)
+        score = self._test.score(self._model, state, self._engine.memories)
+        first = self._metrics[0].loss if self._metrics else math.inf
+        if math.isfinite(score.loss) and score.loss <= LOST * first:
+            return score
+        load_tensors(self._model, self._state)
+        raise Diverged(
+            f"round {state.round}: the loss on the test data is {score.loss:.3g}: training "
+            "diverged. Lower train.lr, or drop it earlier (train.lr_drops)"
+        )
+
+    def _keep_last_good(self, folder: RunFolder | None) -> str:
+        if folder is None or not self._metrics:
+            return ""
+        folder.note_model(self._model.state_dict())
+        return f". The last good model, of round {self.round}, is {folder.path / MODEL}"
+
+    def _finish(self, folder: RunFolder) -> None:
+        folder.note_model(self._model.state_dict())
+        for name, png in pictures(read_run(folder.path)).items():
+            folder.note_picture(name, png)
+
+
+def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    groups: dict[str, NamedTensors] = {str(k): named for k, named in state.tensors.items()}
+    groups["private"] = state.private
+    return {
+        f"{group}/{name}": (value.shape, value.dtype)
+        for group, named in groups.items()
+        for name, value in named.items()
+    }
