@@ -23,6 +23,8 @@ class Opening:
     n_clients: int
     """Counted inside the ciphertext; 0 where it was not opened."""
     refused: str = ""
+    key_id: str = ""
+    """The key that it was sealed under, by its messages."""
 
 
 class Authority:
@@ -56,15 +58,16 @@ class Authority:
         try:
             opened = self._checked(request, signers)
         except OpeningRefused as error:
-            entry = Opening(
-                expected.round, expected.name, expected.n_values, signers, 0, str(error)
-            )
-            self._log(entry)
+            self._note(expected, signers, 0, str(error))
             raise
-        self._log(
-            Opening(expected.round, expected.name, expected.n_values, signers, opened.n_clients)
-        )
+        self._note(expected, signers, opened.n_clients)
         return opened
+
+    def _note(
+        self, expected: wire.Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
+    ) -> None:
+        about = expected.round, expected.name, expected.n_values
+        self._log(Opening(*about, signers, n_clients, refused, expected.key_id))
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected

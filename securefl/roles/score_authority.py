@@ -33,14 +33,14 @@ class ScoreAuthority:
                 show more of it), or the key has released as many scores as it may.
             KeyFileError: nobody knows how many scores the key has released.
         """
-        expected, n = request.expected, len(request.scores)
-        signers = tuple(signed.header.sender for signed in request.signed)
+        expected, signers = request.expected, tuple(s.header.sender for s in request.signed)
+        about, key_id = (expected.round, request.name, len(request.scores)), expected.key_id
         try:
             opened = self._checked(request, signers)
         except (OpeningRefused, KeyFileError) as error:
-            self._log(Opening(expected.round, request.name, n, signers, 0, str(error)))
+            self._log(Opening(*about, signers, 0, str(error), key_id))
             raise
-        self._log(Opening(expected.round, request.name, n, signers, len(signers)))
+        self._log(Opening(*about, signers, len(signers), key_id=key_id))
         return opened
 
     def _checked(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
