@@ -33,7 +33,7 @@ from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
-from securefl.refinement import check_refinement, fewest_clients, refined
+from securefl.refinement import check_refinement, expected_public, fewest_clients, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.ledger import Ledger
@@ -112,12 +112,12 @@ def compose(
     algorithm = _algorithm(config, task, sgd, sum(weights.values()))
     check_refinement(config, task, algorithm, data)
     _check_sealed(config, algorithm, task.model, len(data))
-    needed = fewest_clients(config, algorithm)
+    needed, public_samples = fewest_clients(config, algorithm), expected_public(algorithm)
     algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
     delivery, roster = _roles(config, task.model, keys, weights, record)
     engine = SequentialEngine(algorithm, task.model, data, training, delivery)
     channels = _channels(config, match_keys, roster, record)
-    ground = Ground(task.model, data, public, training, delivery, needed)
+    ground = Ground(task.model, data, public, training, delivery, needed, public_samples)
     who = participation(config, ground, engine.broadcast, channels)
     return Composed(algorithm, training, engine, who)
 
@@ -150,7 +150,8 @@ def _check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clie
         found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
     if exchange.seals_sums and n < least:
         raise ConfigError(
-            f"{found}: the authority opens totals of at least exchange.min_clients = {least}"
+            f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
+            "have more clients, or select more of them"
         )
 
 

@@ -18,8 +18,7 @@ VARIANCE_FLOOR = 1e-6
 """The least variance that a profile has; an element that never moves would be infinitely far."""
 
 MAX_SECOND_MOMENT = 64.0
-"""σ² + μ² of an element that travels; so |μ| is at most 8. A unit in which this holds costs no
-precision."""
+"""σ² + μ² of an element that travels; so |μ| is at most 8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +74,13 @@ class Profile:
 
 
 def range_unit(baseline: Profile) -> float:
-    """The power of two in which the baseline's largest σ² + μ² is in 1..4.
+    """The power of two in which the baseline's largest σ² + μ² is in 4..16.
 
-    That leaves a client's room up to 16 times as large.
+    Smaller units lose no digits to a score's flooding, larger ones leave clients more room: here
+    theirs may be 4 to 16 times as large.
     """
     moment = float((baseline.variance_Q + baseline.mean_Q.square()).max())
-    return 2.0 ** ceil(log2(moment / 4) / 2)
+    return 2.0 ** ceil(log2(moment / 16) / 2)
 
 
 def divergence(profile: Profile, baseline: Profile) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import torch
+
 from securefl.algorithms.base import Algorithm, Sgd
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match
@@ -16,7 +18,7 @@ from securefl.choose import n_selected
 from securefl.config.schema import Config
 from securefl.data.public import check_disjoint
 from securefl.data.samples import Samples, samples
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, DataError
 from securefl.task import Task
 
 
@@ -57,13 +59,31 @@ def check_refinement(
         algorithm.n_refined(n_selected(config, len(clients)))
     others = {**clients, **dict(_tested(task))}
     for public in _public_sets(task, algorithm):
+        _check_alike(public, *next(iter(clients.items())))
         check_disjoint(public, others)
+
+
+def _check_alike(public: Samples, client: str, data: Samples) -> None:
+    first = torch.arange(1)
+    (x, _), (theirs, _) = public.take(first), data.take(first)
+    if x.shape != theirs.shape or x.dtype != theirs.dtype:
+        raise DataError(
+            f"a public sample is {tuple(x.shape[1:])} of {x.dtype}, and one of {client} "
+            f"{tuple(theirs.shape[1:])} of {theirs.dtype}: must be alike"
+        )
 
 
 def fewest_clients(config: Config, algorithm: Algorithm) -> int:
     """Clients without whom a round comes to nothing: no total is opened, or nobody is refined."""
     for_totals = config.exchange.min_clients if config.exchange.seals_sums else 1
     return max(for_totals, algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1)
+
+
+def expected_public(algorithm: Algorithm) -> float:
+    """Public samples that a client of a round trains on, in expectation over who is refined."""
+    if not isinstance(algorithm, FNR):
+        return 0.0
+    return algorithm.share * algorithm.public.epochs * len(algorithm.public.samples)
 
 
 def _public_sets(task: Task, algorithm: Algorithm) -> Iterator[Samples]:

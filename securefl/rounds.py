@@ -21,6 +21,7 @@ from securefl.engines.delivery import Incident
 from securefl.engines.evaluation import Score
 from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
+from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_open import MatchKeys
 from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
@@ -83,7 +84,7 @@ class Rounds:
         self._engine, self._participation = composed.engine, composed.participation
         self._match_keys = match_keys if config.exchange.seals_profiles else None
         self._own_algorithm = task.algorithm is not None
-        self._qualities = dict(zip(self._engine.memories, task.qualities, strict=False))
+        self._qualities = _by_client(task)
         self._model = copy.deepcopy(task.model)
         self._state = self._algorithm.init(self._model)
 
@@ -123,10 +124,12 @@ class Rounds:
         """ConfigError where the match key may not release as many scores as may be needed."""
         needed = self._participation.answers_ahead(self.config.run.rounds - self.round)
         if self._match_keys and needed > self._match_keys.budget.left:
+            way_out = "make new keys with `securefl keys init`, or "
+            if needed > MAX_RELEASES:  # more than a new key releases, too
+                way_out = "leave --keys out, so that keys in memory take turns, or "
             raise ConfigError(
                 f"these rounds may need {needed} scores, and the match key releases "
-                f"{self._match_keys.budget.left} more: make new keys with `securefl keys init`, or "
-                "take fewer rounds or clients"
+                f"{self._match_keys.budget.left} more: {way_out}take fewer rounds or clients"
             )
 
     def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
@@ -141,8 +144,8 @@ class Rounds:
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left."""
         self._record.folder = folder
-        if folder and self._qualities:
-            folder.note_qualities(self._qualities)
+        if folder:
+            folder.note_clients(self._qualities, self._participation.devices)
         while not self.complete:
             try:
                 metrics = self._round(folder)
@@ -239,3 +242,13 @@ def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
         for group, named in groups.items()
         for name, value in named.items()
     }
+
+
+def _by_client(task: Task) -> dict[str, str]:
+    """What each client's data are like, where the task says so."""
+    if len(task.qualities) not in {0, len(task.clients)}:
+        raise ConfigError(
+            f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "
+            "or none"
+        )
+    return {f"client-{i}": quality for i, quality in enumerate(task.qualities, 1)}

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from securefl.append import append_whole
 from securefl.checkpoint import Checkpoint
 from securefl.config.schema import Config
+from securefl.devices import Device
 from securefl.engines.delivery import Incident
 from securefl.engines.turnout import Turnout
 from securefl.environment import Environment, read_environment, this_session
@@ -33,6 +34,7 @@ from securefl.runrecord import (
     ACCURACY,
     CHECKPOINT,
     CONFIG,
+    DEVICES,
     ENVIRONMENT,
     INCIDENTS,
     LEDGER,
@@ -129,9 +131,12 @@ class RunFolder:
             self._append(LEDGER, entries)
             self._append(INCIDENTS, incidents)
 
-    def note_qualities(self, qualities: Mapping[str, str]) -> None:
-        """Write down what each client's data are like, where a simulation knows it."""
-        self._write(QUALITIES, json.dumps(dict(qualities), indent=1).encode())
+    def note_clients(self, qualities: Mapping[str, str], devices: Mapping[str, Device]) -> None:
+        """Write down what a simulation knows of each client: its data's quality, its device."""
+        drawn = {client: asdict(device) for client, device in devices.items()}
+        for name, found in {QUALITIES: dict(qualities), DEVICES: drawn}.items():
+            if found:
+                self._write(name, json.dumps(found, indent=1).encode())
 
     def note_round(
         self, metrics: RoundMetrics, checkpoint: Checkpoint, turnout: Turnout | None = None

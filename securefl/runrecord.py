@@ -19,7 +19,8 @@ from securefl.roles.ledger import Entry
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
 OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
-SELECTIONS, QUALITIES = "selections.jsonl", "qualities.json"
+SELECTIONS = "selections.jsonl"
+QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
 

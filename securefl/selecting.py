@@ -77,6 +77,8 @@ class Ground:
     delivery: Delivery
     needed: int
     """Clients without whom a round comes to nothing."""
+    public_samples: float
+    """That a client trains on in a round, in expectation."""
 
 
 def participation(
@@ -107,7 +109,7 @@ def participation(
         clients,
         choice,
         _conditions(config, clients),
-        Loads(ground.delivery, broadcast, ground.training, ground.data),
+        Loads(ground.delivery, broadcast, ground.training, ground.data, ground.public_samples),
         broadcast,
         config.run.seed,
         ground.needed,

@@ -32,6 +32,8 @@ KEYS = {
 """All but `--select`, which writes several."""
 NUMBERS = {"clients", "feature_noise", "severity", "rounds", "seed"}
 LISTS = {"corruptions"}
+TEXTS = {"layer"}
+"""Keys of `--select` whose value may look like a number."""
 
 
 def settings_of(options: Mapping[str, str | None]) -> list[str]:
@@ -71,7 +73,7 @@ def _selection(value: str) -> Iterator[str]:
                 f"--select {value}: write NAME:KEY=VALUE,KEY=VALUE, for example "
                 "fedprof:alpha=10,fraction=0.1"
             )
-        yield f"selection.{key.strip()}={given}"
+        yield f"selection.{key.strip()}={json.dumps(given) if key.strip() in TEXTS else given}"
 
 
 def _shares(value: str) -> str:

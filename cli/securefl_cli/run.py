@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from securefl.config.schema import Config
     from securefl.crypto.secret import KeySet
     from securefl.exchange.match_open import MatchKeys
+    from securefl.runrecord import RunRecord
 
 
 @click.command()
@@ -216,7 +217,26 @@ def _report(folder: Path) -> None:
     record = read_run(folder)
     ledger = Ledger(list(record.ledger))
     print_runs({record.config.name: (record.metrics, ledger)})
+    _note_passed_rounds(record)
     click.echo(
         f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "
         f"{ledger.paper_megabytes(1):.6f} MB a round.\nRun folder: {folder}"
+    )
+
+
+def _note_passed_rounds(record: RunRecord) -> None:
+    """Say on stderr where rounds passed without anybody, since the model then stayed."""
+    passed = [turnout for turnout in record.turnouts if not turnout.present]
+    if not passed:
+        return
+    missing = {
+        "late for devices.deadline_s": sum(len(turnout.late) for turnout in passed),
+        "lost by devices.dropout": sum(len(turnout.lost) for turnout in passed),
+    }
+    why = ", ".join(f"{n} clients {reason}" for reason, n in missing.items() if n)
+    click.echo(
+        f"Note: in {len(passed)} of {len(record.turnouts)} rounds too few clients were present, "
+        f"and the model stayed as it was ({why or 'too few drawn, or their answers refused'}; "
+        "see selections.jsonl and incidents.jsonl).",
+        err=True,
     )

@@ -34,7 +34,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     if simulated:
         table.add_column("Simulated\nhours", justify="right")
         table.add_column("\nWh", justify="right")
-    table.add_column("The server could read,\nof each client", overflow="fold")
+    table.add_column("The server could read,\nof each client", overflow="fold", min_width=14)
     for name, (metrics, ledger) in runs.items():
         uploads = ledger.upload_bytes()
         table.add_row(

@@ -7,7 +7,8 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -94,7 +95,7 @@ def _first_causes(errors: Sequence[Any]) -> list[Any]:
 
 
 def _explain(model: type[BaseModel], error: Any) -> str:
-    place = [str(part) for part in error["loc"]]
+    place = _keys_of(model, error["loc"])
     key = ".".join(place) if place else "settings"
     if error["type"] == "extra_forbidden":
         return f"{key}: no such key{_suggestion(model, error['loc'])}"
@@ -107,6 +108,22 @@ def _explain(model: type[BaseModel], error: Any) -> str:
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
         return f"{key} = {_shown(error['input'])}: must be text, write it in quotes"
     return f"{key} = {_shown(error['input'])}: {error['msg'].lower()}"
+
+
+def _keys_of(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:
+    """The keys of a place; what pydantic adds for the alternatives of a value is left out."""
+    keys: list[str] = []
+    table: type[BaseModel] | None = model
+    for part in place:
+        keys.append(str(part))
+        field = table.model_fields.get(str(part)) if table else None
+        if field is None:
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        table = next((kind for kind in kinds if _is_table(kind)), None)
+        if table is None and len(kinds) > 1 and get_origin(field.annotation) in {Union, UnionType}:
+            return keys
+    return keys
 
 
 def _shown(value: Any) -> str:

@@ -22,13 +22,15 @@ class Loads:
     """What a client has to do in a round, from the messages that the round's plan announces.
 
     These are the messages that the ledger will hold, to the byte; but for sums of gradients that a
-    model turns out not to need.
+    model turns out not to need. Of a client's epochs those batches count that it trains on.
     """
 
     delivery: Delivery
     broadcast: Broadcast
     training: Training
     data: Mapping[str, Samples]
+    public_samples: float = 0.0
+    """That a client trains on besides, in expectation: FNR-FL hides who is refined."""
 
     def of(
         self, state: State, plan: Plan | None, client: str, asked: Sequence[Question] = ()
@@ -50,10 +52,10 @@ class Loads:
             [q.n_bytes(state, client) for q in asked if q.reads_data is reads]
             for reads in (True, False)
         )
-        trains = self.training.steps(data) * min(self.training.batch_size, len(data)) / len(data)
+        trained = self.training.steps(data) * min(self.training.batch_size, len(data))
         return Load(
             len(data),
-            trains if plan else 0.0,
+            (trained + self.public_samples) / len(data) if plan else 0.0,
             download,
             upload + sum(said),
             sum(passes) if passes else None,

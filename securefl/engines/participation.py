@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from securefl.devices import Cost, dropouts, round_outcome
+from securefl.devices import Cost, Device, dropouts, round_outcome
 from securefl.engines.broadcast import Broadcast
 from securefl.engines.fleet import Fleet, Loads
 from securefl.engines.questions import Question
@@ -67,6 +67,11 @@ class Participation:
     """By quantity, then by client."""
     _selected_in: dict[str, int] = field(default_factory=dict)
     """The last round of each client that was ever selected."""
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """Each client's; empty where none are simulated."""
+        return self.conditions.fleet.devices if self.conditions.fleet else {}
 
     @property
     def recorded(self) -> bool:

@@ -13,6 +13,7 @@ import securefl
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR
 from securefl.algorithms.public_training import PublicData
+from securefl.config.load import load_config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError, TooFewContributions
 
@@ -230,3 +231,36 @@ def test_no_message_tells_who_is_refined(algorithm, solver, key_set):
     assert all(one == first for one in others)
     assert {form for _, _, _, form, _ in first} == {"ciphertext"}
     assert not result.incidents
+
+
+def test_refinement_takes_simulated_time():
+    """Nobody may know who is refined, so every client counts p E_re passes over the public set."""
+    devices = ("devices.preset=emnist", "fnr.name=matched")
+    short, long = (run(*devices, f"fnr.epochs={n}").turnouts[0] for n in (5, 30))
+    table = load_config(settings=["devices.preset=emnist"]).devices.specification
+    cycles = 0.3 * 25 * 18 * table.bits_per_sample * table.cycles_per_bit
+    assert 0 < long.simulated_s - short.simulated_s < cycles / 1e8
+    slowest = cycles / (long.simulated_s - short.simulated_s) / 1e9
+    assert 0.2 < slowest < 1.6  # GHz, of N(1, 0.2²)
+
+
+@pytest.mark.parametrize(
+    "public",
+    [
+        (torch.randn(18, 5), torch.arange(18) % 3),
+        (torch.randn(18, 4).double(), torch.arange(18) % 3),
+    ],
+    ids=["wider", "of another type"],
+)
+@pytest.mark.parametrize("reader", ["fnr.name=matched", "selection.name=fedprof"])
+def test_public_samples_of_another_form_are_refused(public, reader):
+    """The message shows both forms."""
+    message = r"a public sample is \([45],\) of torch\.float(32|64), and one of client-1 \(4,\)"
+    with pytest.raises(DataError, match=message):
+        run(reader, job=task(public=public))
+
+
+def test_qualities_are_named_for_each_client_or_for_none():
+    """A name for some would leave the pictures wrong."""
+    with pytest.raises(ConfigError, match="3 qualities for 5 clients"):
+        run(job=task(qualities=["good"] * 3))

@@ -51,6 +51,10 @@ def test_a_share_of_the_rounds_is_one_round_for_all_that_ask(thousandths, rounds
             "momentum that begins each round at zero",
         ),
         (["algorithm.name=fedbn"], "statistics stay with the clients"),
+        (
+            ["selection.name=fedprof", "selection.alpha=-1"],
+            r"^selection\.alpha = -1: .*; selection\.alpha = -1: input should be 'theorem1'$",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(settings, message):

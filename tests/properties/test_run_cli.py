@@ -90,6 +90,27 @@ def test_without_out_the_folder_is_named_by_time_and_run(tmp_path, monkeypatch):
     assert folder.name.endswith("-mine")
 
 
+def test_rounds_that_nobody_was_in_time_for_are_spoken_of(tmp_path):
+    """A deadline that ciphertexts are too large for ends no run, but the user hears of it."""
+    late = ["--algorithm", "fedavg", "--encrypt", "none", "--devices", "emnist"]
+    result = invoke(
+        "run", *QUICK, *late, "--set", "devices.deadline_s=1e-4", "--out", tmp_path / "run"
+    )
+    assert result.exit_code == 0, result.output
+    assert "in 2 of 2 rounds too few clients were present" in result.stderr
+    assert "10 clients late for devices.deadline_s" in result.stderr
+    devices = json.loads((tmp_path / "run" / "devices.json").read_text())
+    assert set(devices) == {f"client-{i}" for i in range(1, 6)}
+    assert all(device["clock_ghz"] > 0 for device in devices.values())
+
+
+def test_a_layer_is_selected_by_its_name_be_it_a_number(tmp_path):
+    """The layers of a torch Sequential are numbered."""
+    options = ["--algorithm", "fedavg", "--encrypt", "none", "--select", "fedprof:layer=0"]
+    assert invoke("run", *QUICK, *options, "--out", tmp_path / "run").exit_code == 0
+    assert load_config(tmp_path / "run" / "config.json").selection.layer == "0"
+
+
 def test_a_run_under_keys_from_a_folder(tmp_path):
     """After `keys init`, `run --keys` seals under that key."""
     (tmp_path / "phrase").write_text("a long passphrase\n")
