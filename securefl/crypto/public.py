@@ -20,7 +20,7 @@ from securefl.crypto.artefact import (
     read_key_file,
     require_digest,
 )
-from securefl.crypto.contexts import public_context
+from securefl.crypto.contexts import primes, public_context, without_secret_key
 from securefl.crypto.held import Held
 from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import CkksParameters
@@ -180,6 +180,19 @@ class PublicKey(Held):
             self.encrypt(np.zeros(self.parameters.poly_degree // 2))
         except RuntimeError as error:
             raise KeyFileError(f"damaged key file: {error}") from error
+
+    @classmethod
+    def of(cls, context: bytes, parameters: CkksParameters) -> PublicKey:
+        """The key in a context of this process's own making."""
+        slots = [0.0] * (parameters.poly_degree // 2)
+        probe = ts.ckks_vector(ts.context_from(context), slots).serialize()
+        frame = CiphertextFrame.measured(probe, parameters, primes(parameters)[0])
+        return cls(PublicArtefact(context, digest(context), parameters, frame))
+
+    def adding_context(self) -> AddingContext:
+        """The server's part: parameters, no key."""
+        context = without_secret_key(self._context, public_key=False)
+        return AddingContext(PublicArtefact(context, self.key_id, self.parameters, self.frame))
 
     def to_json(self) -> str:
         """A client's file."""

@@ -2,29 +2,25 @@
 
 As in `packing`, coefficients alone travel and the receiver writes everything else itself. With
 primes below 57 bits TenSEAL compresses what it serialises, so there is no constant frame to cut
-off: coefficients are read from the ciphertext, and what TenSEAL parses is written here,
-uncompressed. The layout is that of SEAL 4.3; a key is not made where it does not parse.
+off: coefficients are read from the ciphertext, and what TenSEAL parses is written by `sealwire`,
+uncompressed.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 
+from securefl.crypto import sealwire
 from securefl.crypto.packing import split_payload
 from securefl.errors import MessageRefused
 
 Residues = NDArray[np.uint64]
 """Shape (polynomials, primes, N), each below its prime, in the transform's order."""
 
-_HEADER = struct.Struct("<HBBBBHQ")
-_MAGIC, _MAJOR, _MINOR, _UNCOMPRESSED = 0xA15E, 4, 3, 0
-_MEMBERS = struct.Struct("<32sBQQQdQ")
-_COUNT = struct.Struct("<Q")
 _WORD = 8
 
 
@@ -64,8 +60,7 @@ class RingFrame:
         if found != self.shape:
             raise RuntimeError(f"ciphertext of shape {found}, expected {self.shape}")
         n_words = int(np.prod(self.shape))
-        words = np.fromiter(map(ciphertext.__getitem__, range(n_words)), np.uint64, n_words)
-        return words.reshape(self.shape)
+        return words_of(ciphertext, n_words).reshape(self.shape)
 
     def to_wire(self, residues: Residues) -> bytes:
         """Each coefficient in `word_bytes` bytes, little-endian."""
@@ -100,34 +95,24 @@ class RingFrame:
         Raises:
             MessageRefused: not a ciphertext of this shape.
         """
-        serialised = self._tenseal(self.from_wire(coefficients))
+        return self.loaded(context, self.from_wire(coefficients)).ciphertext()[0]
+
+    def loaded(self, context: ts.Context, residues: Residues) -> ts.CKKSVector:
+        """TenSEAL's ciphertext of these residues, each below its prime.
+
+        Raises:
+            MessageRefused: TenSEAL takes them for none.
+        """
+        scale = 2.0**self.scale_bits
+        serialised = (
+            sealwire.field(1, sealwire.varint(self.poly_degree // 2))
+            + sealwire.field(2, sealwire.ciphertext(self.parms_id, residues, scale))
+            + sealwire.double_field(3, scale)
+        )
         try:
-            return ts.ckks_vector_from(context, serialised).ciphertext()[0]
+            return ts.ckks_vector_from(context, serialised)
         except (RuntimeError, ValueError) as error:
             raise MessageRefused(f"ciphertext refused by TenSEAL: {error}") from error
-
-    def _tenseal(self, residues: Residues) -> bytes:
-        words = np.ascontiguousarray(residues, "<u8").tobytes()
-        array = _sealed(_COUNT.pack(residues.size) + words)
-        members = _MEMBERS.pack(
-            struct.pack("<4Q", *self.parms_id),
-            1,  # in the transform's form
-            self.n_polynomials,
-            self.poly_degree,
-            len(self.moduli),
-            2.0**self.scale_bits,
-            1,  # BGV's correction factor
-        )
-        seal = _sealed(members + array)
-        # TenSEAL's message: field 1 the size of the vector, 2 its ciphertext, 3 its scale.
-        size = _varint(self.poly_degree // 2)
-        return b"".join(
-            (
-                b"\x0a" + _varint(len(size)) + size,
-                b"\x12" + _varint(len(seal)) + seal,
-                b"\x19" + struct.pack("<d", 2.0**self.scale_bits),
-            )
-        )
 
     def chunks(self, payload: bytes, count: int) -> list[bytes]:
         """The coefficients of each of `count` ciphertexts.
@@ -138,14 +123,6 @@ class RingFrame:
         return split_payload(payload, self.n_bytes, count)
 
 
-def _sealed(content: bytes) -> bytes:
-    size = _HEADER.size + len(content)
-    return _HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, _UNCOMPRESSED, 0, size) + content
-
-
-def _varint(number: int) -> bytes:
-    groups = []
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*groups, number])
+def words_of(polynomials: ts.sealapi.Ciphertext | ts.sealapi.Plaintext, n_words: int) -> Residues:
+    """The first words of a ciphertext or plaintext."""
+    return np.fromiter(map(polynomials.__getitem__, range(n_words)), np.uint64, n_words)

@@ -8,12 +8,10 @@ import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 
-from securefl.crypto.artefact import digest
-from securefl.crypto.contexts import fresh_context, primes, with_secret_key, without_secret_key
+from securefl.crypto.contexts import fresh_context, with_secret_key, without_secret_key
 from securefl.crypto.held import Held
-from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import SUMS, CkksParameters
-from securefl.crypto.public import AddingContext, PublicArtefact, PublicKey
+from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import KeyFileError, MessageRefused
 
 
@@ -26,7 +24,7 @@ class SecretKey(Held):
             raise KeyFileError("this context holds no secret key")
         self._context = context
         self.parameters = parameters
-        self.public_key = _public_half(context, parameters)
+        self.public_key = PublicKey.of(without_secret_key(context, public_key=True), parameters)
 
     @classmethod
     def generate(cls, parameters: CkksParameters = SUMS) -> SecretKey:
@@ -49,9 +47,7 @@ class SecretKey(Held):
 
     def adding_context(self) -> AddingContext:
         """The server's part: parameters, no key."""
-        context = without_secret_key(self._context, public_key=False)
-        frame = self.public_key.frame
-        return AddingContext(PublicArtefact(context, self.key_id, self.parameters, frame))
+        return self.public_key.adding_context()
 
     def decrypt(self, coefficients: bytes) -> NDArray[np.float64]:
         """The N/2 slots of a ciphertext.
@@ -67,13 +63,6 @@ class SecretKey(Held):
 
     def __repr__(self) -> str:
         return f"SecretKey(key_id={self.key_id[:16]}…)"
-
-
-def _public_half(context: ts.Context, parameters: CkksParameters) -> PublicKey:
-    public = without_secret_key(context, public_key=True)
-    probe = ts.ckks_vector(ts.context_from(public), [0.0] * (parameters.poly_degree // 2))
-    frame = CiphertextFrame.measured(probe.serialize(), parameters, primes(parameters)[0])
-    return PublicKey(PublicArtefact(public, digest(public), parameters, frame))
 
 
 @dataclass(frozen=True, slots=True)

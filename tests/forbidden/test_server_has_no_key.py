@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from reachability import reachable
 
 from securefl.compose import Record, compose
+from securefl.crypto.committee import OfficerKey
+from securefl.crypto.committee_public import Combiner
 from securefl.crypto.public import PARAMETERS_FORMAT, AddingContext, PublicArtefact, PublicKey
 from securefl.crypto.secret import KeySet, SecretKey
 from securefl.errors import KeyFileError
@@ -33,6 +35,8 @@ NEVER_AT_THE_SERVER = (
     Authority,
     Client,
     Ed25519PrivateKey,
+    OfficerKey,
+    Combiner,
 )
 KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 
@@ -207,7 +211,10 @@ def test_a_public_key_refuses_a_secret_one(key_set):
             "securefl.roles.survey",
             ["securefl.crypto", "securefl.exchange.match_open", "tenseal"],
         ),
-        ("securefl.exchange.ckks", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
+        (
+            "securefl.exchange.ckks",
+            ["securefl.crypto.secret", "securefl.exchange.ckks_open", "securefl.crypto.committee"],
+        ),
         ("securefl.roles.client", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
     ],
 )

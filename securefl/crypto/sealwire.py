@@ -1,0 +1,78 @@
+"""SEAL's and TenSEAL's serialised forms, written here for what they only let one load.
+
+Uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parsers check what is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+_HEADER = struct.Struct("<HBBBBHQ")
+_MAGIC, _MAJOR, _MINOR, _UNCOMPRESSED = 0xA15E, 4, 3, 0
+_CIPHERTEXT = struct.Struct("<32sBQQQdQ")
+_PLAINTEXT = struct.Struct("<32sQd")
+_COUNT = struct.Struct("<Q")
+_PARMS_ID = struct.Struct("<4Q")
+
+
+def ciphertext(parms_id: Sequence[int], residues: Words, scale: float) -> bytes:
+    """SEAL's ciphertext of shape (polynomials, primes, N), in the transform's form.
+
+    A public key is one, of the whole modulus and scale 1.
+    """
+    n_polynomials, n_primes, poly_degree = residues.shape
+    members = _CIPHERTEXT.pack(
+        _PARMS_ID.pack(*parms_id),
+        1,  # in the transform's form
+        n_polynomials,
+        poly_degree,
+        n_primes,
+        scale,
+        1,  # BGV's correction factor
+    )
+    return _sealed(members + _array(residues))
+
+
+def secret_key(parms_id: Sequence[int], residues: Words) -> bytes:
+    """SEAL's secret key, IN CLEAR: shape (primes, N), in the transform's form."""
+    return _sealed(
+        _PLAINTEXT.pack(_PARMS_ID.pack(*parms_id), residues.size, 1.0) + _array(residues)
+    )
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A message field of TenSEAL's.
+
+    Appended to a message, it adds to what is there: so its format, protobuf, rules.
+    """
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+
+def double_field(number: int, value: float) -> bytes:
+    """A message field that is a number."""
+    return bytes([number << 3 | 1]) + struct.pack("<d", value)
+
+
+def varint(number: int) -> bytes:
+    """A whole number from 0, seven bits to the byte."""
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def _array(residues: Words) -> bytes:
+    words = np.ascontiguousarray(residues, "<u8").tobytes()
+    return _sealed(_COUNT.pack(residues.size) + words)
+
+
+def _sealed(content: bytes) -> bytes:
+    size = _HEADER.size + len(content)
+    return _HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, _UNCOMPRESSED, 0, size) + content
