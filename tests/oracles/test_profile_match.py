@@ -17,7 +17,7 @@ from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bi
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.releases import MemoryBudget
-from securefl.profile import VARIANCE_FLOOR, Profile, divergence
+from securefl.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
 
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
 SIZES = (8, 64, 512, 2048)
@@ -93,8 +93,9 @@ def test_a_score_is_the_divergence(match_of, form, q, spread):
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_equal_profiles_score_zero(match_of, form, q, spread):
     """Within 1e-5, flooding included, although single weights are 500 times larger."""
-    baseline = random_profile(q, np.random.default_rng(q), spread)
-    assert np.abs(match_of(form).score([baseline] * 3, baseline)).max() <= 1e-5
+    drawn = random_profile(q, np.random.default_rng(q), spread)
+    for baseline in (drawn, drawn.in_unit(range_unit(drawn))):  # as it is, and as runs seal it
+        assert np.abs(match_of(form).score([baseline] * 3, baseline)).max() <= 1e-5
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
