@@ -50,6 +50,16 @@ class Conditions:
     dropout: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A round on simulated devices; without them nothing took time."""
+
+    lost: tuple[str, ...]
+    late: tuple[str, ...] = ()
+    time_s: float | None = None
+    energy_wh: float | None = None
+
+
 @dataclass(slots=True)
 class Participation:
     """The clients of each round, and what the server knows of them between rounds."""
@@ -82,60 +92,79 @@ class Participation:
         """How often clients will be asked in so many rounds, if all answers count."""
         if self.choice is None:
             return 0
-        known = [self._known.get(question.quantity, {}) for question in self.choice.questions]
-        new = [c for c in self.clients if any(c not in answers for answers in known)]
-        return len(new) + rounds * self.choice.n_selected
+        return len(self._unknown()) + rounds * self.choice.n_selected
 
     def turnout(self, state: State, plan: Plan) -> Turnout:
         """The clients of the round after `state`, which is to follow `plan`.
 
-        Where fewer than `needed` are present, nobody is: the round passes without them.
+        Where fewer than `needed` are present, nobody is: the round passes without them. Answers
+        come before training, so those of late and lost clients count.
 
         Raises:
             TooFewContributions: no client has given an answer that counts.
             OpeningRefused: the authority does not open the scores.
         """
-        questions = self.choice.questions if self.choice else ()
-        known = [self._known.setdefault(question.quantity, {}) for question in questions]
-        new = [c for c in self.clients if any(c not in answers for answers in known)]
-        asked = self._costs(state, None, new, questions)
-        measured = self._ask(state, new, questions)
-        times, scores = self._selected(state, plan, questions)
-        repeated = [question for question in questions if question.reads_data]
+        new = self._unknown()
+        asked = self._costs(state, None, new, self._questions)
+        first = self._ask(state, new, self._questions)
+        times, scores = self._selected(state, plan)
         again = [client for client in times if client not in new]
         costs = self._costs(state, plan, [c for c in times if c in new], ())
-        costs |= self._costs(state, plan, again, repeated)
+        costs |= self._costs(state, plan, again, self._repeated)
         self.broadcast.send(state, times)
-        answers = self._ask(state, again, repeated)
-        refused = {c for c in again if any(c not in found for found in answers.values())}
-        lost = dropouts(
-            tuple(times), self.conditions.dropout, round_generator(self.seed, state.round, DROPOUT)
-        )
-        late: tuple[str, ...] = ()
-        simulated_s = energy_wh = None
-        if self.conditions.fleet:
-            outcome = round_outcome(costs, lost, self.conditions.deadline_s)
-            before_s = max((cost.time_s for cost in asked.values()), default=0.0)
-            late, simulated_s = outcome.stragglers, before_s + outcome.time_s
-            energy_wh = outcome.energy_wh + math.fsum(cost.energy_wh for cost in asked.values())
-        self.broadcast.forget(lost)
+        later = self._ask(state, again, self._repeated)
+        refused = {c for c in again if any(c not in found for found in later.values())}
+        passed = self._passed(state, tuple(times), asked, costs)
+        self.broadcast.forget(passed.lost)
         self._selected_in |= dict.fromkeys(times, state.round + 1)
-        present = tuple(c for c in times if c not in {*lost, *late, *refused})
+        present = tuple(c for c in times if c not in {*passed.lost, *passed.late, *refused})
         return Turnout(
             round=state.round + 1,
             selected=times,
             present=present if len(present) >= self.needed else (),
-            lost=lost,
-            late=late,
+            lost=passed.lost,
+            late=passed.late,
             measured={
                 client: value
-                for found in (measured, answers)
-                for question in repeated
+                for found in (first, later)
+                for question in self._repeated
                 for client, value in found.get(question.quantity, {}).items()
             },
             scores=scores,
-            simulated_s=simulated_s,
-            energy_wh=energy_wh,
+            simulated_s=passed.time_s,
+            energy_wh=passed.energy_wh,
+        )
+
+    @property
+    def _questions(self) -> Sequence[Question]:
+        return self.choice.questions if self.choice else ()
+
+    @property
+    def _repeated(self) -> list[Question]:
+        return [question for question in self._questions if question.reads_data]
+
+    def _unknown(self) -> list[str]:
+        """Clients that have not yet given all answers."""
+        known = [self._known.get(question.quantity, {}) for question in self._questions]
+        return [c for c in self.clients if any(c not in answers for answers in known)]
+
+    def _passed(
+        self,
+        state: State,
+        selected: tuple[str, ...],
+        asked: Mapping[str, Cost],
+        costs: Mapping[str, Cost],
+    ) -> _Passed:
+        """What devices made of the round: the first answers, then that of the selected."""
+        rng = round_generator(self.seed, state.round, DROPOUT)
+        lost = dropouts(selected, self.conditions.dropout, rng)
+        if self.conditions.fleet is None:
+            return _Passed(lost)
+        outcome = round_outcome(costs, lost, self.conditions.deadline_s)
+        before_s = max((cost.time_s for cost in asked.values()), default=0.0)
+        before_wh = math.fsum(cost.energy_wh for cost in asked.values())
+        return _Passed(
+            lost, outcome.stragglers, before_s + outcome.time_s, before_wh + outcome.energy_wh
         )
 
     def _ask(
@@ -149,23 +178,21 @@ class Participation:
         answers: dict[str, dict[str, float]] = {}
         for question in questions:
             answers[question.quantity] = found = question.ask(state, clients)
-            self._known[question.quantity] |= found
+            self._known.setdefault(question.quantity, {}).update(found)
         return answers
 
-    def _selected(
-        self, state: State, plan: Plan, questions: Sequence[Question]
-    ) -> tuple[dict[str, int], dict[str, float]]:
+    def _selected(self, state: State, plan: Plan) -> tuple[dict[str, int], dict[str, float]]:
         """Clients by how often they are selected, and FedProf's scores."""
         if self.choice is None:
             return dict.fromkeys(self.clients, 1), {}
-        known = {question.quantity: self._known[question.quantity] for question in questions}
+        known = {q.quantity: self._known.get(q.quantity, {}) for q in self._questions}
         candidates = tuple(c for c in self.clients if all(c in a for a in known.values()))
         if not candidates:
             raise TooFewContributions(
                 f"round {state.round + 1}: of {len(self.clients)} clients none has given an answer "
                 "that counts, so none can be selected: see incidents.jsonl for the reasons"
             )
-        costs = self._costs(state, plan, candidates, [q for q in questions if q.reads_data])
+        costs = self._costs(state, plan, candidates, self._repeated)
         standing = Standing(
             candidates,
             time_s={client: cost.time_s for client, cost in costs.items()},
@@ -191,7 +218,7 @@ class Participation:
 
     def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
         """Take over what `numbers` gave; raises RunFolderError where it is of other clients."""
-        mine = {q.quantity for q in self.choice.questions} if self.choice else set()
+        mine = {question.quantity for question in self._questions}
         for quantity in {*mine, SELECTED_IN}:
             if not numbers.get(quantity, {}).keys() <= set(self.clients):
                 raise RunFolderError(f"the checkpoint's {quantity} is of other clients")

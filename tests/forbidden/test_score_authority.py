@@ -292,7 +292,8 @@ def test_keys_in_memory_are_renewed_without_a_word(tmp_path, monkeypatch):
     assert selections(renewed) == selections(rounds)
     for one, many in zip(rounds, renewed, strict=True):
         assert many.measured == pytest.approx(one.measured, abs=1e-3)
-        assert many.measured != one.measured  # each with noise of its own
+    # Each score has noise of its own; on a grid two may be equal, and eleven pairs are not.
+    assert [turnout.measured for turnout in renewed] != [turnout.measured for turnout in rounds]
     assert [len(opening.signers) for opening in result.openings] == [4, 1, 3, 3]
 
 
