@@ -17,13 +17,21 @@ from securefl.crypto.public import (
 )
 from securefl.errors import KeyFileError
 from securefl_keys import layout, releases
+from securefl_keys.certificate_text import read_pem
 from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, parsed, read
+from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile, lock_of
+from securefl_keys.roster import ROSTER_FORMAT, RosterFile
 from securefl_keys.sealed_file import (
     SEALED_KEY_FORMAT,
     SEALED_MATCH_KEY_FORMAT,
     SealedKey,
     SealedMatchKey,
+)
+from securefl_keys.sealed_identity import (
+    SEALED_CA_KEY_FORMAT,
+    SEALED_IDENTITY_FORMAT,
+    SealedCaKey,
 )
 
 
@@ -83,6 +91,14 @@ def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
     return facts
 
 
+def _parses(parse: Callable[[str], object]) -> Callable[[str], Facts]:
+    def facts(text: str) -> Facts:
+        parse(text)
+        return Facts()
+
+    return facts
+
+
 def _releases(text: str) -> Facts:
     file = ReleasesFile.parse(text)
     return Facts(file.key_id, releases_left=file.left)
@@ -110,6 +126,15 @@ _MATCH_PARAMETERS = _Kind(
 _MATCH_PUBLIC = _Kind(
     MATCH_PUBLIC_KEY_FORMAT, "match public", "clients", "match", _key(MatchPublicKey.from_json)
 )
+_CA_SECRET = _Kind(
+    SEALED_CA_KEY_FORMAT, "CA secret", "authority", "", _parses(SealedCaKey.parse), secret=True
+)
+_IDENTITY = _Kind(
+    SEALED_IDENTITY_FORMAT, "identity key", "its client", "", _parses(str), secret=True
+)
+_CA = _Kind("-----BEGIN CERTIFICATE-----", "CA certificate", "any role", "", _parses(read_pem))
+_ROSTER = _Kind(ROSTER_FORMAT, "roster", "any role", "", _parses(RosterFile.model_validate_json))
+_POLICY = _Kind(POLICY_FORMAT, "policy", "any role", "", _parses(PolicyFile.model_validate_json))
 _LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
     layout.AUTHORITY_PARAMETERS: _PARAMETERS,
@@ -119,8 +144,13 @@ _LAYOUT = {
     layout.MATCH_RELEASES: _MATCH_RELEASES,
     layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
     layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
+    layout.CA_KEY: _CA_SECRET,
+    layout.CA_CERTIFICATE: _CA,
+    layout.ROSTER: _ROSTER,
+    layout.POLICY: _POLICY,
 }
-_KINDS = tuple(dict.fromkeys(_LAYOUT.values()))
+_KINDS = (*dict.fromkeys(_LAYOUT.values()), _IDENTITY)
+_OPTIONAL = (layout.MATCH_FILES, layout.CONSORTIUM_FILES)
 
 
 def describe(directory: Path) -> list[Description]:
@@ -142,12 +172,8 @@ def describe(directory: Path) -> list[Description]:
         found = _found(directory)
     except OSError as error:
         raise KeyFileError(f"{directory}: cannot be listed: {error.strerror or error}") from error
-    matches = not found.isdisjoint(layout.MATCH_FILES)
-    expected = [
-        path
-        for path in _LAYOUT
-        if path.parent in roles and (matches or path not in layout.MATCH_FILES)
-    ]
+    absent = {path for group in _OPTIONAL if found.isdisjoint(group) for path in group}
+    expected = [path for path in _LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
     return _compared([_described(directory, path) for path in expected + others])
 
@@ -159,9 +185,9 @@ def _found(directory: Path) -> set[Path]:
         for path in directory.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    lock = lock_of(layout.MATCH_RELEASES)
-    if lock in files and (directory / lock).lstat().st_size == 0:
-        files.remove(lock)
+    for lock in map(lock_of, (layout.MATCH_RELEASES, layout.ROSTER)):
+        if lock in files and (directory / lock).lstat().st_size == 0:
+            files.remove(lock)
     return files
 
 
