@@ -13,6 +13,7 @@ from securefl.names import printable
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
+    from securefl_keys.bundle import Role
     from securefl_keys.verification import Verdict
 
 _PASSPHRASE = click.option(

@@ -34,19 +34,16 @@ CLIENT_LIFETIME = timedelta(days=398)
 CLOCK_SKEW = timedelta(hours=1)
 """A certificate begins so much earlier, for machines whose clock is behind."""
 
-_NO_USE = dict.fromkeys(
-    [
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    ],
-    False,
+_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
 )
 
 
@@ -188,7 +185,7 @@ def _builder(
 def _authority_extensions(
     key: Ed25519PublicKey,
 ) -> list[x509.Extension[x509.ExtensionType]]:
-    use = x509.KeyUsage(**_NO_USE | {"key_cert_sign": True, "crl_sign": True})
+    use = _key_usage("key_cert_sign", "crl_sign")
     return [
         _extension(x509.BasicConstraints(ca=True, path_length=0), critical=True),
         _extension(use, critical=True),
@@ -203,12 +200,16 @@ def _client_extensions(
     uri = x509.UniformResourceIdentifier(f"urn:securefl:client:{quote(name, safe='')}")
     return [
         _extension(x509.BasicConstraints(ca=False, path_length=None), critical=True),
-        _extension(x509.KeyUsage(**_NO_USE | {"digital_signature": True}), critical=True),
+        _extension(_key_usage("digital_signature"), critical=True),
         _extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])),
         _extension(x509.SubjectAlternativeName([uri])),
         _extension(x509.SubjectKeyIdentifier.from_public_key(key)),
         _extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)),
     ]
+
+
+def _key_usage(*uses: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{use: use in uses for use in _USES})
 
 
 def _extension(
