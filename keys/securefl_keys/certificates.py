@@ -25,7 +25,7 @@ from securefl.errors import (
     KeyFileError,
 )
 from securefl.names import printable
-from securefl_keys.certificate_text import der_of, read_pem
+from securefl_keys.certificate_text import UNREADABLE, der_of, read_pem
 from securefl_keys.fingerprints import key_id_of, sha256
 from securefl_keys.member_names import require_name
 
@@ -128,7 +128,7 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
         certificate.verify_directly_issued_by(certificate)
     except InvalidSignature:
         raise FileSignatureRefused("the certificate was changed: its signature is wrong") from None
-    except (ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise KeyFileError(f"no certificate of a consortium: {error}") from None
     _require_current(certificate, at, "the consortium's certificate", "make new keys")
     return ConsortiumAuthority(name, certificate, sha256(der_of(certificate)), key)
@@ -143,14 +143,14 @@ def client_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -
     """
     try:
         certificate.verify_directly_issued_by(ca.certificate)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, *UNREADABLE):
         raise ForeignAuthority(
             f"a certificate that consortium {ca.name!r} has not issued, or that was changed"
         ) from None
     try:
         name, key = _name_of(certificate), _ed25519(certificate)
         as_issued = _has(certificate, _client_extensions(name, key, ca.public_key))
-    except ValueError as error:
+    except UNREADABLE as error:
         raise CertificateRefused(f"no client's certificate: {error}") from None
     if not as_issued:
         raise CertificateRefused(f"{name}'s certificate is none of a client")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from securefl.errors import RequestRefused
+from securefl_keys.certificate_text import UNREADABLE
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.member_names import require_name
 
@@ -42,8 +42,8 @@ def read_request(text: str) -> JoinRequest:
             raise RequestRefused(
                 "its key is not Ed25519: make it with: securefl keys join request NAME --out DIR"
             )
-        signed = request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+        signed, extensions = request.is_signature_valid, list(request.extensions)
+    except UNREADABLE:
         raise RequestRefused("no signing request in PEM, or a damaged one") from None
     if not signed:
         raise RequestRefused("not signed by the key that it is for: it was changed under way")
@@ -52,7 +52,7 @@ def read_request(text: str) -> JoinRequest:
     attributes = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(attributes[0].value) if attributes else ""
     require_name(name, RequestRefused)
-    if request.subject != _subject(name) or list(request.extensions):
+    if request.subject != _subject(name) or extensions:
         raise RequestRefused(f"{name}: it asks for more than a name")
     return JoinRequest(name, key, key_id_of(key))
 

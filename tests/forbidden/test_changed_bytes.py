@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from dataclasses import replace
 
@@ -83,7 +84,7 @@ def refusal_within_a_second(parse):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_file_is_refused(made, kind):
-    """Hundreds of random changes of each signed kind: a typed refusal each, in less than a second."""
+    """Hundreds of random changes of a signed kind: a typed refusal each, within a second."""
     path, parse = KINDS[kind]
     text = (made.root / path).read_text()
     parse(text, made.ca)
@@ -124,8 +125,6 @@ def test_a_changed_file_in_a_bundle_is_found(made, role):
 
 def test_a_bundle_with_a_changed_list_is_not_read(made, tmp_path):
     """Where the signed list itself is changed on the disk, nothing else is looked at."""
-    import shutil
-
     copy = shutil.copytree(made.bundle("server"), tmp_path / "copy")
     path = copy / "consortium/manifest.json"
     path.write_text(path.read_text().replace('"role": "server"', '"role": "client"'))

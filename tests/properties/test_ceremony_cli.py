@@ -1,7 +1,8 @@
-"""A consortium of three clients is set up with `securefl keys`, and its folders say who can what."""
+"""A consortium of three clients is made with `securefl keys`, and each folder says who may what."""
 
 from __future__ import annotations
 
+import base64
 import re
 import stat
 import subprocess
@@ -84,7 +85,7 @@ def test_the_transcript_of_a_ceremony(ceremony):
 
 
 def test_each_folder_of_a_ceremony_is_in_order(ceremony):
-    """Verify finds nothing wrong, with the fingerprint that init printed, and tells who can what."""
+    """Verify finds nothing wrong, with init's fingerprint, and tells who can what."""
     root, told = ceremony
     authority = fingerprint_in(told[0])
     client = said("verify", root / "for-client", "--identity", root / "bob", "--ca", authority)
@@ -123,8 +124,6 @@ def test_secrets_are_closed_to_others(ceremony):
 
 def test_no_secret_lies_in_clear(ceremony):
     """No file of the ceremony holds a raw Ed25519 secret, in bytes, hex or base64."""
-    import base64
-
     root, _ = ceremony
     sealed = (root / "keys/authority/ca.key").read_text()
     secrets = [
