@@ -9,17 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from consortium_files import PASSPHRASE, make_consortium
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
-from cryptography.x509.oid import NameOID
 
 from securefl.errors import (
     CertificateExpired,
@@ -30,7 +20,6 @@ from securefl.errors import (
     KeyFileError,
     OpeningRefused,
     RequestRefused,
-    SecretFound,
     SignatureRefused,
     UnknownClient,
     WrongPassphrase,
@@ -43,9 +32,8 @@ from securefl_keys.certificates import client_certificate, issue, make_authority
 from securefl_keys.consortium import approve, open_signer, revoke
 from securefl_keys.export import export
 from securefl_keys.identity import listed, load_identity, make_identity
-from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import POLICY_FORMAT, OpeningRule, PolicyFile
-from securefl_keys.request import make_request, read_request
+from securefl_keys.request import read_request
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, listing, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.verification import verify
@@ -179,70 +167,6 @@ def test_files_of_one_kind_do_not_pass_for_another(made):
         load_roster(made.keys)
 
 
-@pytest.mark.parametrize("name", ["alice", "ALICE", "ａｌｉｃｅ"])
-def test_a_name_is_given_once(made, tmp_path, name):
-    """Nor one that an eye or an ear takes for it."""
-    request = make_identity(tmp_path / "twin", name, "twin")
-    with pytest.raises(RequestRefused, match="lists 'alice' already"):
-        approve(made.keys, request, tmp_path / "twin.crt", PASSPHRASE)
-    assert not (tmp_path / "twin.crt").exists()
-
-
-def test_a_key_is_given_one_name(made, tmp_path):
-    """Bob's key does not become another client's."""
-    _, key = "bob", load_identity(made.root / "bob", "of bob").private_key
-    request = read_request(make_request("bobby", key))
-    with pytest.raises(RequestRefused, match="its key is that of client 'bob'"):
-        approve(made.keys, request, tmp_path / "bobby.crt", PASSPHRASE)
-
-
-@pytest.mark.parametrize(
-    "name", ["", " alice", "a\nb", "a\x1b[2J", "../up", "a\u202eb", "x" * 65, "e\u0301"]
-)
-def test_a_name_must_be_fit_to_show(tmp_path, name):
-    """Control characters, path parts, invisible and overlong names get no request."""
-    with pytest.raises(RequestRefused, match="cannot be a name"):
-        make_identity(tmp_path / "new", name, "passphrase")
-    assert not (tmp_path / "new").exists()
-
-
-def csr(subject, key, algorithm=None, extensions=()):
-    name = x509.Name([x509.NameAttribute(oid, value) for oid, value in subject])
-    builder = x509.CertificateSigningRequestBuilder(subject_name=name)
-    for extension in extensions:
-        builder = builder.add_extension(extension, critical=True)
-    return builder.sign(key, algorithm).public_bytes(Encoding.PEM).decode()
-
-
-def test_a_request_asks_for_a_name_and_no_more():
-    """Foreign key types, other subjects, wishes for a CA, and hidden control characters."""
-    key, common = Ed25519PrivateKey.generate(), (NameOID.COMMON_NAME, "eve")
-    ca = x509.BasicConstraints(ca=True, path_length=None)
-    curve = ec.generate_private_key(ec.SECP256R1())
-    with pytest.raises(RequestRefused, match="not Ed25519"):
-        read_request(csr([common], curve, hashes.SHA256()))
-    with pytest.raises(RequestRefused, match="more than a name"):
-        read_request(csr([common], key, extensions=[ca]))
-    with pytest.raises(RequestRefused, match="more than a name"):
-        read_request(csr([common, (NameOID.ORGANIZATION_NAME, "x")], key))
-    for bad in ("e\nve", "e\x1bve", "\u202eeve"):
-        with pytest.raises(RequestRefused, match="cannot be a name"):
-            read_request(csr([(NameOID.COMMON_NAME, bad)], key))
-    with pytest.raises(RequestRefused, match="no signing request"):
-        read_request("hello")
-
-
-def test_a_request_under_anothers_key_is_refused():
-    """Eve cannot ask for a certificate of a public key whose secret she has not."""
-    alice, eve = (make_request(n, Ed25519PrivateKey.generate()) for n in ("alice", "eve"))
-    a, e = (bytearray(x509.load_pem_x509_csr(t.encode()).public_bytes(Encoding.DER))
-            for t in (alice, eve))  # fmt: skip
-    a[-64:] = e[-64:]
-    forged = x509.load_der_x509_csr(bytes(a)).public_bytes(Encoding.PEM).decode()
-    with pytest.raises(RequestRefused, match="not signed by the key"):
-        read_request(forged)
-
-
 def test_a_client_is_no_authority(made):
     """A certificate or a roster that alice signs with her own certified key is refused."""
     alice = load_identity(made.root / "alice", "of alice")
@@ -275,44 +199,6 @@ def test_an_authority_with_the_same_name_is_foreign(made, tmp_path):
         twin.require_fingerprint(made.ca.fingerprint)
     with pytest.raises(ForeignAuthority):
         client_certificate(issue(twin, key, "eve", key.public_key(), now()), made.ca)
-
-
-@pytest.mark.parametrize("secret", ["authority/secret.key", "authority/match.key"])
-@pytest.mark.parametrize("place", ["server/parameters.json", "consortium/policy.json"])
-def test_no_secret_gets_into_a_bundle(made, secret, place):
-    """A secret key under a public file's name stops the export, and nothing is written."""
-    shutil.copy(made.keys / secret, made.keys / place)
-    with pytest.raises(SecretFound):
-        export(made.keys, "server", made.root / "new", PASSPHRASE)
-    assert not (made.root / "new").exists()
-
-
-@pytest.mark.parametrize("folder", ["for-client", "keys"])
-def test_a_secret_in_a_folder_that_is_given_away_is_found(made, folder):
-    """By what it is, whatever it is called."""
-    shutil.copy(made.root / "alice/identity.key", made.root / folder / "clients/notes.txt")
-    assert "secret key" in problems_of(made.root / folder)
-
-
-def test_private_keys_of_other_tools_are_found():
-    """PEM, OpenSSH and DER, with and without a passphrase."""
-    key, locked = Ed25519PrivateKey.generate(), BestAvailableEncryption(b"x")
-    forms = [(Encoding.PEM, PrivateFormat.PKCS8), (Encoding.PEM, PrivateFormat.OpenSSH)]
-    for encoding, form in [*forms, (Encoding.DER, PrivateFormat.PKCS8)]:
-        for lock in (locked, NoEncryption()):
-            if form is PrivateFormat.OpenSSH and lock is locked:
-                continue
-            with pytest.raises(SecretFound):
-                require_no_secret(key.private_bytes(encoding, form, lock))
-    require_no_secret(b"-----BEGIN CERTIFICATE-----")
-
-
-def test_a_stray_file_or_a_link_in_a_bundle_is_found(made):
-    """Nothing travels with a bundle that nobody signed."""
-    (made.bundle("server") / "notes.txt").write_text("hello")
-    assert "notes.txt: not in the signed list" in problems_of(made.bundle("server"))
-    (made.bundle("client") / "link").symlink_to("/etc/hostname")
-    assert "a link or a device" in problems_of(made.bundle("client"))
 
 
 def test_an_identity_of_others_is_not_loaded(made):
