@@ -133,7 +133,7 @@ def _table(files: list[Description]) -> Table:
             Text(str(entry.path)),
             entry.what,
             entry.holder,
-            (entry.facts.key_id or "unknown")[:16],
+            "" if _of_no_ckks_key(entry) else (entry.facts.key_id or "unknown")[:16],
             _security(entry),
         )
     return table
@@ -142,7 +142,12 @@ def _table(files: list[Description]) -> Table:
 def _security(entry: Description) -> str:
     if entry.facts.security_bits is not None:
         return f"{entry.facts.security_bits} bits"
-    return "unknown" if entry.facts.releases_left is None else ""
+    known = _of_no_ckks_key(entry) or entry.facts.releases_left is not None
+    return "" if known else "unknown"
+
+
+def _of_no_ckks_key(entry: Description) -> bool:
+    return entry.pair == "consortium"
 
 
 for command in (ceremony.join, ceremony.export, ceremony.verify, ceremony.revoke):

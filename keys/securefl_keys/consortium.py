@@ -127,6 +127,8 @@ def revoke(
         if name not in members:
             signer.roster.member(name)  # says why not
         old, gone = signer.roster.file, members[name]
+        if len(old.revoked) >= MAX_CLIENTS:
+            raise KeyFileError("the roster is full of revoked clients: make a new consortium")
         entry = Revoked(name=name, key_id=gone.key_id, at=moment(at), epoch=old.epoch)
         kept = [member.certificate for member in members.values() if member.name != name]
         text = _next(signer, at, kept, (*old.revoked, entry))

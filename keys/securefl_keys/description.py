@@ -55,7 +55,7 @@ class Description:
     holder: str
     """The role that may hold such a file."""
     pair: str
-    """The key pair that it is of: `sums`, `match`, or none where nobody can tell."""
+    """The key pair that it is of: `sums`, `match`, `consortium`, or none where nobody can tell."""
     facts: Facts
     problems: tuple[str, ...]
 
@@ -127,14 +127,25 @@ _MATCH_PUBLIC = _Kind(
     MATCH_PUBLIC_KEY_FORMAT, "match public", "clients", "match", _key(MatchPublicKey.from_json)
 )
 _CA_SECRET = _Kind(
-    SEALED_CA_KEY_FORMAT, "CA secret", "authority", "", _parses(SealedCaKey.parse), secret=True
+    SEALED_CA_KEY_FORMAT,
+    "CA secret",
+    "authority",
+    "consortium",
+    _parses(SealedCaKey.parse),
+    secret=True,
 )
 _IDENTITY = _Kind(
     SEALED_IDENTITY_FORMAT, "identity key", "its client", "", _parses(str), secret=True
 )
-_CA = _Kind("-----BEGIN CERTIFICATE-----", "CA certificate", "any role", "", _parses(read_pem))
-_ROSTER = _Kind(ROSTER_FORMAT, "roster", "any role", "", _parses(RosterFile.model_validate_json))
-_POLICY = _Kind(POLICY_FORMAT, "policy", "any role", "", _parses(PolicyFile.model_validate_json))
+_CA = _Kind(
+    "-----BEGIN CERTIFICATE-----", "CA certificate", "any role", "consortium", _parses(read_pem)
+)
+_ROSTER = _Kind(
+    ROSTER_FORMAT, "roster", "any role", "consortium", _parses(RosterFile.model_validate_json)
+)
+_POLICY = _Kind(
+    POLICY_FORMAT, "policy", "any role", "consortium", _parses(PolicyFile.model_validate_json)
+)
 _LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
     layout.AUTHORITY_PARAMETERS: _PARAMETERS,

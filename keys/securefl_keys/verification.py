@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -138,12 +138,12 @@ def _all(problems: list[str], roster: VerifiedRoster | None) -> tuple[str, ...]:
 
 def _with_identity(verdict: Verdict, identity: Path) -> Verdict:
     if verdict.roster is None:
-        return verdict
+        unchecked = f"{identity}: not checked, for there is no roster that can be trusted"
+        return replace(verdict, problems=(*verdict.problems, unchecked))
     try:
         mine = listed(identity, verdict.roster)
     except KeyFileError as error:
-        problems, can, cannot = (*verdict.problems, str(error)), verdict.can, verdict.cannot
-    else:
-        problems, can = verdict.problems, (*verdict.can, f"sign contributions as {mine.name}")
-        cannot = tuple(text for text in verdict.cannot if not text.startswith("sign contr"))
-    return Verdict(verdict.what, verdict.ca, verdict.roster, can, cannot, problems)
+        return replace(verdict, problems=(*verdict.problems, str(error)))
+    can = (*verdict.can, f"sign contributions as {mine.name}")
+    cannot = tuple(text for text in verdict.cannot if not text.startswith("sign contributions"))
+    return replace(verdict, can=can, cannot=cannot)

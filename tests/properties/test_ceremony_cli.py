@@ -193,6 +193,9 @@ def test_a_folder_without_consortium_says_how_to_get_one(tmp_path):
     said("init", tmp_path / "keys")
     assert "Nobody has signed it." in said("verify", tmp_path / "keys")
     said("join", "request", "alice", "--out", tmp_path / "alice")
+    unchecked = run("verify", tmp_path / "keys", "--identity", tmp_path / "alice")
+    assert unchecked.exit_code == 1
+    assert "alice: not checked" in unchecked.stdout
     result = run(
         "join", "approve", tmp_path / "alice/identity.csr", "--keys", tmp_path / "keys", input="y\n"
     )
