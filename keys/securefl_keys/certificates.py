@@ -25,7 +25,7 @@ from securefl.errors import (
     KeyFileError,
 )
 from securefl.names import printable
-from securefl_keys.certificate_text import UNREADABLE, der_of, read_pem
+from securefl_keys.certificate_text import UNREADABLE, der_of, read_pem, strictly
 from securefl_keys.fingerprints import key_id_of, sha256
 from securefl_keys.member_names import require_name
 
@@ -82,10 +82,8 @@ class ClientCertificate:
 
     def require_current(self, at: datetime) -> None:
         """Raises CertificateExpired where it is not valid at this time."""
-        _require_current(self.certificate, at, f"{self.name}'s certificate", _RENEW)
-
-
-_RENEW = "revoke it, and let the client join again: securefl keys join request"
+        renew = "revoke it, and let the client join again: securefl keys join request"
+        _require_current(self.certificate, at, f"{self.name}'s certificate", renew)
 
 
 def make_authority(name: str, key: Ed25519PrivateKey, at: datetime) -> x509.Certificate:
@@ -225,7 +223,8 @@ def _has(
 
 
 def _name_of(certificate: x509.Certificate) -> str:
-    attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    with strictly():
+        attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(attributes[0].value) if attributes else ""
     if certificate.subject != _subject(name or "?"):
         raise ValueError(f"its subject is {printable(certificate.subject.rfc4514_string())!r:.80}")

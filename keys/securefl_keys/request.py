@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from securefl.errors import RequestRefused
-from securefl_keys.certificate_text import UNREADABLE
+from securefl_keys.certificate_text import UNREADABLE, require_one_form, strictly
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.member_names import require_name
 
@@ -36,20 +36,23 @@ def read_request(text: str) -> JoinRequest:
     """The request in a file, signed by the key that it is for; raises RequestRefused."""
     text = text.replace("\r\n", "\n")  # as mail programs leave it
     try:
-        request = x509.load_pem_x509_csr(text.encode())
-        key = request.public_key()
+        with strictly():
+            request = x509.load_pem_x509_csr(text.encode())
+            key, extensions = request.public_key(), list(request.extensions)
+            attributes = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         if not isinstance(key, Ed25519PublicKey):
             raise RequestRefused(
                 "its key is not Ed25519: make it with: securefl keys join request NAME --out DIR"
             )
-        signed, extensions = request.is_signature_valid, list(request.extensions)
+        signed = request.is_signature_valid
+        der = request.public_bytes(Encoding.DER)
+        require_one_form(der, request.tbs_certrequest_bytes, request.signature)
     except UNREADABLE:
         raise RequestRefused("no signing request in PEM, or a damaged one") from None
     if not signed:
         raise RequestRefused("not signed by the key that it is for: it was changed under way")
     if request.public_bytes(Encoding.PEM).decode() != text:
         raise RequestRefused("not in its one form: it was changed under way")
-    attributes = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(attributes[0].value) if attributes else ""
     require_name(name, RequestRefused)
     if request.subject != _subject(name) or extensions:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import shutil
+import textwrap
 import time
 from dataclasses import replace
 
@@ -89,6 +91,21 @@ def test_a_changed_file_is_refused(made, kind):
     text = (made.root / path).read_text()
     parse(text, made.ca)
     for changed in mutations(text, kind):
+        refusal_within_a_second(lambda changed=changed: parse(changed, made.ca))
+
+
+@pytest.mark.parametrize("kind", ["authority", "certificate", "request"])
+def test_no_bit_of_a_certificate_can_be_turned(made, kind):
+    """Not even those around the signature, which a parser may take in more forms than one."""
+    path, parse = KINDS[kind]
+    text = (made.root / path).read_text()
+    first, *lines, last = text.splitlines()
+    der = base64.b64decode("".join(lines))
+    for bit in range(8 * len(der)):
+        turned = bytearray(der)
+        turned[bit // 8] ^= 1 << bit % 8
+        body = textwrap.wrap(base64.b64encode(turned).decode(), 64)
+        changed = "\n".join([first, *body, last, ""])
         refusal_within_a_second(lambda changed=changed: parse(changed, made.ca))
 
 
