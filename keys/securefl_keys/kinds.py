@@ -1,4 +1,4 @@
-"""The kinds of files in a key folder: how each is told, who holds it, and what it says of itself."""
+"""The kinds of files in a key folder: how each is told, who holds it, what it says of itself."""
 
 from __future__ import annotations
 
