@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from securefl.errors import ConfigError, KeyFileError, RequestRefused
 from securefl_cli.keys import keys
+from securefl_cli.main import main
 from securefl_keys import sealed_file
 from securefl_keys.folder import load_client, load_server
 from securefl_keys.identity import load_identity
@@ -112,6 +113,17 @@ def test_bundles_are_key_folders_of_their_role(ceremony):
     assert load_client(root / "for-client").key_id == load_server(root / "for-server").key_id
     with pytest.raises(KeyFileError, match="missing"):
         load_client(root / "for-server")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_sixth_command_runs_an_encrypted_job(ceremony):
+    """With the consortium's keys three clients train a round, and the authority opens totals."""
+    root, _ = ceremony
+    job = ("run", "--clients", "3", "--partition", "classes:4", "--rounds", "1")
+    places = ("--keys", root / "keys", "--out", root / "run")
+    result = CliRunner().invoke(main, [str(argument) for argument in (*job, *places)])
+    assert result.exit_code == 0, result.output
+    assert (root / "run/openings.jsonl").read_text().count(load_client(root / "keys").key_id)
 
 
 def test_secrets_are_closed_to_others(ceremony):
