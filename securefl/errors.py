@@ -11,7 +11,15 @@ SecureFLError
 ├── OpeningRefused                  the authority does not open this total
 │   └── TooFewContributions         fewer contributions than `min_clients`
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
-│   └── WrongPassphrase
+│   ├── WrongPassphrase
+│   ├── FileSignatureRefused        not as the consortium's certificate authority signed it
+│   ├── ForeignAuthority            of another consortium's certificate authority
+│   ├── RequestRefused              a signing request that gets no certificate
+│   ├── SecretFound                 a secret where none may be
+│   └── CertificateRefused          a certificate that does not make its holder a client
+│       ├── CertificateExpired      or not valid yet
+│       ├── CertificateRevoked
+│       └── UnknownClient           the roster does not list it
 └── RunFolderError                  a run's folder cannot be written or resumed
 """
 
@@ -70,6 +78,38 @@ class KeyFileError(SecureFLError):
 
 class WrongPassphrase(KeyFileError):
     """The passphrase does not open the secret key, or the file was changed."""
+
+
+class FileSignatureRefused(KeyFileError):
+    """A file, or a certificate, is not as the consortium's certificate authority signed it."""
+
+
+class ForeignAuthority(KeyFileError):
+    """A file or certificate is of another consortium's certificate authority."""
+
+
+class RequestRefused(KeyFileError):
+    """A signing request that gets no certificate."""
+
+
+class SecretFound(KeyFileError):
+    """A secret lies where none may be, or was about to be written there."""
+
+
+class CertificateRefused(KeyFileError):
+    """A certificate that does not make its holder a client of this consortium."""
+
+
+class CertificateExpired(CertificateRefused):
+    """The certificate is no longer valid, or not yet."""
+
+
+class CertificateRevoked(CertificateRefused):
+    """The consortium has taken the certificate back."""
+
+
+class UnknownClient(CertificateRefused):
+    """The roster lists no such client, or lists it with another key."""
 
 
 class RunFolderError(SecureFLError):

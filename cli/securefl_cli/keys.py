@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl_cli import ceremony
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
@@ -44,7 +45,12 @@ def keys() -> None:
     show_default=True,
     help="How encrypted profiles will be matched; full and plain-variance take the same key.",
 )
-def init(directory: Path, passphrase_file: Path | None, form: str) -> None:
+@click.option(
+    "--consortium",
+    metavar="NAME",
+    help="Make a certificate authority too, which approves clients and signs what they are given.",
+)
+def init(directory: Path, passphrase_file: Path | None, form: str, consortium: str | None) -> None:
     """Make two key pairs in the new folder DIR, with one folder for each role.
 
     One pair is for encrypted sums, one for encrypted profile matches.
@@ -53,6 +59,7 @@ def init(directory: Path, passphrase_file: Path | None, form: str) -> None:
     Example:
       securefl keys init my-keys
       securefl keys init my-keys --match full
+      securefl keys init my-keys --consortium "Northern hospitals"
       securefl keys init my-keys --passphrase-file passphrase.txt
     """  # noqa: D301  (click wants the backspace itself)
     passphrase = read_passphrase(passphrase_file, confirm=True)
@@ -61,7 +68,7 @@ def init(directory: Path, passphrase_file: Path | None, form: str) -> None:
     from securefl_keys.folder import init_folder
 
     parameters = FORMS[form].parameters
-    made = init_folder(directory, passphrase, match=parameters)
+    made = init_folder(directory, passphrase, match=parameters, consortium=consortium)
     click.echo(
         f"Made two CKKS key pairs of {made.sums.parameters.security_bits}-bit security.\n"
         f"Key id: {made.sums.key_id}\n"
@@ -72,6 +79,13 @@ def init(directory: Path, passphrase_file: Path | None, form: str) -> None:
         "Nothing recovers the secret keys without the passphrase.\n"
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"
     )
+    if made.consortium:
+        from securefl_keys.fingerprints import readable
+
+        click.echo(
+            f"\nFingerprint of {made.consortium.name}: {readable(made.consortium.fingerprint)}\n"
+            "Read it aloud to each party. Next, each client: securefl keys join request NAME …"
+        )
 
 
 @keys.command()
@@ -119,7 +133,7 @@ def _table(files: list[Description]) -> Table:
             Text(str(entry.path)),
             entry.what,
             entry.holder,
-            (entry.facts.key_id or "unknown")[:16],
+            "" if _of_no_ckks_key(entry) else (entry.facts.key_id or "unknown")[:16],
             _security(entry),
         )
     return table
@@ -128,4 +142,13 @@ def _table(files: list[Description]) -> Table:
 def _security(entry: Description) -> str:
     if entry.facts.security_bits is not None:
         return f"{entry.facts.security_bits} bits"
-    return "unknown" if entry.facts.releases_left is None else ""
+    known = _of_no_ckks_key(entry) or entry.facts.releases_left is not None
+    return "" if known else "unknown"
+
+
+def _of_no_ckks_key(entry: Description) -> bool:
+    return entry.pair == "consortium"
+
+
+for command in (ceremony.join, ceremony.export, ceremony.verify, ceremony.revoke):
+    keys.add_command(command)

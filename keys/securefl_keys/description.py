@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from securefl.crypto.match_artefact import MATCH_PARAMETERS_FORMAT, MATCH_PUBLIC_KEY_FORMAT
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.public import (
-    PARAMETERS_FORMAT,
-    PUBLIC_KEY_FORMAT,
-    AddingContext,
-    PublicKey,
-)
 from securefl.errors import KeyFileError
 from securefl_keys import layout, releases
 from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, parsed, read
-from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile, lock_of
-from securefl_keys.sealed_file import (
-    SEALED_KEY_FORMAT,
-    SEALED_MATCH_KEY_FORMAT,
-    SealedKey,
-    SealedMatchKey,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a file says of itself."""
-
-    key_id: str | None = None
-    security_bits: int | None = None
-    releases_left: int | None = None
-    """Of the file that counts them."""
+from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind
+from securefl_keys.releases import lock_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,80 +22,12 @@ class Description:
     holder: str
     """The role that may hold such a file."""
     pair: str
-    """The key pair that it is of: `sums`, `match`, or none where nobody can tell."""
+    """The key pair that it is of: `sums`, `match`, `consortium`, or none where nobody can tell."""
     facts: Facts
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    format: str
-    what: str
-    holder: str
-    pair: str
-    facts: Callable[[str], Facts]
-    secret: bool = False
-
-
-class _Secure(Protocol):
-    @property
-    def security_bits(self) -> int: ...
-
-
-class _Keyed(Protocol):
-    @property
-    def key_id(self) -> str: ...
-
-    @property
-    def parameters(self) -> _Secure: ...
-
-
-def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
-    def facts(text: str) -> Facts:
-        key = parse(text)
-        return Facts(key.key_id, key.parameters.security_bits)
-
-    return facts
-
-
-def _releases(text: str) -> Facts:
-    file = ReleasesFile.parse(text)
-    return Facts(file.key_id, releases_left=file.left)
-
-
-_SECRET = _Kind(
-    SEALED_KEY_FORMAT, "secret key", "authority", "sums", _key(SealedKey.parse), secret=True
-)
-_PARAMETERS = _Kind(
-    PARAMETERS_FORMAT, "parameters", "any role", "sums", _key(AddingContext.from_json)
-)
-_PUBLIC = _Kind(PUBLIC_KEY_FORMAT, "public key", "clients", "sums", _key(PublicKey.from_json))
-_MATCH_SECRET = _Kind(
-    SEALED_MATCH_KEY_FORMAT,
-    "match secret",
-    "authority",
-    "match",
-    _key(SealedMatchKey.parse),
-    secret=True,
-)
-_MATCH_RELEASES = _Kind(RELEASES_FORMAT, "match releases", "authority", "match", _releases)
-_MATCH_PARAMETERS = _Kind(
-    MATCH_PARAMETERS_FORMAT, "match scoring", "server", "match", _key(ScoringContext.from_json)
-)
-_MATCH_PUBLIC = _Kind(
-    MATCH_PUBLIC_KEY_FORMAT, "match public", "clients", "match", _key(MatchPublicKey.from_json)
-)
-_LAYOUT = {
-    layout.AUTHORITY_KEY: _SECRET,
-    layout.AUTHORITY_PARAMETERS: _PARAMETERS,
-    layout.SERVER_PARAMETERS: _PARAMETERS,
-    layout.CLIENT_KEY: _PUBLIC,
-    layout.MATCH_KEY: _MATCH_SECRET,
-    layout.MATCH_RELEASES: _MATCH_RELEASES,
-    layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
-    layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
-}
-_KINDS = tuple(dict.fromkeys(_LAYOUT.values()))
+_OPTIONAL = (layout.MATCH_FILES, layout.CONSORTIUM_FILES)
 
 
 def describe(directory: Path) -> list[Description]:
@@ -133,7 +40,7 @@ def describe(directory: Path) -> list[Description]:
         KeyFileError: no key folder, or it cannot be listed.
     """
     try:
-        roles = [path for path in {path.parent for path in _LAYOUT} if (directory / path).is_dir()]
+        roles = [path for path in {path.parent for path in LAYOUT} if (directory / path).is_dir()]
         if not roles:
             raise KeyFileError(
                 f"{directory}: no key folder: it has neither authority/, server/ nor clients/; "
@@ -142,12 +49,8 @@ def describe(directory: Path) -> list[Description]:
         found = _found(directory)
     except OSError as error:
         raise KeyFileError(f"{directory}: cannot be listed: {error.strerror or error}") from error
-    matches = not found.isdisjoint(layout.MATCH_FILES)
-    expected = [
-        path
-        for path in _LAYOUT
-        if path.parent in roles and (matches or path not in layout.MATCH_FILES)
-    ]
+    absent = {path for group in _OPTIONAL if found.isdisjoint(group) for path in group}
+    expected = [path for path in LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
     return _compared([_described(directory, path) for path in expected + others])
 
@@ -159,14 +62,14 @@ def _found(directory: Path) -> set[Path]:
         for path in directory.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    lock = lock_of(layout.MATCH_RELEASES)
-    if lock in files and (directory / lock).lstat().st_size == 0:
-        files.remove(lock)
+    for lock in map(lock_of, (layout.MATCH_RELEASES, layout.ROSTER)):
+        if lock in files and (directory / lock).lstat().st_size == 0:
+            files.remove(lock)
     return files
 
 
 def _described(directory: Path, path: Path) -> Description:
-    kind, facts = _LAYOUT.get(path), Facts()
+    kind, facts = LAYOUT.get(path), Facts()
     problems: list[str] = []
     try:
         text = read(directory / path)
@@ -181,16 +84,16 @@ def _described(directory: Path, path: Path) -> Description:
     return Description(path, what, holder, pair, facts, tuple(problems))
 
 
-def _labelled(text: str) -> _Kind:
+def _labelled(text: str) -> Kind:
     # A damaged file must still show what it was, so its label is searched for, not parsed.
-    for kind in _KINDS:
+    for kind in KINDS:
         if kind.format in text:
             return kind
     raise KeyFileError("no SecureFL key file: move it elsewhere")
 
 
-def _misplaced(path: Path, kind: _Kind) -> list[str]:
-    belongs = _LAYOUT.get(path)
+def _misplaced(path: Path, kind: Kind) -> list[str]:
+    belongs = LAYOUT.get(path)
     if kind is belongs:
         return []
     if kind.secret and path.parts[0] != "authority":

@@ -16,6 +16,8 @@ from securefl.crypto.secret import KeySet, SecretKey
 from securefl.errors import KeyFileError
 from securefl.exchange.match_open import MatchKeys
 from securefl_keys import layout
+from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.consortium import new_consortium
 from securefl_keys.key_files import WAY_OUT, appearing_whole, load, load_secret, write_new
 from securefl_keys.releases import FileBudget, ReleasesFile
 from securefl_keys.sealed_file import (
@@ -28,10 +30,11 @@ from securefl_keys.sealed_file import (
 
 @dataclass(frozen=True, slots=True)
 class MadeKeys:
-    """The public halves of the two pairs in a new folder."""
+    """The public halves of the two pairs in a new folder, and its consortium if it has one."""
 
     sums: PublicKey
     match: MatchPublicKey
+    consortium: ConsortiumAuthority | None = None
 
 
 def init_folder(
@@ -39,21 +42,24 @@ def init_folder(
     passphrase: str,
     sums: CkksParameters = SUMS,
     match: MatchParameters = LINEAR,
+    consortium: str | None = None,
 ) -> MadeKeys:
     """Make two CKKS key pairs, for sums and for profile matches, and the folder that holds them.
 
-    The folder appears whole or not at all.
+    With the name of a `consortium`, its certificate authority too. The folder appears whole or not
+    at all.
 
     Raises:
         ConfigError: the passphrase is empty.
-        KeyFileError: `directory` exists, or cannot be written.
+        KeyFileError: `directory` exists or cannot be written, or `consortium` is no name.
     """
     if lexists(directory):
         raise KeyFileError(
             f"{directory} exists: keys are never overwritten; name another folder, or move it away"
         )
     key, match_key = SecretKey.generate(sums), MatchSecretKey.generate(match)
-    made = MadeKeys(key.public_key, match_key.public_key())
+    new = None if consortium is None else new_consortium(consortium, passphrase)
+    made = MadeKeys(key.public_key, match_key.public_key(), new.ca if new else None)
     secret = {
         layout.AUTHORITY_KEY: seal_secret(key, passphrase),
         layout.MATCH_KEY: seal_match_secret(match_key, passphrase),
@@ -67,14 +73,16 @@ def init_folder(
         layout.MATCH_PARAMETERS: match_key.scoring_context().to_json(),
         layout.MATCH_PUBLIC_KEY: made.match.to_json(),
     }
+    if new:
+        secret[layout.CA_KEY] = new.sealed_key
+        public |= new.public
     try:
         with appearing_whole(directory) as building:
             (building / "authority").mkdir(mode=0o700)
-            (building / "server").mkdir()
-            (building / "clients").mkdir()
             for path, text in secret.items():
                 write_new(building / path, text, mode=0o600)
             for path, text in public.items():
+                (building / path).parent.mkdir(exist_ok=True)
                 write_new(building / path, text, mode=0o644)
     except OSError as error:
         raise KeyFileError(

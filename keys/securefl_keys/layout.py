@@ -8,6 +8,15 @@ DIR/server/parameters.json       no key at all
 DIR/server/match.json            no key at all
 DIR/clients/public.key
 DIR/clients/match-public.key
+
+A consortium's certificate authority adds:
+
+DIR/authority/ca.key             of the certificate authority; sealed, mode 0600
+DIR/consortium/ca.crt            its certificate
+DIR/consortium/roster.json       the clients' certificates, signed by it
+DIR/consortium/policy.json       what the authority may open, signed by it
+
+An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold.
 """
 
 from __future__ import annotations
@@ -25,3 +34,15 @@ MATCH_PARAMETERS = Path("server/match.json")
 MATCH_PUBLIC_KEY = Path("clients/match-public.key")
 MATCH_FILES = (MATCH_KEY, MATCH_RELEASES, MATCH_PARAMETERS, MATCH_PUBLIC_KEY)
 """A folder made by an older version has none of them."""
+
+CA_KEY = Path("authority/ca.key")
+CA_CERTIFICATE = Path("consortium/ca.crt")
+ROSTER = Path("consortium/roster.json")
+POLICY = Path("consortium/policy.json")
+CONSORTIUM_FILES = (CA_KEY, CA_CERTIFICATE, ROSTER, POLICY)
+"""A folder without a consortium has none of them."""
+MANIFEST = Path("consortium/manifest.json")
+
+IDENTITY_KEY = Path("identity.key")
+IDENTITY_REQUEST = Path("identity.csr")
+IDENTITY_CERTIFICATE = Path("identity.crt")

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal, Self, TypeVar, final
+from typing import Any, ClassVar, Literal, Self, TypeVar, final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -36,12 +36,16 @@ _Key = TypeVar("_Key", SecretKey, MatchSecretKey)
 
 
 class SealedFile(BaseModel):
-    """What both kinds have. All but the ciphertext is readable without the passphrase."""
+    """What all kinds have. All but the ciphertext is readable without the passphrase."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    holder: ClassVar[str] = "authority"
+    serialisation: ClassVar[str] = CODEC
+    """Of the plaintext: what reads it."""
+
     format: str
-    role: Literal["authority"]
+    role: str
     key_id: Sha256
     created: str = Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")
     codec: str
@@ -65,8 +69,12 @@ class SealedFile(BaseModel):
             raise KeyFileError(
                 f"not a sealed secret key: {f'{field}: ' if field else ''}{first['msg']}"
             ) from None
-        if file.codec != CODEC:
-            raise KeyFileError(f"made by {file.codec}, this is {CODEC}: make the keys anew")
+        if file.role != cls.holder:
+            raise KeyFileError(f"not a sealed secret key: role: {cls.holder} is needed")
+        if file.codec != cls.serialisation:
+            raise KeyFileError(
+                f"made by {file.codec}, this is {cls.serialisation}: make the keys anew"
+            )
         return file
 
     @classmethod
@@ -74,9 +82,9 @@ class SealedFile(BaseModel):
         """The text of a file with these fields and a fresh salt and nonce."""
         nonce = os.urandom(NONCE_BYTES)
         file = cls(
-            role="authority",
+            role=cls.holder,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            codec=CODEC,
+            codec=cls.serialisation,
             kdf=KdfHeader.fresh(KDF_COST),
             cipher="aes-256-gcm",
             nonce=encoded(nonce),

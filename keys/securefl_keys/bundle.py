@@ -1,0 +1,185 @@
+"""A bundle: what one role may hold, in one folder, under one signed list.
+
+It is laid out as a key folder, so that `load_client` and `load_server` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from securefl.crypto.artefact import Sha256
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
+from securefl.crypto.public import AddingContext, PublicKey
+from securefl.errors import FileSignatureRefused, KeyFileError
+from securefl_keys import layout
+from securefl_keys.certificates import ConsortiumAuthority, read_authority
+from securefl_keys.fingerprints import sha256
+from securefl_keys.key_files import MAX_FILE_BYTES, parsed
+from securefl_keys.no_secret import require_no_secret
+from securefl_keys.policy import PolicyFile
+from securefl_keys.reading import found_in, text_of
+from securefl_keys.roster import VerifiedRoster
+from securefl_keys.signed_file import Counting, SignedFile, now
+
+BUNDLE_FORMAT: Literal["securefl-bundle/1"] = "securefl-bundle/1"
+Role = Literal["client", "server", "authority"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+class _Keyed(Protocol):
+    @property
+    def key_id(self) -> str: ...
+
+
+SUMS: dict[Role, Path] = {
+    "client": layout.CLIENT_KEY,
+    "server": layout.SERVER_PARAMETERS,
+    "authority": layout.AUTHORITY_PARAMETERS,
+}
+MATCH: dict[Role, Path] = {
+    "client": layout.MATCH_PUBLIC_KEY,
+    "server": layout.MATCH_PARAMETERS,
+}
+PARSERS: dict[Path, Callable[[str], _Keyed]] = {
+    layout.CLIENT_KEY: PublicKey.from_json,
+    layout.SERVER_PARAMETERS: AddingContext.from_json,
+    layout.AUTHORITY_PARAMETERS: AddingContext.from_json,
+    layout.MATCH_PUBLIC_KEY: MatchPublicKey.from_json,
+    layout.MATCH_PARAMETERS: ScoringContext.from_json,
+}
+COMMON = (layout.CA_CERTIFICATE, layout.ROSTER, layout.POLICY)
+
+
+class BundledFile(BaseModel):
+    """One file of a bundle."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    path: str
+    n_bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)]
+    sha256: Sha256
+
+
+class Manifest(SignedFile):
+    """The list of a bundle's files."""
+
+    format: Literal["securefl-bundle/1"]
+    role: Role
+    key_id: Sha256
+    match_key_id: Sha256 | None
+    roster_version: Counting
+    policy_version: Counting
+    files: Annotated[tuple[BundledFile, ...], Field(max_length=10)]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle's texts, each read once. Nothing is believed before `problems` was exhausted."""
+
+    ca: ConsortiumAuthority
+    manifest: Manifest
+    texts: dict[Path, str] = field(repr=False)
+    at: datetime
+
+    @classmethod
+    def read(cls, directory: Path, authority: str | None, at: datetime) -> Bundle:
+        """The folder's files; raises KeyFileError where there is no signed list of them."""
+        found = _regular_files(directory)
+        texts = {path: text_of(directory / path) for path in found}
+        for path in (layout.CA_CERTIFICATE, layout.MANIFEST):
+            if path not in texts:
+                raise KeyFileError(f"{directory / path}: missing: {_WAY_OUT}")
+        with found_in(layout.CA_CERTIFICATE):
+            ca = read_authority(texts[layout.CA_CERTIFICATE], at)
+            ca.require_fingerprint(authority)
+        with found_in(layout.MANIFEST):
+            manifest = Manifest.verified(texts[layout.MANIFEST], ca)
+        return cls(ca, manifest, texts, at)
+
+    def problems(self) -> Iterator[KeyFileError]:
+        """Everything that is wrong with it."""
+        listed = {Path(entry.path): entry for entry in self.manifest.files}
+        if set(listed) != set(_expected(self.manifest)) or len(listed) != len(self.manifest.files):
+            yield KeyFileError("the signed list has other files than this role's")
+        for path in sorted(set(self.texts) | set(listed)):
+            try:
+                with found_in(path):
+                    self._check(path, listed.get(path))
+            except KeyFileError as error:
+                yield error
+
+    def roster(self) -> VerifiedRoster:
+        """Raises as `VerifiedRoster.parse`."""
+        return VerifiedRoster.parse(self.texts[layout.ROSTER], self.ca, self.at)
+
+    def policy(self) -> PolicyFile:
+        """Raises as `SignedFile.verified`."""
+        return PolicyFile.verified(self.texts[layout.POLICY], self.ca)
+
+    def _check(self, path: Path, entry: BundledFile | None) -> None:
+        if path not in self.texts:
+            raise KeyFileError(f"missing: {_WAY_OUT}")
+        content = self.texts[path].encode()
+        require_no_secret(content)
+        if path == layout.MANIFEST:
+            return
+        if entry is None:
+            raise KeyFileError("not in the signed list: delete it")
+        if (len(content), sha256(content)) != (entry.n_bytes, entry.sha256):
+            raise FileSignatureRefused(f"not the file that was signed: {_WAY_OUT}")
+        self._check_signed(path)
+
+    def _check_signed(self, path: Path) -> None:
+        if path in PARSERS:
+            key_id = parsed(self.texts[path], PARSERS[path]).key_id
+            sums = path in SUMS.values()
+            if key_id != (self.manifest.key_id if sums else self.manifest.match_key_id):
+                raise KeyFileError(f"of another key than the signed list names: {_WAY_OUT}")
+        if path == layout.ROSTER:
+            self._require_version(self.roster().file.version, self.manifest.roster_version)
+        if path == layout.POLICY:
+            self._require_version(self.policy().version, self.manifest.policy_version)
+
+    @staticmethod
+    def _require_version(found: int, listed: int) -> None:
+        if found != listed:
+            raise KeyFileError(f"version {found}, the signed list names {listed}: {_WAY_OUT}")
+
+
+_WAY_OUT = "take the whole bundle again from who exported it"
+
+
+def load_bundle(
+    directory: Path, role: Role, authority: str | None = None, at: datetime | None = None
+) -> Bundle:
+    """A bundle in which nothing is wrong; raises KeyFileError or what its subclass says."""
+    bundle = Bundle.read(directory, authority, at or now())
+    if bundle.manifest.role != role:
+        raise KeyFileError(f"{directory}: a bundle for role {bundle.manifest.role}, not {role}")
+    for problem in bundle.problems():
+        raise problem
+    return bundle
+
+
+def _expected(manifest: Manifest) -> Iterator[Path]:
+    yield from (SUMS[manifest.role], *COMMON)
+    if manifest.match_key_id is not None and manifest.role in MATCH:
+        yield MATCH[manifest.role]
+
+
+def _regular_files(directory: Path) -> list[Path]:
+    found = []
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise KeyFileError(f"{path}: a link or a device: a bundle has none; delete it")
+        if path.is_file():
+            found.append(path.relative_to(directory))
+        if len(found) > 100:
+            raise KeyFileError(f"{directory}: more files than a bundle has: {_WAY_OUT}")
+    return found

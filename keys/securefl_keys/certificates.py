@@ -1,0 +1,248 @@
+"""The consortium's certificate authority, and the certificates that it issues to clients.
+
+X.509 v3 with Ed25519 (RFC 8410). A chain is one link long and each certificate has exactly the
+extensions written here, so that checking one means comparing. `cryptography.x509.verification`
+follows the web's profile, which refuses Ed25519 keys; the signature is checked by
+`Certificate.verify_directly_issued_by`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from securefl.errors import (
+    CertificateExpired,
+    CertificateRefused,
+    FileSignatureRefused,
+    ForeignAuthority,
+    KeyFileError,
+)
+from securefl.names import printable
+from securefl_keys.certificate_text import UNREADABLE, der_of, read_pem, strictly
+from securefl_keys.fingerprints import key_id_of, sha256
+from securefl_keys.member_names import require_name
+
+AUTHORITY_LIFETIME = timedelta(days=3650)
+CLIENT_LIFETIME = timedelta(days=398)
+CLOCK_SKEW = timedelta(hours=1)
+"""A certificate begins so much earlier, for machines whose clock is behind."""
+
+_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsortiumAuthority:
+    """A certificate authority, by its certificate."""
+
+    name: str
+    """The consortium's."""
+    certificate: x509.Certificate = field(repr=False)
+    fingerprint: str
+    """SHA-256 of the certificate, in hex: what is compared aloud."""
+    public_key: Ed25519PublicKey = field(repr=False)
+
+    def require_fingerprint(self, fingerprint: str | None) -> None:
+        """Raises ForeignAuthority where it is not this one, if one was given."""
+        if fingerprint not in {None, self.fingerprint}:
+            raise ForeignAuthority(
+                f"of authority {self.fingerprint[:16]}…, not of {str(fingerprint)[:16]}… as you "
+                "expected: ask the consortium for its bundle, over a channel that you trust"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A certificate found to be of a client; `require_current` checks its dates."""
+
+    name: str
+    key_id: str
+    public_key: Ed25519PublicKey = field(repr=False)
+    certificate: x509.Certificate = field(repr=False)
+
+    def is_current(self, at: datetime) -> bool:
+        """Whether it is valid at this time."""
+        return self.certificate.not_valid_before_utc <= at <= self.certificate.not_valid_after_utc
+
+    def require_current(self, at: datetime) -> None:
+        """Raises CertificateExpired where it is not valid at this time."""
+        renew = "revoke it, and let the client join again: securefl keys join request"
+        _require_current(self.certificate, at, f"{self.name}'s certificate", renew)
+
+
+def make_authority(name: str, key: Ed25519PrivateKey, at: datetime) -> x509.Certificate:
+    """A self-signed certificate authority; raises KeyFileError for a name that cannot be one."""
+    require_name(name, KeyFileError)
+    extensions = _authority_extensions(key.public_key())
+    builder = _builder(name, key.public_key(), extensions, at, AUTHORITY_LIFETIME)
+    return builder.issuer_name(_subject(name)).sign(key, algorithm=None)
+
+
+def issue(
+    ca: ConsortiumAuthority,
+    key: Ed25519PrivateKey,
+    name: str,
+    client: Ed25519PublicKey,
+    at: datetime,
+) -> x509.Certificate:
+    """A client's certificate, never valid for longer than the authority's own."""
+    lifetime = min(CLIENT_LIFETIME, ca.certificate.not_valid_after_utc - at)
+    extensions = _client_extensions(name, client, ca.public_key)
+    builder = _builder(name, client, extensions, at, lifetime)
+    return builder.issuer_name(ca.certificate.subject).sign(key, algorithm=None)
+
+
+def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
+    """The certificate authority in a file; whether it is the right one, its fingerprint tells.
+
+    Raises:
+        KeyFileError: no such certificate.
+        FileSignatureRefused: changed.
+        CertificateExpired: at this time.
+    """
+    certificate = read_pem(text)
+    try:
+        name, key = _name_of(certificate), _ed25519(certificate)
+        if certificate.subject != certificate.issuer or not _has(
+            certificate, _authority_extensions(key)
+        ):
+            raise KeyFileError("no certificate authority of a SecureFL consortium")
+        certificate.verify_directly_issued_by(certificate)
+    except InvalidSignature:
+        raise FileSignatureRefused("the certificate was changed: its signature is wrong") from None
+    except UNREADABLE as error:
+        raise KeyFileError(f"no certificate of a consortium: {error}") from None
+    _require_current(certificate, at, "the consortium's certificate", "make new keys")
+    return ConsortiumAuthority(name, certificate, sha256(der_of(certificate)), key)
+
+
+def client_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -> ClientCertificate:
+    """A certificate found to be issued by this authority to a client. Dates are not looked at.
+
+    Raises:
+        ForeignAuthority: not issued by it.
+        CertificateRefused: not a client's.
+    """
+    try:
+        certificate.verify_directly_issued_by(ca.certificate)
+    except (InvalidSignature, *UNREADABLE):
+        raise ForeignAuthority(
+            f"a certificate that consortium {ca.name!r} has not issued, or that was changed"
+        ) from None
+    try:
+        name, key = _name_of(certificate), _ed25519(certificate)
+        as_issued = _has(certificate, _client_extensions(name, key, ca.public_key))
+    except UNREADABLE as error:
+        raise CertificateRefused(f"no client's certificate: {error}") from None
+    if not as_issued:
+        raise CertificateRefused(f"{name}'s certificate is none of a client")
+    return ClientCertificate(name, key_id_of(key), key, certificate)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    name: str,
+    key: Ed25519PublicKey,
+    extensions: list[x509.Extension[x509.ExtensionType]],
+    at: datetime,
+    lifetime: timedelta,
+) -> x509.CertificateBuilder:
+    at = at.astimezone(UTC).replace(microsecond=0)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - CLOCK_SKEW)
+        .not_valid_after(at + lifetime)
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    return builder
+
+
+def _authority_extensions(
+    key: Ed25519PublicKey,
+) -> list[x509.Extension[x509.ExtensionType]]:
+    use = _key_usage("key_cert_sign", "crl_sign")
+    return [
+        _extension(x509.BasicConstraints(ca=True, path_length=0), critical=True),
+        _extension(use, critical=True),
+        _extension(x509.SubjectKeyIdentifier.from_public_key(key)),
+    ]
+
+
+def _client_extensions(
+    name: str, key: Ed25519PublicKey, issuer: Ed25519PublicKey
+) -> list[x509.Extension[x509.ExtensionType]]:
+    # A client's name need not be a host's: as a URI, any text can be a subject alternative name.
+    uri = x509.UniformResourceIdentifier(f"urn:securefl:client:{quote(name, safe='')}")
+    return [
+        _extension(x509.BasicConstraints(ca=False, path_length=None), critical=True),
+        _extension(_key_usage("digital_signature"), critical=True),
+        _extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])),
+        _extension(x509.SubjectAlternativeName([uri])),
+        _extension(x509.SubjectKeyIdentifier.from_public_key(key)),
+        _extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)),
+    ]
+
+
+def _key_usage(*uses: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{use: use in uses for use in _USES})
+
+
+def _extension(
+    value: x509.ExtensionType, *, critical: bool = False
+) -> x509.Extension[x509.ExtensionType]:
+    return x509.Extension(value.oid, critical, value)
+
+
+def _has(
+    certificate: x509.Certificate, extensions: list[x509.Extension[x509.ExtensionType]]
+) -> bool:
+    return list(certificate.extensions) == extensions
+
+
+def _name_of(certificate: x509.Certificate) -> str:
+    with strictly():
+        attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(attributes[0].value) if attributes else ""
+    if certificate.subject != _subject(name or "?"):
+        raise ValueError(f"its subject is {printable(certificate.subject.rfc4514_string())!r:.80}")
+    require_name(name, CertificateRefused)
+    return name
+
+
+def _ed25519(certificate: x509.Certificate) -> Ed25519PublicKey:
+    key = certificate.public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("its key is not Ed25519")  # noqa: TRY004  (of a value, not of a type)
+    return key
+
+
+def _require_current(certificate: x509.Certificate, at: datetime, what: str, way_out: str) -> None:
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not first <= at <= last:
+        raise CertificateExpired(
+            f"{what} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is "
+            f"{at.astimezone(UTC):%Y-%m-%d %H:%M}: {way_out}, or set this machine's clock"
+        )

@@ -1,0 +1,93 @@
+"""A bundle is written: only what its role may hold, and no secret."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from os.path import lexists
+from pathlib import Path
+
+from securefl.errors import KeyFileError
+from securefl_keys import layout
+from securefl_keys.bundle import (
+    BUNDLE_FORMAT,
+    COMMON,
+    MATCH,
+    PARSERS,
+    SUMS,
+    BundledFile,
+    Manifest,
+    Role,
+)
+from securefl_keys.consortium import open_signer
+from securefl_keys.fingerprints import sha256
+from securefl_keys.key_files import appearing_whole, parsed, write_new
+from securefl_keys.no_secret import require_no_secret
+from securefl_keys.policy import PolicyFile
+from securefl_keys.reading import found_in, text_of
+from securefl_keys.roster import VerifiedRoster
+from securefl_keys.signed_file import now
+
+
+def export(
+    directory: Path, role: Role, out: Path, passphrase: str, at: datetime | None = None
+) -> Manifest:
+    """A new folder with what `role` may hold; it appears whole or not at all.
+
+    Raises:
+        SecretFound: a file that was to be in it holds a secret.
+        WrongPassphrase: of the certificate authority's key, which signs the list.
+        KeyFileError: a file is missing or damaged, or `out` exists.
+    """
+    at = at or now()
+    if lexists(out):
+        raise KeyFileError(f"{out} exists: bundles are never overwritten; name another folder")
+    signer = open_signer(directory, passphrase, at)
+    paths = [SUMS[role], *COMMON]
+    if role in MATCH and lexists(directory / MATCH[role]):
+        paths.insert(1, MATCH[role])
+    texts = {path: text_of(directory / path) for path in paths}
+    key_ids = {path: _public_key_id(path, text) for path, text in texts.items() if path in PARSERS}
+    for path, text in texts.items():
+        with found_in(directory / path):
+            require_no_secret(text.encode())
+    with found_in(directory / layout.POLICY):
+        policy = PolicyFile.verified(texts[layout.POLICY], signer.ca)
+    roster = VerifiedRoster.parse(texts[layout.ROSTER], signer.ca, at).file
+    text = Manifest.signing(
+        signer.ca,
+        signer.key,
+        at,
+        format=BUNDLE_FORMAT,
+        epoch=roster.epoch,
+        role=role,
+        key_id=key_ids[SUMS[role]],
+        match_key_id=key_ids.get(MATCH.get(role, Path())),
+        roster_version=roster.version,
+        policy_version=policy.version,
+        files=tuple(_entry(path, text) for path, text in texts.items()),
+    )
+    _write(out, texts | {layout.MANIFEST: text})
+    return Manifest.verified(text, signer.ca)
+
+
+def _public_key_id(path: Path, text: str) -> str:
+    with found_in(path):
+        require_no_secret(text.encode())
+        return parsed(text, PARSERS[path]).key_id
+
+
+def _entry(path: Path, text: str) -> BundledFile:
+    content = text.encode()
+    return BundledFile(path=path.as_posix(), n_bytes=len(content), sha256=sha256(content))
+
+
+def _write(out: Path, texts: dict[Path, str]) -> None:
+    try:
+        with appearing_whole(out) as building:
+            for path, text in texts.items():
+                (building / path).parent.mkdir(exist_ok=True)
+                write_new(building / path, text, mode=0o644)
+    except OSError as error:
+        raise KeyFileError(
+            f"{out}: cannot be made: {error.strerror or error}; nothing of it was left"
+        ) from error

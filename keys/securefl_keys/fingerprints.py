@@ -1,0 +1,36 @@
+"""Fingerprints: what two people compare aloud."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from securefl.errors import ConfigError
+
+
+def sha256(data: bytes) -> str:
+    """In lower-case hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def key_id_of(key: Ed25519PublicKey) -> str:
+    """SHA-256 of the SubjectPublicKeyInfo, as other tools print it too."""
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def readable(fingerprint: str) -> str:
+    """In groups of four, to be read aloud."""
+    return " ".join(fingerprint[i : i + 4] for i in range(0, len(fingerprint), 4))
+
+
+def typed(text: str) -> str:
+    """A whole fingerprint as somebody typed it, with spaces or colons; raises ConfigError."""
+    fingerprint = re.sub(r"[\s:]", "", text).lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
+        raise ConfigError(
+            f"{text!r:.100} is no fingerprint: give all 64 hexadecimal digits, as they were read"
+        )
+    return fingerprint

@@ -1,0 +1,148 @@
+"""The kinds of files in a key folder: how each is told, who holds it, what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from securefl.crypto.match_artefact import MATCH_PARAMETERS_FORMAT, MATCH_PUBLIC_KEY_FORMAT
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
+from securefl.crypto.public import (
+    PARAMETERS_FORMAT,
+    PUBLIC_KEY_FORMAT,
+    AddingContext,
+    PublicKey,
+)
+from securefl_keys import layout
+from securefl_keys.certificate_text import read_pem
+from securefl_keys.policy import POLICY_FORMAT, PolicyFile
+from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile
+from securefl_keys.roster import ROSTER_FORMAT, RosterFile
+from securefl_keys.sealed_file import (
+    SEALED_KEY_FORMAT,
+    SEALED_MATCH_KEY_FORMAT,
+    SealedKey,
+    SealedMatchKey,
+)
+from securefl_keys.sealed_identity import (
+    SEALED_CA_KEY_FORMAT,
+    SEALED_IDENTITY_FORMAT,
+    SealedCaKey,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a file says of itself."""
+
+    key_id: str | None = None
+    security_bits: int | None = None
+    releases_left: int | None = None
+    """Of the file that counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of file."""
+
+    format: str
+    """What its text holds, also where it is damaged."""
+    what: str
+    holder: str
+    pair: str
+    facts: Callable[[str], Facts]
+    secret: bool = False
+
+
+class _Secure(Protocol):
+    @property
+    def security_bits(self) -> int: ...
+
+
+class _Keyed(Protocol):
+    @property
+    def key_id(self) -> str: ...
+
+    @property
+    def parameters(self) -> _Secure: ...
+
+
+def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
+    def facts(text: str) -> Facts:
+        key = parse(text)
+        return Facts(key.key_id, key.parameters.security_bits)
+
+    return facts
+
+
+def _parses(parse: Callable[[str], object]) -> Callable[[str], Facts]:
+    def facts(text: str) -> Facts:
+        parse(text)
+        return Facts()
+
+    return facts
+
+
+def _releases(text: str) -> Facts:
+    file = ReleasesFile.parse(text)
+    return Facts(file.key_id, releases_left=file.left)
+
+
+_SECRET = Kind(
+    SEALED_KEY_FORMAT, "secret key", "authority", "sums", _key(SealedKey.parse), secret=True
+)
+_PARAMETERS = Kind(
+    PARAMETERS_FORMAT, "parameters", "any role", "sums", _key(AddingContext.from_json)
+)
+_PUBLIC = Kind(PUBLIC_KEY_FORMAT, "public key", "clients", "sums", _key(PublicKey.from_json))
+_MATCH_SECRET = Kind(
+    SEALED_MATCH_KEY_FORMAT,
+    "match secret",
+    "authority",
+    "match",
+    _key(SealedMatchKey.parse),
+    secret=True,
+)
+_MATCH_RELEASES = Kind(RELEASES_FORMAT, "match releases", "authority", "match", _releases)
+_MATCH_PARAMETERS = Kind(
+    MATCH_PARAMETERS_FORMAT, "match scoring", "server", "match", _key(ScoringContext.from_json)
+)
+_MATCH_PUBLIC = Kind(
+    MATCH_PUBLIC_KEY_FORMAT, "match public", "clients", "match", _key(MatchPublicKey.from_json)
+)
+_CA_SECRET = Kind(
+    SEALED_CA_KEY_FORMAT,
+    "CA secret",
+    "authority",
+    "consortium",
+    _parses(SealedCaKey.parse),
+    secret=True,
+)
+_IDENTITY = Kind(
+    SEALED_IDENTITY_FORMAT, "identity key", "its client", "", _parses(str), secret=True
+)
+
+
+def _of_consortium(label: str, what: str, parse: Callable[[str], object]) -> Kind:
+    return Kind(label, what, "any role", "consortium", _parses(parse))
+
+
+_CA = _of_consortium("-----BEGIN CERTIFICATE-----", "CA certificate", read_pem)
+_ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.model_validate_json)
+_POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.model_validate_json)
+LAYOUT = {
+    layout.AUTHORITY_KEY: _SECRET,
+    layout.AUTHORITY_PARAMETERS: _PARAMETERS,
+    layout.SERVER_PARAMETERS: _PARAMETERS,
+    layout.CLIENT_KEY: _PUBLIC,
+    layout.MATCH_KEY: _MATCH_SECRET,
+    layout.MATCH_RELEASES: _MATCH_RELEASES,
+    layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
+    layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
+    layout.CA_KEY: _CA_SECRET,
+    layout.CA_CERTIFICATE: _CA,
+    layout.ROSTER: _ROSTER,
+    layout.POLICY: _POLICY,
+}
+KINDS = (*dict.fromkeys(LAYOUT.values()), _IDENTITY)

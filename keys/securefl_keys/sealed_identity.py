@@ -1,0 +1,81 @@
+"""Ed25519 secrets at rest: the certificate authority's key, and a client's identity key."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeVar, final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from securefl.errors import KeyFileError
+from securefl_keys.fingerprints import key_id_of
+from securefl_keys.sealed_file import SealedFile
+
+SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/1"] = "securefl-ca-secret-key/1"
+SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/1"] = "securefl-identity-secret-key/1"
+
+
+class _SealedEd25519(SealedFile):
+    serialisation: ClassVar[str] = "ed25519-raw"
+
+
+@final
+class SealedCaKey(_SealedEd25519):
+    """The key that issues certificates and signs the consortium's files."""
+
+    format: Literal["securefl-ca-secret-key/1"]
+
+
+@final
+class SealedIdentityKey(_SealedEd25519):
+    """The key that signs what a client sends."""
+
+    holder: ClassVar[str] = "client"
+
+    format: Literal["securefl-identity-secret-key/1"]
+    name: str
+    """The client's."""
+
+
+_Sealed = TypeVar("_Sealed", SealedCaKey, SealedIdentityKey)
+
+
+def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
+    """The text of a file that only `passphrase` opens; raises ConfigError where it is empty."""
+    return SealedCaKey.sealing(
+        key.private_bytes_raw(),
+        passphrase,
+        format=SEALED_CA_KEY_FORMAT,
+        key_id=key_id_of(key.public_key()),
+    )
+
+
+def seal_identity_key(key: Ed25519PrivateKey, name: str, passphrase: str) -> str:
+    """As `seal_ca_key`, for a client's key."""
+    return SealedIdentityKey.sealing(
+        key.private_bytes_raw(),
+        passphrase,
+        format=SEALED_IDENTITY_FORMAT,
+        key_id=key_id_of(key.public_key()),
+        name=name,
+    )
+
+
+def open_ca_key(text: str, passphrase: str) -> Ed25519PrivateKey:
+    """The key in a file that `seal_ca_key` wrote; raises as `open_secret`."""
+    return _opened(SealedCaKey.parse(text), passphrase)
+
+
+def open_identity_key(text: str, passphrase: str) -> tuple[str, Ed25519PrivateKey]:
+    """Name and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
+    file = SealedIdentityKey.parse(text)
+    return file.name, _opened(file, passphrase)
+
+
+def _opened(file: _Sealed, passphrase: str) -> Ed25519PrivateKey:
+    try:
+        key = Ed25519PrivateKey.from_private_bytes(file.opened(passphrase))
+    except ValueError as error:
+        raise KeyFileError(f"what was sealed is no Ed25519 key: {error}") from None
+    if key_id_of(key.public_key()) != file.key_id:
+        raise KeyFileError(f"the header names key {file.key_id[:16]}…, another is inside")
+    return key

@@ -1,0 +1,102 @@
+"""A public file that the consortium's certificate authority has signed.
+
+JSON in one form to the byte, so that any changed byte is refused, one that means nothing included.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from securefl.crypto.artefact import Sha256, canonical
+from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
+from securefl_keys.base64_text import decoded, encoded
+from securefl_keys.certificates import ConsortiumAuthority
+
+SIGNATURE_BYTES = 64
+_DOMAIN = b"securefl-signed-file/1\n"
+"""Before what is signed. A certificate, the other thing that this key signs, starts otherwise."""
+
+Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
+Counting = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class SignedFile(BaseModel):
+    """What all signed files have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: str
+    consortium: str
+    authority: Sha256
+    """Fingerprint of the certificate of who signed it."""
+    created: Moment
+    epoch: Counting
+    """Of the CKKS keys that it goes with."""
+    signature: str
+
+    @classmethod
+    def signing(
+        cls, ca: ConsortiumAuthority, key: Ed25519PrivateKey, at: datetime, **fields: Any
+    ) -> str:
+        """The text of a file with these fields."""
+        known = {"consortium": ca.name, "authority": ca.fingerprint, "created": moment(at)}
+        unsigned = cls.model_validate(known | fields | {"signature": ""})
+        signature = encoded(key.sign(unsigned.to_be_signed()))
+        return unsigned.model_copy(update={"signature": signature}).text()
+
+    @classmethod
+    def verified(cls, text: str, ca: ConsortiumAuthority) -> Self:
+        """The file, as this authority signed it.
+
+        Raises:
+            KeyFileError: no such file.
+            ForeignAuthority: it names another authority.
+            FileSignatureRefused: changed.
+        """
+        try:
+            file = cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise KeyFileError(f"no such file: {field or 'its form'}: {first['msg']}") from None
+        if (file.authority, file.consortium) != (ca.fingerprint, ca.name):
+            raise ForeignAuthority(
+                f"signed by authority {file.authority[:16]}…, not by {ca.fingerprint[:16]}… of "
+                f"consortium {ca.name!r}: take all files from one bundle"
+            )
+        if file.text() != text:
+            raise FileSignatureRefused("changed since it was signed: not in its one form")
+        try:
+            signature = decoded(file.signature, SIGNATURE_BYTES)
+            ca.public_key.verify(signature, file.to_be_signed())
+        except (InvalidSignature, KeyFileError):
+            raise FileSignatureRefused("changed since it was signed: wrong signature") from None
+        return file
+
+    def text(self) -> str:
+        """The file's one form."""
+        fields = self._fields() | {"signature": self.signature}
+        return json.dumps(fields, indent=1) + "\n"
+
+    def to_be_signed(self) -> bytes:
+        """What the signature is over."""
+        return _DOMAIN + canonical(self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude={"signature"})
+
+
+def moment(at: datetime) -> str:
+    """A time as files write it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now() -> datetime:
+    """The time on this machine."""
+    return datetime.now(UTC)

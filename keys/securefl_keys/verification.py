@@ -1,0 +1,149 @@
+"""A folder checked completely, and what its holder can and cannot do, in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from securefl.errors import KeyFileError
+from securefl_keys import layout
+from securefl_keys.bundle import Bundle
+from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.description import describe
+from securefl_keys.identity import listed
+from securefl_keys.no_secret import require_no_secret
+from securefl_keys.policy import PolicyFile
+from securefl_keys.reading import found_in, text_of
+from securefl_keys.roster import VerifiedRoster, load_roster
+from securefl_keys.signed_file import now
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found."""
+
+    what: str
+    ca: ConsortiumAuthority | None
+    """Who signed it; None where nobody did."""
+    roster: VerifiedRoster | None
+    can: tuple[str, ...]
+    cannot: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+CAN = {
+    "client": ("encrypt what it sends", "tell the consortium's files from forged ones"),
+    "server": ("add ciphertexts", "check who signed a contribution"),
+    "authority": (
+        "check who signed a contribution",
+        "open totals and scores, with secret keys that are in no bundle",
+    ),
+    "owner": (
+        "open totals and scores, with the passphrase",
+        "approve and revoke clients, with the passphrase",
+    ),
+}
+CANNOT = {
+    "client": (
+        "decrypt anything: no secret key is in this folder",
+        "sign contributions, without its own identity key",
+    ),
+    "server": ("decrypt or encrypt anything: no key is in this folder", "sign for a client"),
+    "authority": ("decrypt with this folder alone: no secret key is in it", "sign for a client"),
+    "owner": ("sign for a client: clients keep their identity keys",),
+}
+
+
+def verify(
+    directory: Path,
+    identity: Path | None = None,
+    authority: str | None = None,
+    at: datetime | None = None,
+) -> Verdict:
+    """All that can be found wrong with a bundle or a key folder. Needs no passphrase.
+
+    Args:
+        directory: the folder.
+        identity: a client's own folder, to be checked against it.
+        authority: the fingerprint that the consortium must have.
+        at: when; now where None.
+
+    Raises:
+        KeyFileError: neither a bundle nor a key folder.
+    """
+    at = at or now()
+    if (directory / layout.MANIFEST).is_file():
+        verdict = _bundle(directory, authority, at)
+    elif (directory / layout.IDENTITY_KEY).is_file():
+        raise KeyFileError(
+            f"{directory}: a client's identity is checked against its consortium's bundle: "
+            f"securefl keys verify BUNDLE --identity {directory}"
+        )
+    else:
+        verdict = _key_folder(directory, authority, at)
+    return verdict if identity is None else _with_identity(verdict, identity)
+
+
+def _bundle(directory: Path, authority: str | None, at: datetime) -> Verdict:
+    try:
+        bundle = Bundle.read(directory, authority, at)
+    except KeyFileError as error:
+        return Verdict("A bundle that cannot be trusted", None, None, (), (), (str(error),))
+    problems, roster = [str(problem) for problem in bundle.problems()], None
+    try:
+        roster = bundle.roster()
+    except (KeyError, KeyFileError):
+        problems = problems or ["the roster cannot be read"]
+    role = bundle.manifest.role
+    what = f"A bundle for the role {role}, epoch {bundle.manifest.epoch}"
+    return Verdict(what, bundle.ca, roster, CAN[role], CANNOT[role], _all(problems, roster))
+
+
+def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict:
+    files = describe(directory)
+    problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
+    for entry in files:
+        if entry.path.parts[0] != "authority":
+            problems += _secrets(directory / entry.path)
+    roster = None
+    if (directory / layout.CA_CERTIFICATE).exists():
+        try:
+            roster = load_roster(directory, authority, at)
+            with found_in(directory / layout.POLICY):
+                PolicyFile.verified(text_of(directory / layout.POLICY), roster.ca)
+        except KeyFileError as error:
+            problems.append(str(error))
+    elif authority is not None:
+        problems.append("nothing in it is signed: it has no consortium")
+    owner = "owner" if (directory / layout.AUTHORITY_KEY).exists() else None
+    can, cannot = (CAN[owner], CANNOT[owner]) if owner else ((), ())
+    ca = roster.ca if roster else None
+    return Verdict("A key folder", ca, roster, can, cannot, _all(problems, roster))
+
+
+def _secrets(path: Path) -> list[str]:
+    try:
+        with found_in(path):
+            require_no_secret(text_of(path).encode())
+    except KeyFileError as error:
+        return [str(error)]
+    return []
+
+
+def _all(problems: list[str], roster: VerifiedRoster | None) -> tuple[str, ...]:
+    expired = list(roster.expirations()) if roster else []
+    return tuple(dict.fromkeys(problems + expired))
+
+
+def _with_identity(verdict: Verdict, identity: Path) -> Verdict:
+    if verdict.roster is None:
+        unchecked = f"{identity}: not checked, for there is no roster that can be trusted"
+        return replace(verdict, problems=(*verdict.problems, unchecked))
+    try:
+        mine = listed(identity, verdict.roster)
+    except KeyFileError as error:
+        return replace(verdict, problems=(*verdict.problems, str(error)))
+    can = (*verdict.can, f"sign contributions as {mine.name}")
+    cannot = tuple(text for text in verdict.cannot if not text.startswith("sign contributions"))
+    return replace(verdict, can=can, cannot=cannot)

@@ -1,0 +1,149 @@
+"""No changed byte of a consortium's files is believed, whatever it changes, and none takes long."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import shutil
+import textwrap
+import time
+from dataclasses import replace
+
+import pytest
+from consortium_files import PASSPHRASE, make_consortium
+
+from securefl.errors import KeyFileError
+from securefl_keys import sealed_file
+from securefl_keys.bundle import ROLES, Bundle, Manifest, load_bundle
+from securefl_keys.certificate_text import read_pem
+from securefl_keys.certificates import client_certificate, read_authority
+from securefl_keys.policy import PolicyFile
+from securefl_keys.request import read_request
+from securefl_keys.roster import VerifiedRoster
+from securefl_keys.sealed_identity import open_ca_key, open_identity_key
+from securefl_keys.signed_file import now
+
+N_MUTATIONS = 400
+MAX_PARSE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
+        yield make_consortium(tmp_path_factory.mktemp("consortium"))
+
+
+KINDS = {
+    "roster": ("keys/consortium/roster.json", lambda t, ca: VerifiedRoster.parse(t, ca, now())),
+    "policy": ("keys/consortium/policy.json", PolicyFile.verified),
+    "manifest": ("for-client/consortium/manifest.json", Manifest.verified),
+    "authority": ("keys/consortium/ca.crt", lambda t, _: read_authority(t, now())),
+    "certificate": ("alice/identity.crt", lambda t, ca: client_certificate(read_pem(t), ca)),
+    "request": ("alice/identity.csr", lambda t, _: read_request(t)),
+}
+SEALED = {
+    "ca key": ("keys/authority/ca.key", open_ca_key, PASSPHRASE),
+    "identity": ("alice/identity.key", open_identity_key, "of alice"),
+}
+
+
+def mutated(text, rng):
+    """One byte changed, put in, or taken out; a stretch moved; an end cut off."""
+    data, at = bytearray(text.encode()), rng.randrange(len(text.encode()))
+    match rng.randrange(6):
+        case 0:
+            data[at] ^= 1 << rng.randrange(8)
+        case 1:
+            data[at] = rng.choice(b'0123456789abcdefABCDEF+/="{}[], \n')
+        case 2:
+            data.insert(at, rng.choice(b'0Aa+= \n"\\'))
+        case 3:
+            del data[at]
+        case 4:
+            del data[at:]
+        case 5:
+            other = rng.randrange(len(data))
+            data[at], data[other] = data[other], data[at]
+    return data.decode(errors="replace")
+
+
+def mutations(text, seed):
+    rng = random.Random(seed)
+    for _ in range(N_MUTATIONS):
+        changed = mutated(text, rng)
+        if changed != text:
+            yield changed
+
+
+def refusal_within_a_second(parse):
+    started = time.perf_counter()
+    with pytest.raises(KeyFileError):
+        parse()
+    assert time.perf_counter() - started < MAX_PARSE_S
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_file_is_refused(made, kind):
+    """Hundreds of random changes of a signed kind: a typed refusal each, within a second."""
+    path, parse = KINDS[kind]
+    text = (made.root / path).read_text()
+    parse(text, made.ca)
+    for changed in mutations(text, kind):
+        refusal_within_a_second(lambda changed=changed: parse(changed, made.ca))
+
+
+@pytest.mark.parametrize("kind", ["authority", "certificate", "request"])
+def test_no_bit_of_a_certificate_can_be_turned(made, kind):
+    """Not even those around the signature, which a parser may take in more forms than one."""
+    path, parse = KINDS[kind]
+    text = (made.root / path).read_text()
+    first, *lines, last = text.splitlines()
+    der = base64.b64decode("".join(lines))
+    for bit in range(8 * len(der)):
+        turned = bytearray(der)
+        turned[bit // 8] ^= 1 << bit % 8
+        body = textwrap.wrap(base64.b64encode(turned).decode(), 64)
+        changed = "\n".join([first, *body, last, ""])
+        refusal_within_a_second(lambda changed=changed: parse(changed, made.ca))
+
+
+@pytest.mark.parametrize("kind", SEALED)
+def test_a_changed_sealed_key_opens_nothing(made, kind):
+    """The same for sealed keys, in which white space between tokens alone means nothing."""
+    path, parse, passphrase = SEALED[kind]
+    text = (made.root / path).read_text()
+    for changed in mutations(text, kind):
+        try:
+            if json.loads(changed) == json.loads(text):
+                continue
+        except ValueError:
+            pass
+        refusal_within_a_second(lambda changed=changed: parse(changed, passphrase))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_changed_file_in_a_bundle_is_found(made, role):
+    """A change of any file of a bundle, large ones included, is a problem of that file."""
+    bundle = load_bundle(made.bundle(role), role)
+    rng = random.Random(role)
+    for path, text in bundle.texts.items():
+        for _ in range(40):
+            changed = mutated(text, rng)
+            if changed == text:
+                continue
+            tampered = replace(bundle, texts=bundle.texts | {path: changed})
+            if path.name == "manifest.json":
+                refusal_within_a_second(lambda c=changed: Manifest.verified(c, made.ca))
+            else:
+                assert str(path) in str(next(tampered.problems()))
+
+
+def test_a_bundle_with_a_changed_list_is_not_read(made, tmp_path):
+    """Where the signed list itself is changed on the disk, nothing else is looked at."""
+    copy = shutil.copytree(made.bundle("server"), tmp_path / "copy")
+    path = copy / "consortium/manifest.json"
+    path.write_text(path.read_text().replace('"role": "server"', '"role": "client"'))
+    with pytest.raises(KeyFileError, match="changed since it was signed"):
+        Bundle.read(copy, None, now())
