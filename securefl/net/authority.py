@@ -18,7 +18,7 @@ from securefl.errors import (
 )
 from securefl.exchange.base import OpenedSum
 from securefl.net import bodies
-from securefl.net.frames import Frame, Link
+from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.opening import RELEASED
 from securefl.roles.authority import Authority, Opening
 from securefl.runrecord import OPENINGS
@@ -82,12 +82,15 @@ class AuthorityProcess:
     say: Callable[[str], None]
 
     async def serve(self, link: Link) -> None:
-        """Answer until the server hangs up; raises PeerError where the peer is another."""
+        """Answer until the run is over; raises PeerError where the peer is another."""
         if link.name != self.server_name:
             raise PeerError(f"{link.name!r:.100} is not the server, {self.server_name!r}")
         self.say(f"{link.name} is connected")
         while True:
-            received = await link.receive({Frame.OPEN: MAX_OPEN_BYTES})
+            received = await link.receive({Frame.OPEN: MAX_OPEN_BYTES, Frame.GOODBYE: SMALL})
+            if received.frame is Frame.GOODBYE:
+                self.say(f"{link.name}: the run is over")
+                return
             body = bodies.parsed(bodies.OpenRequest, received.body, link.name)
             size = self.parameters.n_ciphertexts(body.n_values) * self.parameters.ciphertext_bytes
             total = (await link.receive({Frame.CIPHERTEXT: size})).body

@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -14,12 +15,13 @@ from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint
 from securefl.crypto.public import AddingContext
 from securefl.engines.delivery import Incident
-from securefl.errors import ConfigError, Diverged, SecureFLError, TooFewContributions
+from securefl.errors import ConfigError, Diverged, PeerError, SecureFLError, TooFewContributions
 from securefl.exchange.base import Adder
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.plain import PlainChannel
+from securefl.net import bodies
 from securefl.net.connect import Address, bound, connected, listening
-from securefl.net.frames import Link
+from securefl.net.frames import Frame, Link
 from securefl.net.identity import Identity
 from securefl.net.members import Members
 from securefl.net.party import ServerParty, settings_digest
@@ -100,7 +102,7 @@ class ServerProcess:
             door.close()
             await members.goodbye(reason)
             if opener:
-                opener.close()
+                await _hang_up(opener)
 
     def _desk(self, session: str, members: Members, opener: Link | None) -> Desk:
         common = self.party.common
@@ -171,3 +173,9 @@ class ServerProcess:
             f"{len(here)} clients"
         )
         return after
+
+
+async def _hang_up(authority: Link) -> None:
+    with suppress(PeerError):  # it may be the reason why the run ends
+        await authority.send(Frame.GOODBYE, bodies.reason(""))
+    authority.close()
