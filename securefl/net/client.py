@@ -78,7 +78,12 @@ class ClientProcess:
     async def _take_part(self, link: Link) -> None:
         digest = settings_digest(self.party.common.config)
         await link.send(Frame.HELLO, bodies.Hello(settings=digest, key_id=self.key_id).to_bytes())
-        body = await self._receive(link, Frame.WELCOME, SMALL)
+        try:
+            body = await self._receive(link, Frame.WELCOME, SMALL)
+        except PeerError as error:
+            raise PeerError(
+                f"{error}, without a welcome: is {self.client.name} in its --roster, and its certificate of the same CA?"
+            ) from error
         run = bodies.parsed(bodies.Welcome, body, link.name).run
         common = self.party.common
         self.say(f"{self.client.name}: joined, {common.config.run.rounds} rounds")

@@ -66,6 +66,7 @@ class Link:
         self.name = name
         self._reader = reader
         self._writer = writer
+        self._ended = asyncio.Event()
 
     async def send(self, frame: Frame, body: bytes = b"") -> None:
         """Send one frame; raises PeerError where the peer is gone."""
@@ -100,6 +101,11 @@ class Link:
     def close(self) -> None:
         """Hang up, without waiting for what is still under way."""
         self._writer.close()
+        self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until somebody closes this end."""
+        await self._ended.wait()
 
 
 def _reason(error: BaseException) -> str:

@@ -37,7 +37,6 @@ class Members:
     say: Callable[[str], None]
     links: dict[str, Link] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def welcome(self, link: Link) -> None:
         """Greet a client, and hold its connection until it ends; raises PeerError."""
@@ -57,7 +56,7 @@ class Members:
             self.links[link.name] = link
             self._changed.notify_all()
         self.say(f"{link.name} has joined, {len(self.links)} of {len(self.names)}")
-        await self._over.wait()
+        await link.ended()
 
     def _against(self, hello: bodies.Hello) -> str:
         if hello.settings != self.settings:
@@ -129,7 +128,8 @@ class Members:
     async def goodbye(self, reason: str) -> None:
         """Send all of them home; empty where all rounds are done."""
         await self.send(self.here(), Frame.GOODBYE, bodies.reason(reason))
-        self._over.set()
+        for link in self.links.values():
+            link.close()
 
 
 def _heard(name: str, received: Received) -> bytes | Lost:

@@ -7,7 +7,7 @@ bit, those of a run in one process.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from securefl.algorithms.base import update_messages
@@ -68,8 +68,9 @@ class ServerRound:
         await self._broadcast()
         exchange, due = 1, {spec.name: spec for spec in self.plan.sums}
         while True:
-            arrived = await self._next([*due.values(), *self.plan.update[:1]])
-            name = await self._agreed(arrived)
+            possible = [*due.values(), *self.plan.update[:1]]
+            arrived = await self._next(possible)
+            name = await self._agreed(arrived, {spec.name for spec in possible})
             if name not in due:
                 break
             spec = due.pop(name)
@@ -105,15 +106,17 @@ class ServerRound:
         self._require_somebody()
         return {name: what for name, what in heard.items() if isinstance(what, bytes)}
 
-    async def _agreed(self, arrived: dict[str, bytes]) -> str:
+    async def _agreed(self, arrived: dict[str, bytes], possible: Collection[str]) -> str:
         """The sum that most of them contribute to, which all must; others are out."""
         names = {client: _claimed_name(message) for client, message in arrived.items()}
-        ((name, _),) = Counter(names.values()).most_common(1)
+        votes = Counter(name for name in names.values() if name in possible)
+        name = votes.most_common(1)[0][0] if votes else ""
         strays = {c: Lost(f"{c}: sent another message") for c, n in names.items() if n != name}
         for client in strays:  # who knows what else it has sent
             del arrived[client]
             self.desk.members.drop(client, self.present[client])
         await self._leave_out(name, strays)
+        self._require_somebody()
         return name
 
     async def _add(
@@ -166,16 +169,15 @@ class ServerRound:
             arrived = await self._next([spec])
             messages = {client: [*messages[client], arrived[client]] for client in arrived}
         opened = await self._add(self.plan.update, messages, exchange)
-        totals = {
-            spec.kind: Total(
-                unpack(opened[spec.name].values, self.state.tensors[spec.kind]),
-                opened[spec.name].weight,
-                opened[spec.name].n_clients,
-            )
-            for spec in self.plan.update
-        }
+        totals = {spec.kind: self._total(spec, opened[spec.name]) for spec in self.plan.update}
         await self.desk.members.send(self.present, Frame.COUNTED, b"")
         return self.desk.common.algorithm.update(self.state, totals)
+
+    def _total(self, spec: MessageSpec, opened: OpenedSum) -> Total:
+        like = self.state.tensors[spec.kind]
+        if sum(value.numel() for value in like.values()) != spec.n_values:
+            raise DataError(f"the plan sends a part of {spec.kind} alone, which no process can yet")
+        return Total(unpack(opened.values, like), opened.weight, opened.n_clients)
 
     async def _leave_out(self, what: str, lost: Mapping[str, Lost]) -> None:
         for name, why in lost.items():
