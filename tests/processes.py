@@ -89,6 +89,7 @@ class CertificateAuthority:
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
         (folder / f"{stem}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
         (folder / f"{stem}.key").write_bytes(pem)
+        (folder / f"{stem}.key").chmod(0o600)
         return folder / f"{stem}.pem", folder / f"{stem}.key"
 
     def write(self, path):
@@ -174,11 +175,8 @@ class Site:
             (self.folder / "passphrase").chmod(0o600)
 
     def identity(self, name):
-        where = self.folder
-        return ["--ca", where / "ca.pem", "--cert", where / f"{name}.pem"] + [
-            "--key",
-            where / f"{name}.key",
-        ]
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        return ["--ca", self.folder / "ca.pem", "--cert", cert, "--key", key]
 
     def start(self, name, *args, env=None):
         process = Process(self.folder / f"{name}.log", *args, env=env)

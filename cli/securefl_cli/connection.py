@@ -53,7 +53,10 @@ def identity_options(command: Command) -> Command:
 def identity_of(ca: Path, cert: Path, key: Path, passphrase_file: Path | None) -> Identity:
     """The identity; asks at the terminal where its key is encrypted and no file is given."""
     from securefl.net.identity import Identity
+    from securefl_keys.key_files import open_to_others, others_may_read
 
+    if others_may_read(key):
+        raise KeyFileError(f"{key}: {open_to_others(key)}")
     if passphrase_file:
         passphrase = read_passphrase_file(passphrase_file, "--key-passphrase-file")
     elif _is_encrypted(key):

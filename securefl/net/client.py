@@ -82,7 +82,8 @@ class ClientProcess:
             body = await self._receive(link, Frame.WELCOME, SMALL)
         except PeerError as error:
             raise PeerError(
-                f"{error}, without a welcome: is {self.client.name} in its --roster, and its certificate of the same CA?"
+                f"{error}, without a welcome: is {self.client.name} in its --roster, with a "
+                "certificate of its --ca?"
             ) from error
         run = bodies.parsed(bodies.Welcome, body, link.name).run
         common = self.party.common

@@ -36,7 +36,6 @@ from securefl.net.server import Patience, ServerProcess
 from securefl.roles.authority import Authority
 from securefl.roles.client import Client
 from securefl.roles.server import SumRequest
-from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
 from securefl.runrecord import read_run
 
@@ -351,6 +350,37 @@ class Spoken:
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
+
+
+def test_a_client_answers_no_round_twice(site):
+    """Two contributions under one name would show their difference."""
+    config, said, got = config_of(), [], []
+    identity, party = site.identity("client-1"), client_party(config, "client-1")
+    channels = sealers(party.common, None)
+    role = Client("client-1", party.weight, channels, 0.25, _identity=identity.signing_key())
+    process = ClientProcess(identity, party, role, "", said.append)
+    state = party.common.algorithm.init(party.common.model)
+
+    async def serve(link):
+        await link.receive({Frame.HELLO: SMALL})
+        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32).to_bytes())
+        await link.send(Frame.ROUND, bodies.RoundBegins(round=1).to_bytes())
+        await link.send(Frame.MODEL, bodies.state_bytes(state))
+        got.append(await link.receive({Frame.MESSAGE: 10**7}))
+
+    async def scenario():
+        door = await listening(site.identity("server"), HERE, site.roster, serve, said.append)
+        port = int(bound(door).rpartition(":")[2])
+        joining = asyncio.create_task(process.run(replace(HERE, port=port), 5))
+        while not any("asks for round 1 again" in line for line in said):
+            await asyncio.sleep(0.05)
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+        door.close()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(scenario())
+    assert len(got) == 1
 
 
 # The authority's door.
