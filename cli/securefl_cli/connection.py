@@ -34,7 +34,7 @@ roster_option = click.option(
 
 def identity_options(command: Command) -> Command:
     """`--ca`, `--cert`, `--key` and `--key-passphrase-file`."""
-    options: tuple[Callable[[Command], Command], ...] = (
+    options = [
         click.option("--ca", required=True, type=FILE, help="Vouches for all peers (PEM)."),
         click.option("--cert", required=True, type=FILE, help="This process's certificate (PEM)."),
         click.option("--key", required=True, type=FILE, help="Its Ed25519 key (PEM)."),
@@ -44,7 +44,7 @@ def identity_options(command: Command) -> Command:
             metavar="FILE",
             help="Its first line opens an encrypted --key; else the terminal.",
         ),
-    )
+    ]
     for option in reversed(options):
         command = option(command)
     return command

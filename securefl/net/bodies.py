@@ -204,7 +204,6 @@ def read_total(body: bytes, n_values: int, dtype: str, sender: str) -> OpenedSum
         raise PeerError(f"{sender}: total of {len(body)} bytes, expected {n_values} values")
     weight, n_clients = _TOTAL.unpack_from(body)
     stored = np.frombuffer(body, np.dtype(dtype).newbyteorder("<"), offset=_TOTAL.size)
-    values = stored.astype(np.float64)
-    if not (np.isfinite(values).all() and weight > 0 and 0 < n_clients <= MAX_CLIENTS):
+    if not (np.isfinite(stored).all() and weight > 0 and 0 < n_clients <= MAX_CLIENTS):
         raise PeerError(f"{sender}: a total that is not finite, or of nobody")
-    return OpenedSum(values, weight, n_clients)
+    return OpenedSum(stored.astype(np.float64), weight, n_clients)
