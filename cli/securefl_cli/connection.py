@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,7 +76,7 @@ def _is_encrypted(key: Path) -> bool:
 
 def _asked(key: Path) -> str:
     # Not from the environment: the server's is to hold no secret.
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise ConfigError(f"{key} is encrypted: give --key-passphrase-file FILE")
     typed: str = click.prompt(f"Passphrase of {key}", hide_input=True, err=True)
     return typed

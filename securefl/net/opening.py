@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from securefl.errors import OpeningRefused, TooFewContributions
+import asyncio
+
+from securefl.errors import OpeningRefused, PeerError, TooFewContributions
 from securefl.exchange.base import OpenedSum
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.roles.server import SumRequest
 
+ANSWER_S = 120.0
 RELEASED = "float64"
 """The authority rounds what it releases; in doubles these digits are exact."""
 
@@ -23,7 +26,11 @@ async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
     await authority.send(Frame.OPEN, bodies.open_request(request))
     await authority.send(Frame.CIPHERTEXT, request.total)
     size = bodies.n_total_bytes(n_values, RELEASED)
-    received = await authority.receive({Frame.OPENED: size, Frame.REFUSED: SMALL})
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            received = await authority.receive({Frame.OPENED: size, Frame.REFUSED: SMALL})
+    except TimeoutError:
+        raise PeerError(f"{authority.name}: no answer within {ANSWER_S:g} s") from None
     if received.frame is Frame.OPENED:
         return bodies.read_total(received.body, n_values, RELEASED, authority.name)
     refusal = bodies.parsed(bodies.Refusal, received.body, authority.name)

@@ -93,8 +93,8 @@ def test_mutated_bodies_are_of_their_kind_or_refused(body):
     for _ in range(N_MUTATIONS):
         try:
             bodies.parsed(type(body), mutated(content, rng), "peer")
-        except PeerError as error:
-            assert len(str(error)) < 300
+        except PeerError:
+            continue
 
 
 def test_mutated_requests_are_requests_or_refused(federate):
