@@ -15,10 +15,10 @@ from torch import nn
 
 from securefl.algorithms.base import Algorithm, Sgd, averaged_tensors
 from securefl.algorithms.participation import Aggregation, Participating
-from securefl.choose import chosen_algorithm, n_selected
-from securefl.config.schema import Config, Encrypt, Weights
+from securefl.choose import chosen_algorithm
+from securefl.config.schema import Config
 from securefl.crypto.secret import KeySet
-from securefl.data.samples import Samples, samples
+from securefl.data.samples import samples
 from securefl.engines.delivery import Delivery, Incident
 from securefl.engines.participation import Participation
 from securefl.engines.profiles import MatchChannel
@@ -43,13 +43,8 @@ from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
 from securefl.selecting import Ground, participation
 from securefl.task import Task, client_data
+from securefl.terms import check_sealed, client_weights, equal_weight, sealed_kinds, training_of
 from securefl.types import Kind
-
-SEALED: dict[Encrypt, set[Kind]] = {
-    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS},
-    Encrypt.PROFILES: {Kind.PROFILES},
-    Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
-}
 
 
 @dataclass(slots=True)
@@ -99,19 +94,12 @@ def compose(
     """
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
-    sgd = _schedule(config)
-    training = Training(
-        task.loss,
-        sgd,
-        config.algorithm.local_steps,
-        batch_size,
-        config.run.seed,
-        config.algorithm.local_epochs,
-    )
-    weights = _weights(config, data, batch_size)
+    training = training_of(config, task.loss, batch_size)
+    sgd = training.sgd
+    weights = client_weights(config, data, batch_size)
     algorithm = _algorithm(config, task, sgd, sum(weights.values()))
     check_refinement(config, task, algorithm, data)
-    _check_sealed(config, algorithm, task.model, len(data))
+    check_sealed(config, algorithm, task.model, len(data))
     needed, public_samples = fewest_clients(config, algorithm), expected_public(algorithm)
     algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
     delivery, roster = _roles(config, task.model, keys, weights, record)
@@ -136,62 +124,6 @@ def _algorithm(
     return algorithm
 
 
-def _check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
-    exchange, least = config.exchange, config.exchange.min_clients
-    if Encrypt.STATISTICS in exchange.encrypt and Encrypt.MODEL not in exchange.encrypt:
-        plan = algorithm.plan(algorithm.init(model), model)
-        if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
-            raise ConfigError(
-                'exchange.encrypt = "statistics", and a model without BN has none to send: nothing '
-                'would be encrypted; set exchange.encrypt = "none", or "model"'
-            )
-    n, found = n_selected(config, n_clients), f"{n_clients} clients"
-    if config.selection.name != "all":
-        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
-    if exchange.seals_sums and n < least:
-        raise ConfigError(
-            f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
-            "have more clients, or select more of them"
-        )
-
-
-def _schedule(config: Config) -> Callable[[int], Sgd]:
-    train = config.train
-    drops_at = [config.rounds_in(share) for share in train.lr_drops]
-
-    def sgd(rounds_done: int) -> Sgd:
-        drops = sum(rounds_done >= done for done in drops_at)
-        return Sgd(
-            lr=train.lr * train.lr_drop_factor**drops * train.lr_decay**rounds_done,
-            momentum=train.momentum,
-            weight_decay=train.weight_decay,
-        )
-
-    return sgd
-
-
-def _weights(config: Config, data: dict[str, Samples], batch_size: int) -> dict[str, float]:
-    """Each client's weight: its size over a power of two that bounds the sum of sizes.
-
-    The bound is public; of the sizes it tells no more than the magnitude of their sum.
-    """
-    match config.algorithm.weights:
-        case Weights.SAMPLES:
-            sizes = {name: len(d) for name, d in data.items()}
-        case Weights.BATCH:
-            sizes = {name: min(batch_size, len(d)) for name, d in data.items()}
-        case Weights.UNIFORM:
-            sizes = dict.fromkeys(data, 1)
-    bound = _next_power_of_two(sum(sizes.values()))
-    if config.selection.replacement == "with":  # one client may count as often as clients are drawn
-        bound *= _next_power_of_two(n_selected(config, len(sizes)))
-    return {name: size / bound for name, size in sizes.items()}
-
-
-def _next_power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()
-
-
 def _roles(
     config: Config,
     model: nn.Module,
@@ -201,13 +133,13 @@ def _roles(
 ) -> tuple[Delivery, Roster]:
     dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
     plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
-    sealed = frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
+    sealed = sealed_kinds(config)
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
     if keys:
         sealers |= dict.fromkeys(sealed, CkksSealer(keys.public))
         adders |= dict.fromkeys(sealed, CkksAdder(keys.adding))
-    alike = 1 / _next_power_of_two(len(weights))
+    alike = equal_weight(len(weights))
     clients = {name: Client(name, weight, sealers, alike) for name, weight in weights.items()}
     roster = Roster({name: client.identity for name, client in clients.items()})
     authority = None

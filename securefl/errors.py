@@ -8,6 +8,7 @@ SecureFLError
 ├── MessageRefused                  bytes from outside failed a check before any parser saw them
 │   ├── SignatureRefused            not signed by the client that it names
 │   └── KeyMismatch                 sealed under another key
+├── PeerError                       another process is gone, or does not keep to the protocol
 ├── OpeningRefused                  the authority does not open this total
 │   └── TooFewContributions         fewer contributions than `min_clients`
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
@@ -62,6 +63,10 @@ class SignatureRefused(MessageRefused):
 
 class KeyMismatch(MessageRefused):
     """The message is sealed under another key."""
+
+
+class PeerError(SecureFLError):
+    """The process at the other end is gone, is not who it should be, or sends what none may."""
 
 
 class OpeningRefused(SecureFLError):

@@ -14,11 +14,13 @@ from securefl_cli.compare import compare
 from securefl_cli.demo import demo
 from securefl_cli.evaluate import evaluate_run
 from securefl_cli.interrupt import remembered_interrupts
+from securefl_cli.join import client
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
 from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
+from securefl_cli.serve import authority, server
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
 # be said before torch is loaded.
@@ -65,3 +67,5 @@ def main() -> None:
 
 for command in (demo, run, reproduce, compare, profiles, evaluate_run, leave_one_out, keys):
     main.add_command(command)
+for role in (authority, server, client):
+    main.add_command(role)

@@ -24,7 +24,7 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
         ConfigError: the file cannot be read, the passphrase is empty, or there is no terminal.
     """
     if file is not None:
-        return _required(_first_line(file), f"--passphrase-file {file}: its first line")
+        return read_passphrase_file(file, "--passphrase-file")
     given = os.environ.get(ENVIRONMENT)
     if given is not None:
         return _required(given, f"the environment variable {ENVIRONMENT}")
@@ -37,16 +37,19 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
     return typed
 
 
-def _first_line(file: Path) -> str:
+def read_passphrase_file(file: Path, option: str) -> str:
+    """The first line of a file that `option` names; ConfigError where there is none."""
+    return _required(_first_line(file, option), f"{option} {file}: its first line")
+
+
+def _first_line(file: Path, option: str) -> str:
     try:
         with file.open(encoding="utf-8", newline="\n") as lines:
             return lines.readline().removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        raise ConfigError(
-            f"--passphrase-file {file}: cannot be read: {error.strerror or error}"
-        ) from error
+        raise ConfigError(f"{option} {file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--passphrase-file {file}: not UTF-8 text: save it as UTF-8") from error
+        raise ConfigError(f"{option} {file}: not UTF-8 text: save it as UTF-8") from error
 
 
 def _required(passphrase: str, source: str) -> str:

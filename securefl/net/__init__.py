@@ -1,0 +1,1 @@
+"""Server, authority and clients as processes, over TLS with certificates on both sides."""

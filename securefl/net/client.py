@@ -1,0 +1,173 @@
+"""The client process: joins the server, trains on its own data, sends what it has sealed.
+
+Its work runs in a thread, which stops where it asks for a sum until the total has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from securefl.engines.training import round_generator
+from securefl.errors import PeerError, ValueRefused
+from securefl.exchange.layout import unpack
+from securefl.net import bodies
+from securefl.net.connect import Address, connected
+from securefl.net.frames import SMALL, Frame, Link
+from securefl.net.identity import Identity
+from securefl.net.party import ClientParty, settings_digest
+from securefl.roles.client import Client
+from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
+
+GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
+"""What the server may always say instead."""
+
+
+class _LeftRound(BaseException):
+    """Ends the work of a round that goes on without this client.
+
+    A BaseException, so that no code that catches Exception goes on.
+    """
+
+
+class _RunOver(Exception):
+    """The server has said goodbye; its reason is empty where all rounds are done."""
+
+
+@dataclass(slots=True)
+class ClientProcess:
+    """One client. What it keeps between rounds outlives a lost connection."""
+
+    identity: Identity
+    party: ClientParty
+    client: Client
+    key_id: str
+    """Of the key that it seals with; empty where nothing is sealed."""
+    say: Callable[[str], None]
+    memory: Memory = field(default_factory=Memory)
+    _begun: tuple[str, int] = ("", 0)
+    """The run and the last round that this client has sent anything for."""
+
+    async def run(self, server: Address, patience_s: float) -> None:
+        """Take part until the run is over; a lost connection is taken up again.
+
+        Raises:
+            PeerError: nobody answers for `patience_s`, the peer is not the server, or the run
+                has failed there.
+        """
+        while True:
+            link = await connected(self.identity, server, patience_s)
+            try:
+                await self._take_part(link)
+            except _RunOver as over:
+                if reason := str(over):
+                    raise PeerError(f"{server.name}: {reason}") from over
+                self.say(f"{self.client.name}: the run is over")
+                return
+            except PeerError as error:
+                if self._begun == ("", 0):
+                    raise
+                self.say(f"{error}; joining again")
+                await asyncio.sleep(1)
+            finally:
+                link.close()
+
+    async def _take_part(self, link: Link) -> None:
+        digest = settings_digest(self.party.common.config)
+        await link.send(Frame.HELLO, bodies.Hello(settings=digest, key_id=self.key_id).to_bytes())
+        try:
+            body = await self._receive(link, Frame.WELCOME, SMALL)
+        except PeerError as error:
+            raise PeerError(
+                f"{error}, without a welcome: is {self.client.name} in its --roster, with a "
+                "certificate of its --ca?"
+            ) from error
+        run = bodies.parsed(bodies.Welcome, body, link.name).run
+        common = self.party.common
+        self.say(f"{self.client.name}: joined, {common.config.run.rounds} rounds")
+        like = common.algorithm.init(common.model)
+        while True:
+            body = await self._receive(link, Frame.ROUND, SMALL)
+            number = bodies.parsed(bodies.RoundBegins, body, link.name).round
+            if self._begun[0] == run and number <= self._begun[1]:
+                # Two contributions under one name would show their difference.
+                raise PeerError(f"{link.name}: asks for round {number} again")
+            body = await self._receive(link, Frame.MODEL, bodies.max_state_bytes(like))
+            self._begun = run, number
+            state = bodies.read_state(body, like, number - 1)
+            try:
+                await self._round(link, run, state)
+                self.say(f"{self.client.name}: round {number} counts")
+            except _LeftRound as error:
+                self.say(f"{self.client.name}: round {number} goes on without: {error}")
+
+    async def _round(self, link: Link, run: str, state: State) -> None:
+        common = self.party.common
+        plan = common.algorithm.plan(state, common.model)
+        ends = _Exchange(self, link, run, state.round + 1, plan, asyncio.get_running_loop())
+        try:
+            contribution = await asyncio.to_thread(self._work, state, ends)
+            for spec in plan.update:
+                await ends.give(spec, contribution.tensors[spec.kind])
+        except ValueRefused as error:
+            self.say(str(error))  # with the value, which is this client's own
+            await link.send(Frame.LEAVE, bodies.reason(error.without_value))
+            raise _LeftRound("its values cannot be sent") from error
+        await self._receive(link, Frame.COUNTED, 0)
+        self.memory = contribution.memory
+
+    def _work(self, state: State, exchange: _Exchange) -> Contribution:
+        training = self.party.common.training
+        seed = round_generator(training.seed, state.round, self.party.index).initial_seed()
+        with torch.random.fork_rng([]):  # layers such as Dropout take no other generator
+            torch.default_generator.manual_seed(seed)
+            work = self.party.work(state, self.memory)
+            return self.party.common.algorithm.client(state, work, exchange)
+
+    async def _receive(self, link: Link, frame: Frame, size: int) -> bytes:
+        received = await link.receive({frame: size, **GONE})
+        if received.frame is frame:
+            return received.body
+        why = bodies.parsed(bodies.Reason, received.body, link.name).reason
+        if received.frame is Frame.LEAVE:
+            raise _LeftRound(why)
+        raise _RunOver(why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One round's end of the exchange, for the thread that works."""
+
+    process: ClientProcess
+    link: Link
+    run: str
+    round: int
+    plan: Plan
+    loop: asyncio.AbstractEventLoop
+    asked: set[str] = field(default_factory=set)
+
+    @property
+    def weight(self) -> float:
+        return self.process.client.weight
+
+    def sum(self, name: str, values: NamedTensors) -> Total:
+        return asyncio.run_coroutine_threadsafe(self._sum(name, values), self.loop).result()
+
+    async def _sum(self, name: str, values: NamedTensors) -> Total:
+        (spec,) = (spec for spec in self.plan.sums if spec.name == name)
+        await self.give(spec, values)
+        precision = self.process.party.common.precision
+        size = bodies.n_total_bytes(spec.n_values, precision)
+        body = await self.process._receive(self.link, Frame.TOTAL, size)  # noqa: SLF001
+        opened = bodies.read_total(body, spec.n_values, precision, self.link.name)
+        return Total(unpack(opened.values, values), opened.weight, opened.n_clients)
+
+    async def give(self, spec: MessageSpec, values: NamedTensors) -> None:
+        if spec.name in self.asked:
+            raise PeerError(f"the sum {spec.name!r} is asked for twice in round {self.round}")
+        self.asked.add(spec.name)
+        client = self.process.client
+        await self.link.send(Frame.MESSAGE, client.contribute(self.run, self.round, spec, values))

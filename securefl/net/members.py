@@ -1,0 +1,139 @@
+"""The clients that are connected to the server, and what each of them sends next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from securefl.errors import PeerError
+from securefl.net import bodies
+from securefl.net.frames import SMALL, Frame, Link, Received
+
+HELLO_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why nothing usable has come of a client."""
+
+    reason: str
+    diverged: bool = False
+    """It has said so itself: its values cannot be sent."""
+
+
+@dataclass(slots=True)
+class Members:
+    """Who has joined. A client that comes again takes the place of its old connection."""
+
+    run: str
+    settings: str
+    """Digest of the server's settings."""
+    key_id: str
+    names: Collection[str]
+    """The roster's, in the order in which clients are added up."""
+    timeout_s: float
+    """What a client has for its next word."""
+    say: Callable[[str], None]
+    links: dict[str, Link] = field(default_factory=dict)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def welcome(self, link: Link) -> None:
+        """Greet a client, and hold its connection until it ends; raises PeerError."""
+        try:
+            async with asyncio.timeout(HELLO_S):
+                received = await link.receive({Frame.HELLO: SMALL})
+        except TimeoutError:
+            raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
+        hello = bodies.parsed(bodies.Hello, received.body, link.name)
+        if reason := self._against(hello):
+            await link.send(Frame.GOODBYE, bodies.reason(reason))
+            raise PeerError(f"{link.name}: {reason}")
+        await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
+        async with self._changed:
+            if old := self.links.get(link.name):
+                old.close()
+            self.links[link.name] = link
+            self._changed.notify_all()
+        self.say(f"{link.name} has joined, {len(self.links)} of {len(self.names)}")
+        await link.ended()
+
+    def _against(self, hello: bodies.Hello) -> str:
+        if hello.settings != self.settings:
+            return "it has other settings than the server: give all processes the same file"
+        if hello.key_id != self.key_id:
+            return (
+                f"it seals with key {hello.key_id[:16] or 'none'}, this run's key is "
+                f"{self.key_id[:16] or 'none'}: give it the authority's public key"
+            )
+        return ""
+
+    async def all_here(self, within_s: float) -> bool:
+        """Wait for the whole roster, but not for longer; whether all have come."""
+        try:
+            async with asyncio.timeout(within_s), self._changed:
+                await self._changed.wait_for(lambda: len(self.links) == len(self.names))
+        except TimeoutError:
+            return False
+        return True
+
+    def here(self) -> dict[str, Link]:
+        """Who is connected now, in the roster's order."""
+        return {name: self.links[name] for name in self.names if name in self.links}
+
+    def drop(self, name: str, link: Link) -> None:
+        """Hang up on a client, which may join again for a later round."""
+        link.close()
+        if self.links.get(name) is link:
+            del self.links[name]
+
+    async def send(self, links: Mapping[str, Link], frame: Frame, body: bytes) -> dict[str, Lost]:
+        """Send all of them a frame; who could not be reached is dropped."""
+
+        async def one(name: str, link: Link) -> Lost | None:
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    await link.send(frame, body)
+            except (PeerError, TimeoutError) as error:
+                self.drop(name, link)
+                return Lost(str(error) or f"{name}: takes nothing for {self.timeout_s:g} s")
+            return None
+
+        sent = await asyncio.gather(*(one(*item) for item in links.items()))
+        return {name: lost for name, lost in zip(links, sent, strict=True) if lost}
+
+    async def next_messages(
+        self, links: Mapping[str, Link], sizes: Mapping[str, int]
+    ) -> dict[str, bytes | Lost]:
+        """What each client says next: a message of at most its size, or nothing usable.
+
+        Who is late, gone, or breaks the protocol is dropped.
+        """
+
+        async def one(name: str, link: Link) -> bytes | Lost:
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    received = await link.receive({Frame.MESSAGE: sizes[name], Frame.LEAVE: SMALL})
+                return _heard(name, received)
+            except TimeoutError:
+                self.drop(name, link)
+                return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
+            except PeerError as error:
+                self.drop(name, link)
+                return Lost(str(error))
+
+        heard = await asyncio.gather(*(one(*item) for item in links.items()))
+        return dict(zip(links, heard, strict=True))
+
+    async def goodbye(self, reason: str) -> None:
+        """Send all of them home; empty where all rounds are done."""
+        await self.send(self.here(), Frame.GOODBYE, bodies.reason(reason))
+        for link in self.links.values():
+            link.close()
+
+
+def _heard(name: str, received: Received) -> bytes | Lost:
+    if received.frame is Frame.MESSAGE:
+        return received.body
+    why = bodies.parsed(bodies.Reason, received.body, name).reason
+    return Lost(f"{name}: leaves the round: {why}", diverged=True)

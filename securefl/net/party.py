@@ -1,0 +1,183 @@
+"""What each process makes of the settings, which all of them share: model, algorithm, own data."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import Algorithm, Work, averaged_tensors, load_tensors
+from securefl.algorithms.participation import Aggregation, Participating
+from securefl.choose import chosen_algorithm
+from securefl.config.devices import DevicesTable
+from securefl.config.schema import Config
+from securefl.crypto.public import PublicKey
+from securefl.data.samples import Samples, minibatches
+from securefl.engines.training import Training, round_generator
+from securefl.errors import ConfigError
+from securefl.exchange.base import Sealer
+from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.plain import PlainChannel
+from securefl.task import Task, client_data, configured_task
+from securefl.terms import check_sealed, client_weights, equal_weight, sealed_kinds, training_of
+from securefl.testbench import TestBench
+from securefl.types import Kind, Memory, State
+
+ALGORITHMS = ("fedavg", "fedtan")
+Precision = Literal["float32", "float64"]
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What server and clients have alike."""
+
+    config: Config
+    algorithm: Algorithm
+    model: nn.Module
+    training: Training
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParty:
+    """The server's: of the data it has the test samples alone."""
+
+    common: Common
+    bench: TestBench
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParty:
+    """A client's."""
+
+    common: Common
+    data: Samples
+    index: int
+    """Its place among the clients, from 0; its mini-batches are drawn by it."""
+    weight: float
+    equal_weight: float
+    constants: dict[str, Tensor]
+    """Buffers that do not travel start each round as they are in a new model."""
+
+    def work(self, state: State, memory: Memory) -> Work:
+        """One round's work from the global `state`."""
+        model, training = self.common.model, self.common.training
+        load_tensors(model, state)
+        for name, buffer in model.named_buffers():
+            if name in self.constants:
+                buffer.copy_(self.constants[name])
+        rng = round_generator(training.seed, state.round, self.index)
+        return Work(
+            model,
+            self.data,
+            minibatches(self.data, training.batch_size, rng, torch.device("cpu")),
+            training.steps(self.data),
+            training.loss,
+            training.sgd(state.round),
+            memory,
+        )
+
+
+def settings_digest(config: Config) -> str:
+    """Names the settings; where the data lie is each process's own affair."""
+    own = {"data": {"root"}, "run": {"name"}}
+    return hashlib.sha256(config.model_dump_json(exclude=own).encode()).hexdigest()
+
+
+def check_scope(config: Config) -> None:
+    """Raise ConfigError where processes do not run these settings yet."""
+    wanted = {
+        "selection.name": (config.selection.name, ("all",)),
+        "algorithm.name": (config.algorithm.name, ALGORITHMS),
+        "solver.name": (config.solver.name, ("sgd",)),
+        "server.name": (config.server.name, ("average",)),
+        "fnr.name": (config.fnr.name, ("none",)),
+    }
+    for key, (value, allowed) in wanted.items():
+        if value not in allowed:
+            names = " or ".join(f'"{name}"' for name in allowed)
+            raise ConfigError(
+                f'{key} = "{value}": separate processes run {names}; take that, or run in one '
+                "process with: securefl run"
+            )
+    if config.devices != DevicesTable():
+        raise ConfigError(
+            "[devices]: separate processes are as fast as they are and simulate none; leave the "
+            "table out, or run in one process with: securefl run"
+        )
+
+
+def sealers(common: Common, key: PublicKey | None) -> dict[Kind, Sealer]:
+    """How each kind of value leaves a client."""
+    plain = PlainChannel(common.precision)
+    found: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
+    if key:
+        found |= dict.fromkeys(sealed_kinds(common.config), CkksSealer(key))
+    return found
+
+
+def server_party(config: Config, n_clients: int) -> ServerParty:
+    """The server's part. In a simulation it comes with the clients' data, which are let go here.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the number of clients do not fit.
+    """
+    task = _task(config, n_clients)
+    return ServerParty(_common(config, task, n_clients), TestBench(task))
+
+
+def client_party(config: Config, name: str) -> ClientParty:
+    """The part of the client of that name, with its data alone.
+
+    Raises:
+        ConfigError: there is none of that name, or the settings do not fit.
+        DataError: its data cannot be used.
+    """
+    check_scope(config)
+    task = configured_task(config)
+    data, batch_size = client_data(config, task)
+    if name not in data:
+        names = list(data)
+        raise ConfigError(
+            f"{name!r:.100} is no client of these settings: they have {names[0]} to {names[-1]}, "
+            "and a client's certificate bears its name"
+        )
+    common = _common(config, task, len(data))
+    travelling = set().union(*averaged_tensors(common.model).values())
+    return ClientParty(
+        common,
+        data[name],
+        list(data).index(name),
+        client_weights(config, data, batch_size)[name],
+        equal_weight(len(data)),
+        {n: b.clone() for n, b in common.model.named_buffers() if n not in travelling},
+    )
+
+
+def _task(config: Config, n_clients: int) -> Task:
+    check_scope(config)
+    task = configured_task(config)
+    if len(task.clients) != n_clients:
+        raise ConfigError(
+            f"the roster has {n_clients} clients and the settings {len(task.clients)}: see "
+            "data.clients and --roster"
+        )
+    if task.client_tests:
+        raise ConfigError(
+            "each client has test data of its own here, which no server sees: take data with a "
+            "common test set, or run in one process with: securefl run"
+        )
+    return task
+
+
+def _common(config: Config, task: Task, n_clients: int) -> Common:
+    algorithm = chosen_algorithm(config)
+    check_sealed(config, algorithm, task.model, n_clients)
+    around = Participating(algorithm, n_clients, Aggregation(config.selection.aggregation))
+    dtype = next(iter(averaged_tensors(task.model)[Kind.PARAMETERS].values())).dtype
+    precision: Precision = "float64" if dtype is torch.float64 else "float32"
+    training = training_of(config, task.loss, config.train.batch_size)
+    return Common(config, around, task.model, training, precision)

@@ -1,0 +1,98 @@
+"""What all parties of a run must see alike: local training, what is sealed, how clients count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from securefl.algorithms.base import Algorithm, Loss, Sgd
+from securefl.choose import n_selected
+from securefl.config.schema import Config, Encrypt, Weights
+from securefl.data.samples import Samples
+from securefl.engines.training import Training
+from securefl.errors import ConfigError
+from securefl.types import Kind
+
+SEALED: dict[Encrypt, set[Kind]] = {
+    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS},
+    Encrypt.PROFILES: {Kind.PROFILES},
+    Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
+}
+
+
+def sealed_kinds(config: Config) -> frozenset[Kind]:
+    """The kinds that travel as ciphertext."""
+    return frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
+
+
+def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
+    """Raise ConfigError where nothing would be encrypted, or where no total could be opened."""
+    exchange, least = config.exchange, config.exchange.min_clients
+    if Encrypt.STATISTICS in exchange.encrypt and Encrypt.MODEL not in exchange.encrypt:
+        plan = algorithm.plan(algorithm.init(model), model)
+        if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
+            raise ConfigError(
+                'exchange.encrypt = "statistics", and a model without BN has none to send: nothing '
+                'would be encrypted; set exchange.encrypt = "none", or "model"'
+            )
+    n, found = n_selected(config, n_clients), f"{n_clients} clients"
+    if config.selection.name != "all":
+        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
+    if exchange.seals_sums and n < least:
+        raise ConfigError(
+            f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
+            "have more clients, or select more of them"
+        )
+
+
+def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
+    """The settings of local training."""
+    table = config.algorithm
+    return Training(
+        loss, _schedule(config), table.local_steps, batch_size, config.run.seed, table.local_epochs
+    )
+
+
+def _schedule(config: Config) -> Callable[[int], Sgd]:
+    train = config.train
+    drops_at = [config.rounds_in(share) for share in train.lr_drops]
+
+    def sgd(rounds_done: int) -> Sgd:
+        drops = sum(rounds_done >= done for done in drops_at)
+        return Sgd(
+            lr=train.lr * train.lr_drop_factor**drops * train.lr_decay**rounds_done,
+            momentum=train.momentum,
+            weight_decay=train.weight_decay,
+        )
+
+    return sgd
+
+
+def client_weights(
+    config: Config, data: Mapping[str, Samples], batch_size: int
+) -> dict[str, float]:
+    """Each client's weight: its size over a power of two that bounds the sum of sizes.
+
+    The bound is public; of the sizes it tells no more than the magnitude of their sum.
+    """
+    match config.algorithm.weights:
+        case Weights.SAMPLES:
+            sizes = {name: len(d) for name, d in data.items()}
+        case Weights.BATCH:
+            sizes = {name: min(batch_size, len(d)) for name, d in data.items()}
+        case Weights.UNIFORM:
+            sizes = dict.fromkeys(data, 1)
+    bound = _next_power_of_two(sum(sizes.values()))
+    if config.selection.replacement == "with":  # one client may count as often as clients are drawn
+        bound *= _next_power_of_two(n_selected(config, len(sizes)))
+    return {name: size / bound for name, size in sizes.items()}
+
+
+def equal_weight(n_clients: int) -> float:
+    """Of every client where all count alike."""
+    return 1 / _next_power_of_two(n_clients)
+
+
+def _next_power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
