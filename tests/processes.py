@@ -25,6 +25,8 @@ from cryptography.x509.oid import NameOID
 from securefl_keys.folder import init_folder
 
 PASSPHRASE = "a passphrase that only the authority knows"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""As the tests themselves have it: the last bit of torch's sums depends on their number."""
 JOB = """
 [run]
 rounds = 2
@@ -105,7 +107,7 @@ class Process:
         command = [sys.executable, "-c", code, *map(str, args)]
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                command, stdout=file, stderr=file, env={**os.environ, **(env or {})}
+                command, stdout=file, stderr=file, env={**os.environ, **ONE_THREAD, **(env or {})}
             )
 
     @property

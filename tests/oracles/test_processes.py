@@ -16,7 +16,7 @@ import securefl
 from securefl.runrecord import read_run
 from securefl_keys.folder import load_all, load_authority
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.slow]
 MARKER = "planted-marker-7f1c"
 
 
