@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 from cryptography.x509.oid import NameOID
+from interruptible import SECUREFL
 
 from securefl_keys.folder import init_folder
 
@@ -103,8 +103,7 @@ class Process:
 
     def __init__(self, log, *args, env=None):
         self.log = log
-        code = "from securefl_cli.main import main; main()"
-        command = [sys.executable, "-c", code, *map(str, args)]
+        command = [*SECUREFL, *map(str, args)]
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 command, stdout=file, stderr=file, env={**os.environ, **ONE_THREAD, **(env or {})}
