@@ -95,9 +95,8 @@ def compose(
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
     training = training_of(config, task.loss, batch_size)
-    sgd = training.sgd
     weights = client_weights(config, data, batch_size)
-    algorithm = _algorithm(config, task, sgd, sum(weights.values()))
+    algorithm = _algorithm(config, task, training.sgd, sum(weights.values()))
     check_refinement(config, task, algorithm, data)
     check_sealed(config, algorithm, task.model, len(data))
     needed, public_samples = fewest_clients(config, algorithm), expected_public(algorithm)

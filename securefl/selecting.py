@@ -103,6 +103,7 @@ def participation(
             FairnessFloor(selector, table.fairness) if table.fairness else selector,
             n_selected(config, len(clients)),
             _questions(table, ground, channels),
+            isinstance(selector, Cfcfm),
             selector if isinstance(selector, FedProf) else None,
         )
     return Participation(

@@ -16,7 +16,7 @@ from tenseal import sealapi
 
 from securefl.crypto import sealwire
 from securefl.crypto.committee_flood import Flood
-from securefl.crypto.committee_public import data_frame, to_wire
+from securefl.crypto.committee_public import to_wire
 from securefl.crypto.contexts import (
     fresh_context,
     primes,
@@ -26,7 +26,7 @@ from securefl.crypto.contexts import (
 )
 from securefl.crypto.held import Held
 from securefl.crypto.params import SUMS, CkksParameters
-from securefl.crypto.ring import Residues, words_of
+from securefl.crypto.ring import Residues, RingFrame, words_of
 from securefl.errors import ConfigError, KeyFileError
 
 
@@ -94,7 +94,7 @@ class OfficerKey(Held):
         """
         if flood.parameters != self.parameters:
             raise ConfigError("the noise is sized for other CKKS parameters than the key's")
-        frame = data_frame(self._context, self.parameters)
+        frame = RingFrame.of_fresh(self._context, self.parameters.scale_bits)
         residues = frame.from_wire(total)
         residues[0] = 0
         ciphertext = frame.loaded(self._context, residues).ciphertext()[0]
@@ -132,7 +132,7 @@ def _gaussian(size: int, deviation: float, rng: random.Random) -> list[complex]:
 
 
 def _decrypted(context: ts.Context, parameters: CkksParameters, residues: Residues) -> Residues:
-    vector = data_frame(context, parameters).loaded(context, residues)
+    vector = RingFrame.of_fresh(context, parameters.scale_bits).loaded(context, residues)
     return _read(context, vector.ciphertext()[0])
 
 

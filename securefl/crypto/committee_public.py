@@ -127,7 +127,7 @@ class Combiner(Held):
         self.n_officers = n_officers
         self.parameters = parameters
         self._context = fresh_context(parameters)
-        self._frame = data_frame(self._context, parameters)
+        self._frame = RingFrame.of_fresh(self._context, parameters.scale_bits)
 
     def slots(self, total: bytes, shares: Sequence[bytes]) -> NDArray[np.float64]:
         """The N/2 slots of c_0 + Σ h_i, for one ciphertext.
@@ -147,18 +147,6 @@ class Combiner(Held):
         # nothing, and every key decrypts it: this context's, which no one encrypts with.
         residues[1] = 0
         return np.asarray(self._frame.loaded(self._context, residues).decrypt())
-
-
-def data_frame(context: ts.Context, parameters: CkksParameters) -> RingFrame:
-    """The shape of what clients encrypt, as SEAL itself has it of the context."""
-    data = context.seal_context().data.first_context_data()
-    return RingFrame(
-        tuple(data.parms_id()),
-        parameters.poly_degree,
-        tuple(prime.value() for prime in data.parms().coeff_modulus()),
-        n_polynomials=2,
-        scale_bits=parameters.scale_bits,
-    )
 
 
 def added(left: Residues, right: Residues, moduli: Sequence[int]) -> Residues:

@@ -50,7 +50,7 @@ class MatchPublicKey(Held):
         self._context = artefact.parsed()
         self.key_id = artefact.key_id
         self.parameters = artefact.parameters
-        self.frame = client_frame(self._context, artefact.parameters)
+        self.frame = RingFrame.of_fresh(self._context, artefact.parameters.scale_bits)
         if not self._context.has_public_key():
             raise KeyFileError("this context holds no public key: a client cannot encrypt with it")
         if digest(artefact.context) != self.key_id:
@@ -94,7 +94,7 @@ class ScoringContext(Held):
             raise KeyFileError("this context holds a public key: a server needs parameters alone")
         self.key_id = artefact.key_id
         self.parameters = artefact.parameters
-        self.frame = client_frame(self._context, artefact.parameters)
+        self.frame = RingFrame.of_fresh(self._context, artefact.parameters.scale_bits)
         self.score_frame = score_frame(self.frame, artefact.parameters)
         seal = self._context.seal_context().data
         self._evaluator = sealapi.Evaluator(seal)
@@ -172,18 +172,6 @@ class ScoringContext(Held):
         moduli = np.array(frame.moduli, np.uint64)[:, None]
         residues[0] = (residues[0] + mask) % moduli
         return frame.to_wire(residues)
-
-
-def client_frame(context: ts.Context, parameters: MatchParameters) -> RingFrame:
-    """The shape of what a client encrypts, as SEAL itself has it of the context."""
-    data = context.seal_context().data.first_context_data()
-    return RingFrame(
-        tuple(data.parms_id()),
-        parameters.poly_degree,
-        tuple(prime.value() for prime in data.parms().coeff_modulus()),
-        n_polynomials=2,
-        scale_bits=parameters.scale_bits,
-    )
 
 
 def score_frame(client_frame: RingFrame, parameters: MatchParameters) -> RingFrame:

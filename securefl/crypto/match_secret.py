@@ -22,9 +22,9 @@ from securefl.crypto.match_params import LINEAR, MatchParameters
 from securefl.crypto.match_public import (
     MatchPublicKey,
     ScoringContext,
-    client_frame,
     score_frame,
 )
+from securefl.crypto.ring import RingFrame
 from securefl.errors import KeyFileError, MessageRefused
 
 MAX_IMAGINARY = 2.0**-20
@@ -44,7 +44,9 @@ class MatchSecretKey(Held):
         self.parameters = parameters
         public = without_secret_key(context, public_key=True)
         self._artefact = MatchArtefact(public, digest(public), parameters)
-        self.score_frame = score_frame(client_frame(context, parameters), parameters)
+        self.score_frame = score_frame(
+            RingFrame.of_fresh(context, parameters.scale_bits), parameters
+        )
         seal = context.seal_context().data
         self._decryptor = sealapi.Decryptor(seal, context.secret_key().data)
         self._encoder = sealapi.CKKSEncoder(seal)

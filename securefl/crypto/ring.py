@@ -35,6 +35,19 @@ class RingFrame:
     n_polynomials: int
     scale_bits: int
 
+    @classmethod
+    def of_fresh(cls, context: ts.Context, scale_bits: int) -> RingFrame:
+        """Of what is encrypted in a context, as SEAL itself has it."""
+        data = context.seal_context().data.first_context_data()
+        parms = data.parms()
+        return cls(
+            tuple(data.parms_id()),
+            parms.poly_modulus_degree(),
+            tuple(prime.value() for prime in parms.coeff_modulus()),
+            n_polynomials=2,
+            scale_bits=scale_bits,
+        )
+
     @property
     def word_bytes(self) -> int:
         """Bytes that a coefficient needs on the wire."""

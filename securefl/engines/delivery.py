@@ -146,17 +146,8 @@ class OpenExchange:
             TooFewContributions: every client's message was refused.
             OpeningRefused: the authority does not open one of them.
         """
-        if not self._like and self._diverged:
-            raise Diverged(
-                f"round {self._round}: no client's values can be used; first of all: "
-                f"{self._refused[0].reason}. If training diverged, lower train.lr, or drop it "
-                "earlier (train.lr_drops)"
-            )
         if not self._like:
-            raise TooFewContributions(
-                f"round {self._round}: no contribution counts; first of all: "
-                f"{self._refused[0].reason}"
-            )
+            raise nobody_left(self._round, self._refused[0].reason, diverged=self._diverged)
         try:
             return {spec.name: self._open(spec, receivers) for spec in self._specs}
         except TooFewContributions as error:
@@ -204,3 +195,17 @@ class OpenExchange:
                 n_bytes,
             )
         )
+
+
+def nobody_left(
+    round_number: int, first_reason: str, *, diverged: bool
+) -> Diverged | TooFewContributions:
+    """Why a round ends without any contribution; `diverged` where values were among the reasons."""
+    if diverged:
+        return Diverged(
+            f"round {round_number}: no client's values can be used; first of all: {first_reason}. "
+            "If training diverged, lower train.lr, or drop it earlier (train.lr_drops)"
+        )
+    return TooFewContributions(
+        f"round {round_number}: no contribution counts; first of all: {first_reason}"
+    )

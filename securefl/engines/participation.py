@@ -35,7 +35,9 @@ class Choice:
     selector: Selector
     n_selected: int
     questions: Sequence[Question] = ()
-    """What the selector goes by; of round times and waiting nobody is asked."""
+    """What the selector goes by; of waiting and of round times nobody is asked."""
+    by_time: bool = False
+    """Whether it goes by round times, which are then worked out for every client."""
     scores: FedProf | None = None
     """Where the selector draws by scores: what gives them, for the record."""
 
@@ -192,7 +194,8 @@ class Participation:
                 f"round {state.round + 1}: of {len(self.clients)} clients none has given an answer "
                 "that counts, so none can be selected: see incidents.jsonl for the reasons"
             )
-        costs = self._costs(state, plan, candidates, self._repeated)
+        timed = candidates if self.choice.by_time else ()
+        costs = self._costs(state, plan, timed, self._repeated)
         standing = Standing(
             candidates,
             time_s={client: cost.time_s for client, cost in costs.items()},

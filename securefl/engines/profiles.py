@@ -7,7 +7,7 @@ with its baseline as it arrives; of what it makes of it, the authority opens a s
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -122,9 +122,8 @@ class ProfileQuestion:
         notes = _Notes(delivery.ledger, round_number)
         baseline = self._baseline_of(state)
         unit = range_unit(baseline)
-        survey = delivery.server.ask_profile(
-            round_number, channel.matcher, baseline.in_unit(unit), clients
-        )
+        matched = baseline.in_unit(unit)
+        survey = delivery.server.ask_profile(round_number, channel.matcher, matched, clients)
         for client in clients:
             notes.write(UNIT, SERVER, client, "plaintext", 1, _UNIT_BYTES)
             try:
@@ -134,7 +133,8 @@ class ProfileQuestion:
                 reason = error.without_value if isinstance(error, ValueRefused) else str(error)
                 delivery.report(Incident(round_number, PROFILE, client, reason))
         request = survey.request()
-        return self._read(request, channel, channel.matcher.precision(baseline.in_unit(unit)))
+        opened = self._opened(request, channel, notes)
+        return self._read(request, opened, channel.matcher.precision(matched))
 
     def _receive(self, survey: ProfileSurvey, notes: _Notes, client: str, made: Profile) -> None:
         sender, q = self._delivery.clients[client], len(made)
@@ -152,10 +152,9 @@ class ProfileQuestion:
         survey.receive(message)
 
     def _read(
-        self, request: ScoreRequest, channel: MatchChannel, precision: float
+        self, request: ScoreRequest, opened: Sequence[float | None], precision: float
     ) -> dict[str, float]:
         """Scores by client; below 0 by more than the channel's error is no divergence."""
-        opened = self._opened(request, channel)
         found = {}
         for signed, score in zip(request.signed, opened, strict=True):
             client = signed.header.sender
@@ -166,12 +165,14 @@ class ProfileQuestion:
                 found[client] = max(score, 0.0)
         return found
 
-    def _opened(self, request: ScoreRequest, channel: MatchChannel) -> list[float | None]:
+    def _opened(
+        self, request: ScoreRequest, channel: MatchChannel, notes: _Notes
+    ) -> list[float | None]:
         if not request.scores:
             return []
         if channel.authority is None:
             return PlainMatch().open(request.scores)
-        notes, n = _Notes(self._delivery.ledger, request.expected.round), len(request.scores)
+        n = len(request.scores)
         headers = sum(len(s.signed) + len(s.signature) for s in request.signed)
         n_bytes = headers + sum(map(len, request.scores))
         notes.write(SCORE, SERVER, AUTHORITY, "ciphertext", n, n_bytes)

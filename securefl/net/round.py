@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from securefl.algorithms.base import update_messages
-from securefl.engines.delivery import BOOKKEEPING_BYTES, Incident
-from securefl.errors import DataError, Diverged, MessageRefused, TooFewContributions
+from securefl.engines.delivery import BOOKKEEPING_BYTES, Incident, nobody_left
+from securefl.errors import DataError, MessageRefused
 from securefl.exchange.base import OpenedSum, Opener
 from securefl.exchange.layout import unpack
 from securefl.net import bodies
@@ -194,14 +194,7 @@ class ServerRound:
         if self.present:
             return
         first = self._refused[0].reason if self._refused else "no client is connected"
-        if self._diverged:
-            raise Diverged(
-                f"round {self.number}: no client's values can be used; first of all: {first}. If "
-                "training diverged, lower train.lr, or drop it earlier (train.lr_drops)"
-            )
-        raise TooFewContributions(
-            f"round {self.number}: no contribution counts; first of all: {first}"
-        )
+        raise nobody_left(self.number, first, diverged=self._diverged)
 
     def _form(self, spec: MessageSpec) -> Form:
         return "ciphertext" if spec.kind in self.desk.sealed else "plaintext"

@@ -11,11 +11,11 @@ from scipy import stats
 from tenseal import sealapi
 
 from securefl.crypto.committee_flood import STATISTICAL_BITS, Flood
-from securefl.crypto.committee_public import commitment, common_polynomial, data_frame
+from securefl.crypto.committee_public import commitment, common_polynomial
 from securefl.crypto.contexts import primes
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
-from securefl.crypto.ring import words_of
+from securefl.crypto.ring import RingFrame, words_of
 from securefl.errors import ConfigError, OpeningRefused
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
@@ -144,7 +144,9 @@ def coefficients(key, residues):
     """Of a polynomial in the transform's form, by SEAL, around zero."""
     modulus, context = primes(WIDE)[0], key._context
     hiding = np.stack([residues, np.ones_like(residues)])[:, None]
-    ciphertext = data_frame(context, WIDE).loaded(context, hiding).ciphertext()[0]
+    ciphertext = (
+        RingFrame.of_fresh(context, WIDE.scale_bits).loaded(context, hiding).ciphertext()[0]
+    )
     sealapi.Evaluator(context.seal_context().data).transform_from_ntt_inplace(ciphertext)
     words = words_of(ciphertext, len(residues)).astype(object)
     return np.array([w - modulus if 2 * w > modulus else w for w in words], float)
