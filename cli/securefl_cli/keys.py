@@ -110,8 +110,8 @@ def show(directory: Path) -> None:
         for key_id in sorted(ids - {None}, key=str):
             click.echo(f"{label}: {key_id}")
     for entry in files:
-        if entry.facts.releases_left is not None:
-            click.echo(f"{entry.path}: {entry.facts.releases_left} scores may still be released")
+        if entry.facts.n_released is not None:
+            click.echo(f"{entry.path}: {entry.facts.n_released} values released")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if problems:
         click.echo("\n".join(["", *(f"Problem: {problem}" for problem in problems)]))
@@ -142,7 +142,7 @@ def _table(files: list[Description]) -> Table:
 def _security(entry: Description) -> str:
     if entry.facts.security_bits is not None:
         return f"{entry.facts.security_bits} bits"
-    known = _of_no_ckks_key(entry) or entry.facts.releases_left is not None
+    known = _of_no_ckks_key(entry) or entry.facts.n_released is not None
     return "" if known else "unknown"
 
 

@@ -6,12 +6,13 @@ from typing import ClassVar, Literal, TypeVar, final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.artefact import Origin
 from securefl.errors import KeyFileError
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.sealed_file import SealedFile
 
-SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/1"] = "securefl-ca-secret-key/1"
-SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/1"] = "securefl-identity-secret-key/1"
+SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/2"] = "securefl-ca-secret-key/2"
+SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/2"] = "securefl-identity-secret-key/2"
 
 
 class _SealedEd25519(SealedFile):
@@ -22,7 +23,9 @@ class _SealedEd25519(SealedFile):
 class SealedCaKey(_SealedEd25519):
     """The key that issues certificates and signs the consortium's files."""
 
-    format: Literal["securefl-ca-secret-key/1"]
+    use: ClassVar[str] = "certificates"
+
+    format: Literal["securefl-ca-secret-key/2"]
 
 
 @final
@@ -30,8 +33,9 @@ class SealedIdentityKey(_SealedEd25519):
     """The key that signs what a client sends."""
 
     holder: ClassVar[str] = "client"
+    use: ClassVar[str] = "signatures"
 
-    format: Literal["securefl-identity-secret-key/1"]
+    format: Literal["securefl-identity-secret-key/2"]
     name: str
     """The client's."""
 
@@ -44,6 +48,7 @@ def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
     return SealedCaKey.sealing(
         key.private_bytes_raw(),
         passphrase,
+        Origin.now(),
         format=SEALED_CA_KEY_FORMAT,
         key_id=key_id_of(key.public_key()),
     )
@@ -54,6 +59,7 @@ def seal_identity_key(key: Ed25519PrivateKey, name: str, passphrase: str) -> str
     return SealedIdentityKey.sealing(
         key.private_bytes_raw(),
         passphrase,
+        Origin.now(),
         format=SEALED_IDENTITY_FORMAT,
         key_id=key_id_of(key.public_key()),
         name=name,
