@@ -14,18 +14,11 @@ from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase
-from securefl_keys import sealed_file
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all, load_match
 
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 PASSPHRASE = "correct horse battery staple"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
 
 
 @pytest.fixture(autouse=True)
