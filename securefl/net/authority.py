@@ -107,9 +107,8 @@ class AuthorityProcess:
 
     def _open(self, body: bodies.OpenRequest, total: bytes) -> OpenedSum:
         try:
-            request = bodies.sum_request(body, total)
+            opened = self.authority.open(bodies.sum_request(body, total))
         except MessageRefused as error:
             raise OpeningRefused(str(error)) from error
-        opened = self.authority.open(request)
         self.log.claim(body.run, body.round, body.name)
         return opened
