@@ -9,13 +9,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self, TypeVar, final
+from typing import Any, ClassVar, Literal, Self, TypeVar, final, get_args
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from securefl.crypto.artefact import CODEC, Epoch, Moment, Origin, Sha256, canonical
+from securefl.crypto.artefact import (
+    CODEC,
+    Epoch,
+    Moment,
+    Origin,
+    Sha256,
+    canonical,
+    require_version,
+)
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.params import CkksParameters
@@ -64,6 +72,8 @@ class SealedFile(BaseModel):
         Raises:
             KeyFileError: not a sealed secret key, costs out of bounds, or another TenSEAL version.
         """
+        (wanted,) = get_args(cls.model_fields["format"].annotation)
+        require_version(text, wanted)
         try:
             file = cls.model_validate_json(text)
         except ValidationError as error:
