@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from securefl.crypto.params import SUMS
-from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.keyset import KeySet
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
