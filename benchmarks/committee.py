@@ -29,8 +29,8 @@ from securefl.crypto.committee_public import (
 )
 from securefl.crypto.params import SUMS
 from securefl.crypto.public import AddingContext, PublicKey
-from securefl.crypto.secret import KeySet
 from securefl.exchange.base import Values
+from securefl.exchange.keyset import KeySet
 
 N_CLIENTS = 5
 
