@@ -35,7 +35,8 @@ def run(
 
     Raises:
         ConfigError, DataError: before anything is written.
-        Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
+        Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
+            before.
     """
     rounds = Rounds(config or Config(), task, keys, match_keys)
     if out is None:
