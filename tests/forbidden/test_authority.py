@@ -347,7 +347,9 @@ def test_one_contribution_under_another_key_is_refused(federation, foreign_key_s
     assert_refused(federation, arriving.request(), MessageRefused, GARBAGE)
 
 
-@pytest.mark.parametrize("cut", [0, 8, CIPHERTEXT_BYTES - 8, CIPHERTEXT_BYTES + 8, 2 * CIPHERTEXT_BYTES])
+@pytest.mark.parametrize(
+    "cut", [0, 8, CIPHERTEXT_BYTES - 8, CIPHERTEXT_BYTES + 8, 2 * CIPHERTEXT_BYTES]
+)
 def test_a_total_of_another_length_is_refused(federation, cut):
     """The authority's parser too sees whole totals alone."""
     request = federation.collect().request()

@@ -43,9 +43,7 @@ class Pair:
 SUMS = Pair(
     "sums", SUMS_FILES, SUMS_SECRET, ("authority", "any role", "any role", "clients"), load_all
 )
-MATCH = Pair(
-    "match", MATCH_FILES, MATCH_SECRET, ("authority", "server", "clients"), load_match
-)
+MATCH = Pair("match", MATCH_FILES, MATCH_SECRET, ("authority", "server", "clients"), load_match)
 PAIRS = pytest.mark.parametrize("pair", [SUMS, MATCH], ids=lambda pair: pair.name)
 PUBLIC = ["server/parameters.json", "clients/public.key", *MATCH_FILES[1:]]
 

@@ -100,7 +100,9 @@ def test_what_is_opened_is_flooded_as_the_policy_says(federate):
 
 
 floodings = st.none() | st.builds(Flooding, st.integers(20, 64), st.integers(1, 2**31))
-rules = st.builds(OpeningRule, st.sampled_from(["*", "layer*/mean", "update/*"]), st.integers(1, 26))
+rules = st.builds(
+    OpeningRule, st.sampled_from(["*", "layer*/mean", "update/*"]), st.integers(1, 26)
+)
 policies = st.builds(
     Policy,
     min_contributions=st.integers(3, 100),

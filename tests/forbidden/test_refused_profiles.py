@@ -16,7 +16,6 @@ from matching_runs import (
     SEND_PROFILE,
     Q,
     ephemeral,
-    uncounted,
     install,
     make_config,
     make_task,
@@ -24,6 +23,7 @@ from matching_runs import (
     random_in_ring,
     run_in,
     turnouts,
+    uncounted,
 )
 from torch.utils.data import TensorDataset
 

@@ -88,7 +88,16 @@ def test_no_more_is_spent_than_there_is(path):
 def test_processes_that_spend_at_once_spend_no_more_together(path):
     """Of three that ask for 20 each with 30 left, 30 are granted in all."""
     path.write_text(ReleasesFile.stating("matches", KEY_ID, MOST - 30))
-    command = [sys.executable, "-c", SPENDS_ONE_BY_ONE, str(path), "matches", KEY_ID, "20", str(MOST)]
+    command = [
+        sys.executable,
+        "-c",
+        SPENDS_ONE_BY_ONE,
+        str(path),
+        "matches",
+        KEY_ID,
+        "20",
+        str(MOST),
+    ]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert sum(int(process.communicate()[0]) for process in running) == 30
     assert of_matches(path).n_released == MOST
@@ -179,7 +188,7 @@ def test_a_count_of_another_key_is_refused(path):
     """A fresh count of a fresh key does not refill an old one."""
     with pytest.raises(KeyFileError, match=r"counts for matches of key abab.*not for .* cdcd"):
         FileCount(path, "matches", "cd" * 32)
-    with pytest.raises(KeyFileError, match="counts for matches of key abab.*not for sums"):
+    with pytest.raises(KeyFileError, match=r"counts for matches of key abab.*not for sums"):
         of_sums(path)
 
 
@@ -234,9 +243,7 @@ def test_without_its_count_a_key_opens_nothing(path, monkeypatch):
     """The opener spends of the file before it decrypts."""
     keys = MatchKeys.ephemeral(LINEAR)
     path.write_text(ReleasesFile.stating("matches", keys.secret.key_id, 0))
-    opener = CkksScoreOpener(
-        LINEAR, keys.secret, FileCount(path, "matches", keys.secret.key_id)
-    )
+    opener = CkksScoreOpener(LINEAR, keys.secret, FileCount(path, "matches", keys.secret.key_id))
     ones = torch.ones(4).double()
     profile = Profile(ones, ones, 0)
     payload = CkksProfileSealer(LINEAR, keys.public).seal(profile)
@@ -289,7 +296,7 @@ def test_the_last_block_ends_where_the_key_does(sums_path):
     count.spend(2048, 5000)
     assert stated(sums_path) == 5000
     count.spend(2048, 5000)
-    with pytest.raises(KeyWornOut, match="4096 values|5000 values"):
+    with pytest.raises(KeyWornOut, match=r"4096 values|5000 values"):
         count.spend(2048, 5000)
     assert count.n_released == 4096
     with pytest.raises(KeyWornOut):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from matching_runs import uncounted, make_config, make_task, names, run_in, turnouts
+from matching_runs import make_config, make_task, names, run_in, turnouts, uncounted
 
 import securefl
 from securefl.errors import (

@@ -127,9 +127,9 @@ def asked_of(federation, request, roster=None):
     try:
         authority.open(request)
     except SecureFLError as error:
+        why = str(error)
         assert authority.opener.count.n_released == released
-        assert federation.log[-1].refused == str(error)
-        assert federation.log[-1].n_clients == 0
+        assert (federation.log[-1].refused, federation.log[-1].n_clients) == (why, 0)
         raise
 
 
@@ -210,7 +210,11 @@ def test_the_tree_of_errors_is_as_it_is_drawn():
     drawn, parents = {}, []
     for line in inspect.getdoc(errors).splitlines():
         name = line.lstrip("│ ├└─").split(" ")[0]
-        if name.isidentifier() and hasattr(errors, name) and isinstance(getattr(errors, name), type):
+        if (
+            name.isidentifier()
+            and hasattr(errors, name)
+            and isinstance(getattr(errors, name), type)
+        ):
             depth = (len(line) - len(line.lstrip("│ ├└─"))) // 4
             parents[depth:] = [name]
             drawn[name] = parents[depth - 1] if depth else "Exception"

@@ -152,7 +152,10 @@ def test_equal_values_are_sealed_unequally(key_set):
     assert {len(payload) for payload in payloads} == {SUMS.ciphertext_bytes}
 
 
-@pytest.mark.parametrize("n_bytes", [0, 1, SUMS.ciphertext_bytes - 1, SUMS.ciphertext_bytes + 1, 2 * SUMS.ciphertext_bytes])
+@pytest.mark.parametrize(
+    "n_bytes",
+    [0, 1, SUMS.ciphertext_bytes - 1, SUMS.ciphertext_bytes + 1, 2 * SUMS.ciphertext_bytes],
+)
 def test_the_sum_takes_one_length(key_set, n_bytes):
     """A payload of any other length is refused and the sum stays as it was."""
     running = CkksAdder(key_set.adding).start(5)

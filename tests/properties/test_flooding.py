@@ -111,7 +111,7 @@ def test_more_releases_more_bits_and_more_noise_are_more_flooding(bits, releases
 
 
 def test_the_noise_of_a_ciphertext_is_the_formulas():
-    """t is two standard deviations of a slot's noise, as it is measured where it can be seen."""
+    """Two standard deviations of a slot's noise, as it is measured where it can be seen."""
     parameters = CkksParameters(modulus_bits=(60, 49), scale_bits=45)
     secret = SecretKey.generate(parameters)
     for n_clients in (1, 9):
@@ -127,9 +127,7 @@ def test_what_is_opened_errs_by_sigma(key_set, monkeypatch, what):
     """Σ of squares over σ² is χ²: 60 000 values, weights and counts, to a few percent."""
     opener, seen = opener_of(key_set), []
     released = CkksOpener._released
-    monkeypatch.setattr(
-        CkksOpener, "_released", lambda *a: seen.append(released(*a)) or seen[-1]
-    )
+    monkeypatch.setattr(CkksOpener, "_released", lambda *a: seen.append(released(*a)) or seen[-1])
     values = np.full(SUMS.values_per_ciphertext, 0.5)
     total = total_of(key_set, values)
     n_openings = 30 if what == "values" else 2000

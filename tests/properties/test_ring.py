@@ -82,7 +82,15 @@ def test_the_parameters_say_how_large_a_ciphertext_is():
 
 @pytest.mark.parametrize(
     "shape",
-    [(2, 1, 4096), (2, 3, 4096), (3, 2, 4096), (1, 2, 4096), (2, 2, 2048), (2, 2, 8192), (4, 1, 4096)],
+    [
+        (2, 1, 4096),
+        (2, 3, 4096),
+        (3, 2, 4096),
+        (1, 2, 4096),
+        (2, 2, 2048),
+        (2, 2, 8192),
+        (4, 1, 4096),
+    ],
 )
 def test_a_ciphertext_of_another_shape_is_refused(shape):
     """It is a bug of this process, and said to be one."""
