@@ -15,10 +15,12 @@ from securefl.crypto.public import AddingContext, PublicKey
 from securefl.crypto.secret import KeySet, SecretKey
 from securefl.errors import KeyFileError
 from securefl.exchange.match_open import MatchKeys
+from securefl.exchange.policy import Policy
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.consortium import new_consortium
 from securefl_keys.key_files import WAY_OUT, appearing_whole, load, load_secret, write_new
+from securefl_keys.policy import DEFAULT
 from securefl_keys.releases import FileBudget, ReleasesFile
 from securefl_keys.sealed_file import (
     open_match_secret,
@@ -43,14 +45,15 @@ def init_folder(
     sums: CkksParameters = SUMS,
     match: MatchParameters = LINEAR,
     consortium: str | None = None,
+    policy: Policy = DEFAULT,
 ) -> MadeKeys:
     """Make two CKKS key pairs, for sums and for profile matches, and the folder that holds them.
 
-    With the name of a `consortium`, its certificate authority too. The folder appears whole or not
-    at all.
+    With the name of a `consortium`, its certificate authority too, which signs the `policy`. The
+    folder appears whole or not at all.
 
     Raises:
-        ConfigError: the passphrase is empty.
+        ConfigError: the passphrase is empty, or the policy is looser than any may be.
         KeyFileError: `directory` exists or cannot be written, or `consortium` is no name.
     """
     if lexists(directory):
@@ -58,7 +61,7 @@ def init_folder(
             f"{directory} exists: keys are never overwritten; name another folder, or move it away"
         )
     key, match_key = SecretKey.generate(sums), MatchSecretKey.generate(match)
-    new = None if consortium is None else new_consortium(consortium, passphrase)
+    new = None if consortium is None else new_consortium(consortium, passphrase, policy)
     made = MadeKeys(key.public_key, match_key.public_key(), new.ca if new else None)
     secret = {
         layout.AUTHORITY_KEY: seal_secret(key, passphrase),
@@ -74,7 +77,7 @@ def init_folder(
         layout.MATCH_PUBLIC_KEY: made.match.to_json(),
     }
     if new:
-        secret[layout.CA_KEY] = new.sealed_key
+        secret |= new.secret
         public |= new.public
     try:
         with appearing_whole(directory) as building:

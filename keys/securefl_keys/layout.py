@@ -12,8 +12,10 @@ DIR/clients/match-public.key
 A consortium's certificate authority adds:
 
 DIR/authority/ca.key             of the certificate authority; sealed, mode 0600
-DIR/consortium/ca.crt            its certificate
-DIR/consortium/roster.json       the clients' certificates, signed by it
+DIR/authority/identity.key       by which the authority is known; sealed, mode 0600
+DIR/authority/identity.crt       its certificate
+DIR/consortium/ca.crt            the certificate authority's certificate
+DIR/consortium/roster.json       the clients' and servers' certificates, signed by it
 DIR/consortium/policy.json       what the authority may open, signed by it
 
 An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold.
@@ -35,14 +37,24 @@ MATCH_PUBLIC_KEY = Path("clients/match-public.key")
 MATCH_FILES = (MATCH_KEY, MATCH_RELEASES, MATCH_PARAMETERS, MATCH_PUBLIC_KEY)
 """A folder made by an older version has none of them."""
 
-CA_KEY = Path("authority/ca.key")
-CA_CERTIFICATE = Path("consortium/ca.crt")
-ROSTER = Path("consortium/roster.json")
-POLICY = Path("consortium/policy.json")
-CONSORTIUM_FILES = (CA_KEY, CA_CERTIFICATE, ROSTER, POLICY)
-"""A folder without a consortium has none of them."""
-MANIFEST = Path("consortium/manifest.json")
-
 IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")
 IDENTITY_CERTIFICATE = Path("identity.crt")
+
+AUTHORITY = Path("authority")
+CA_KEY = AUTHORITY / "ca.key"
+AUTHORITY_IDENTITY = AUTHORITY / IDENTITY_KEY
+AUTHORITY_CERTIFICATE = AUTHORITY / IDENTITY_CERTIFICATE
+CA_CERTIFICATE = Path("consortium/ca.crt")
+ROSTER = Path("consortium/roster.json")
+POLICY = Path("consortium/policy.json")
+CONSORTIUM_FILES = (
+    CA_KEY,
+    AUTHORITY_IDENTITY,
+    AUTHORITY_CERTIFICATE,
+    CA_CERTIFICATE,
+    ROSTER,
+    POLICY,
+)
+"""A folder without a consortium has none of them."""
+MANIFEST = Path("consortium/manifest.json")

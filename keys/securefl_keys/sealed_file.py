@@ -23,6 +23,7 @@ from securefl.crypto.params import CkksParameters
 from securefl.crypto.secret import SecretKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys.base64_text import decoded, encoded
+from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
 
 SEALED_KEY_FORMAT: Literal["securefl-secret-key/1"] = "securefl-secret-key/1"
@@ -40,12 +41,12 @@ class SealedFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    holder: ClassVar[str] = "authority"
+    holders: ClassVar[tuple[Role, ...]] = ("authority",)
     serialisation: ClassVar[str] = CODEC
     """Of the plaintext: what reads it."""
 
     format: str
-    role: str
+    role: Role
     key_id: Sha256
     created: str = Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")
     codec: str
@@ -69,8 +70,8 @@ class SealedFile(BaseModel):
             raise KeyFileError(
                 f"not a sealed secret key: {f'{field}: ' if field else ''}{first['msg']}"
             ) from None
-        if file.role != cls.holder:
-            raise KeyFileError(f"not a sealed secret key: role: {cls.holder} is needed")
+        if file.role not in cls.holders:
+            raise KeyFileError(f"not a sealed secret key: role: {cls.holders[0]} is needed")
         if file.codec != cls.serialisation:
             raise KeyFileError(
                 f"made by {file.codec}, this is {cls.serialisation}: make the keys anew"
@@ -78,11 +79,13 @@ class SealedFile(BaseModel):
         return file
 
     @classmethod
-    def sealing(cls, secret: bytes, passphrase: str, **fields: Any) -> str:
+    def sealing(
+        cls, secret: bytes, passphrase: str, role: Role = "authority", **fields: Any
+    ) -> str:
         """The text of a file with these fields and a fresh salt and nonce."""
         nonce = os.urandom(NONCE_BYTES)
         file = cls(
-            role=cls.holder,
+            role=role,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             codec=cls.serialisation,
             kdf=KdfHeader.fresh(KDF_COST),
