@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,7 @@ from securefl.errors import FileSignatureRefused, KeyFileError
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority
 from securefl_keys.fingerprints import sha256
+from securefl_keys.holders import Role
 from securefl_keys.key_files import MAX_FILE_BYTES, parsed
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import PolicyFile
@@ -28,8 +29,6 @@ from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now
 
 BUNDLE_FORMAT: Literal["securefl-bundle/1"] = "securefl-bundle/1"
-Role = Literal["client", "server", "authority"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class _Keyed(Protocol):

@@ -83,7 +83,7 @@ def _described(directory: Path, path: Path) -> Description:
 def _labelled(text: str) -> Kind:
     # A damaged file must still show what it was, so its label is searched for, not parsed.
     for kind in KINDS:
-        if kind.format in text:
+        if kind.label in text:
             return kind
     raise KeyFileError("no SecureFL key file: move it elsewhere")
 
@@ -104,7 +104,7 @@ def _compared(descriptions: list[Description]) -> list[Description]:
     """The same, with a problem added where a key id is not that of the pair's first file."""
     firsts: dict[str, Description] = {}
     for entry in descriptions:
-        if entry.facts.key_id is not None:
+        if entry.pair and entry.facts.key_id is not None:
             firsts.setdefault(entry.pair, entry)
     return [_mixed(entry, firsts.get(entry.pair, entry)) for entry in descriptions]
 

@@ -34,6 +34,7 @@ from securefl_keys.sealed_identity import (
     SEALED_CA_KEY_FORMAT,
     SEALED_IDENTITY_FORMAT,
     SealedCaKey,
+    SealedIdentityKey,
 )
 
 
@@ -52,12 +53,16 @@ class Kind:
     """One kind of file."""
 
     format: str
-    """What its text holds, also where it is damaged."""
     what: str
     holder: str
     pair: str
     facts: Callable[[str], Facts]
     secret: bool = False
+
+    @property
+    def label(self) -> str:
+        """What its text holds in any version, also where it is damaged."""
+        return self.format.rstrip("0123456789")
 
 
 class _Secure(Protocol):
@@ -125,7 +130,12 @@ _CA_SECRET = Kind(
     secret=True,
 )
 _IDENTITY = Kind(
-    SEALED_IDENTITY_FORMAT, "identity key", "its client", "", _parses(str), secret=True
+    SEALED_IDENTITY_FORMAT,
+    "identity key",
+    "its owner",
+    "consortium",
+    _parses(SealedIdentityKey.parse),
+    secret=True,
 )
 
 
@@ -133,9 +143,9 @@ def _of_consortium(label: str, what: str, parse: Callable[[str], object]) -> Kin
     return Kind(label, what, "any role", "consortium", _parses(parse))
 
 
-_CA = _of_consortium("-----BEGIN CERTIFICATE-----", "CA certificate", read_pem)
-_ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.model_validate_json)
-_POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.model_validate_json)
+_CERTIFICATE = _of_consortium("-----BEGIN CERTIFICATE-----", "certificate", read_pem)
+_ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.parse)
+_POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.parse)
 LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
     layout.AUTHORITY_PARAMETERS: _PARAMETERS,
@@ -145,12 +155,14 @@ LAYOUT = {
     layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
     layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
     layout.CA_KEY: _CA_SECRET,
-    layout.CA_CERTIFICATE: _CA,
+    layout.AUTHORITY_IDENTITY: _IDENTITY,
+    layout.AUTHORITY_CERTIFICATE: _CERTIFICATE,
+    layout.CA_CERTIFICATE: _CERTIFICATE,
     layout.ROSTER: _ROSTER,
     layout.POLICY: _POLICY,
 }
 """But for the counts of releases, each of which is named after its key."""
-KINDS = (*dict.fromkeys(LAYOUT.values()), _IDENTITY, _RELEASES)
+KINDS = (*dict.fromkeys(LAYOUT.values()), _RELEASES)
 
 
 def kind_at(path: Path) -> Kind | None:

@@ -22,6 +22,7 @@ from securefl.crypto.params import CkksParameters
 from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError, WrongPassphrase
 from securefl_keys.base64_text import decoded, encoded
+from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
 
 SEALED_KEY_FORMAT: Literal["securefl-secret-key/2"] = "securefl-secret-key/2"
@@ -39,14 +40,14 @@ class SealedFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    holder: ClassVar[str] = "authority"
+    holders: ClassVar[tuple[Role, ...]] = ("authority",)
     use: ClassVar[str]
     """What the key is for, and nothing else."""
     serialisation: ClassVar[str] = CODEC
     """Of the plaintext: what reads it."""
 
     format: str
-    role: str
+    role: Role
     purpose: str
     key_id: Sha256
     epoch: Epoch
@@ -72,10 +73,10 @@ class SealedFile(BaseModel):
             raise KeyFileError(
                 f"not a sealed secret key: {f'{field}: ' if field else ''}{first['msg']}"
             ) from None
-        if (file.role, file.purpose) != (cls.holder, cls.use):
+        if file.role not in cls.holders or file.purpose != cls.use:
             raise KeyFileError(
-                f"not a sealed secret key of the role {cls.holder}, for {cls.use}: it names "
-                f"{file.role!r:.40} and {file.purpose!r:.40}"
+                f"not a sealed secret key of {' or '.join(cls.holders)} for {cls.use}: it names "
+                f"{file.role!r} and {file.purpose!r:.40}"
             )
         if file.codec != cls.serialisation:
             raise KeyFileError(
@@ -84,11 +85,18 @@ class SealedFile(BaseModel):
         return file
 
     @classmethod
-    def sealing(cls, secret: bytes, passphrase: str, origin: Origin, **fields: Any) -> str:
+    def sealing(
+        cls,
+        secret: bytes,
+        passphrase: str,
+        origin: Origin,
+        role: Role = "authority",
+        **fields: Any,
+    ) -> str:
         """The text of a file with these fields and a fresh salt and nonce."""
         nonce = os.urandom(NONCE_BYTES)
         file = cls(
-            role=cls.holder,
+            role=role,
             purpose=cls.use,
             epoch=origin.epoch,
             created=origin.created,
