@@ -102,7 +102,7 @@ class SignedFile(BaseModel):
     def _require_not_older(cls, found: object) -> None:
         (needed,) = get_args(cls.model_fields["format"].annotation)
         kind, _, version = needed.partition("/")
-        if found in {f"{kind}/{older}" for older in range(1, int(version))}:
+        if found in [f"{kind}/{older}" for older in range(1, int(version))]:
             raise KeyFileError(
                 f"{found}: made by an older version of SecureFL, this one reads {needed}: make "
                 "the consortium anew, with: securefl keys init DIR --consortium NAME"
