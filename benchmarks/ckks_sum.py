@@ -32,10 +32,10 @@ from measure import (
 )
 
 from securefl.config.schema import ExchangeTable
-from securefl.crypto.secret import KeySet
 from securefl.exchange.base import Values
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 from securefl.models import build_model
 from securefl.norms.find import statistics
 from securefl.roles import server as roles

@@ -26,9 +26,9 @@ from measure import (
 from securefl.algorithms.base import averaged_tensors
 from securefl.config.schema import ExchangeTable
 from securefl.crypto.params import SUMS
-from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import pack
 from securefl.exchange.plain import PlainChannel
 from securefl.models import build_model

@@ -17,17 +17,17 @@ from securefl.algorithms.base import Algorithm, Sgd, averaged_tensors
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.schema import Config
-from securefl.crypto.secret import KeySet
 from securefl.data.samples import samples
-from securefl.engines.delivery import Delivery, Incident
+from securefl.engines.delivery import Delivery
+from securefl.engines.incidents import Incident
 from securefl.engines.participation import Participation
 from securefl.engines.profiles import MatchChannel
+from securefl.engines.sealing import Sealing
 from securefl.engines.sequential import SequentialEngine
 from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.base import Adder, Sealer
-from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
@@ -43,7 +43,14 @@ from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
 from securefl.selecting import Ground, participation
 from securefl.task import Task, client_data
-from securefl.terms import check_sealed, client_weights, equal_weight, sealed_kinds, training_of
+from securefl.terms import (
+    check_sealed,
+    client_weights,
+    equal_weight,
+    policy_of,
+    sealed_kinds,
+    training_of,
+)
 from securefl.types import Kind
 
 
@@ -132,27 +139,26 @@ def _roles(
 ) -> tuple[Delivery, Roster]:
     dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
     plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
-    sealed = sealed_kinds(config)
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
-    if keys:
-        sealers |= dict.fromkeys(sealed, CkksSealer(keys.public))
-        adders |= dict.fromkeys(sealed, CkksAdder(keys.adding))
     alike = equal_weight(len(weights))
     clients = {name: Client(name, weight, sealers, alike) for name, weight in weights.items()}
     roster = Roster({name: client.identity for name, client in clients.items()})
-    authority = None
+    sealing = None
     if keys:
-        opener = CkksOpener(keys.secret, config.exchange.precision_bits)
-        authority = Authority(opener, roster, config.exchange.min_clients, record.log_opening)
+        policy = policy_of(config, keys.policy)
+        opener = keys.opener(policy.flooding, len(clients))
+        authority = Authority(opener, roster, policy, record.log_opening)
+        sealing = Sealing(
+            sealed_kinds(config), sealers, adders, authority, policy, len(clients), keys
+        )
     session = secrets.token_hex(32)
     delivery = Delivery(
         run=session,
         clients=clients,
         server=Server(session, roster, adders),
-        authority=authority,
+        sealing=sealing,
         plain=plain,
-        sealed=sealed,
         value_bytes=np.dtype(plain.dtype).itemsize,
         ledger=record.ledger,
         report=record.incidents.append,
@@ -163,20 +169,19 @@ def _roles(
 def _channels(
     config: Config, match_keys: MatchKeys | None, roster: Roster, record: Record
 ) -> Iterator[MatchChannel]:
-    """The key's own channel; without a key in the clear, or one fresh key after the other."""
+    """In the clear, or under one key after the other."""
     if not config.exchange.seals_profiles:
         plain = PlainMatch()
         yield MatchChannel(plain, plain)
         return
     form = FORMS[config.selection.match]
+    keys = match_keys or MatchKeys.ephemeral(form)
     while True:
-        keys = match_keys or MatchKeys.ephemeral(form)
-        opener = CkksScoreOpener(form, keys.secret, keys.budget)
+        opener = CkksScoreOpener(form, keys.secret, keys.count)
         yield MatchChannel(
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),
             ScoreAuthority(opener, roster, record.log_opening),
-            keys.budget,
+            keys,
         )
-        if match_keys:
-            return
+        keys = keys.successor()

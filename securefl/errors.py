@@ -7,10 +7,17 @@ SecureFLError
 ├── Diverged                        training left the finite numbers
 ├── MessageRefused                  bytes from outside failed a check before any parser saw them
 │   ├── SignatureRefused            not signed by the client that it names
-│   └── KeyMismatch                 sealed under another key
+│   │   ├── UnknownSender           who is no client of this run
+│   │   ├── SenderExpired           whose certificate is no longer valid, or not yet
+│   │   └── SenderRevoked           whose certificate was taken back
+│   ├── KeyMismatch                 sealed under another key, or in another epoch
+│   ├── Replayed                    of another run or round
+│   ├── Relabelled                  of another name, encoding or size than it should have
+│   └── Duplicate                   a second one of the same client
 ├── PeerError                       another process is gone, or does not keep to the protocol
 ├── OpeningRefused                  the authority does not open this total
-│   └── TooFewContributions         fewer contributions than `min_clients`
+│   ├── TooFewContributions         fewer contributions than `min_clients`
+│   └── KeyWornOut                  the key has released as much as its noise hides: rotate it
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
 │   ├── WrongPassphrase
 │   ├── FileSignatureRefused        not as the consortium's certificate authority signed it
@@ -61,8 +68,32 @@ class SignatureRefused(MessageRefused):
     """The message is not signed by the client that it names."""
 
 
+class UnknownSender(SignatureRefused):
+    """The message names a sender who is no client of this run."""
+
+
+class SenderExpired(SignatureRefused):
+    """The sender's certificate is no longer valid, or not yet."""
+
+
+class SenderRevoked(SignatureRefused):
+    """The consortium has taken the sender's certificate back."""
+
+
 class KeyMismatch(MessageRefused):
-    """The message is sealed under another key."""
+    """The message is sealed under another key, or under one of another epoch."""
+
+
+class Replayed(MessageRefused):
+    """The message is of another run or round."""
+
+
+class Relabelled(MessageRefused):
+    """The message has another name, encoding or size than the one that is expected."""
+
+
+class Duplicate(MessageRefused):
+    """The client has sent its message already."""
 
 
 class PeerError(SecureFLError):
@@ -75,6 +106,10 @@ class OpeningRefused(SecureFLError):
 
 class TooFewContributions(OpeningRefused):
     """A total of so few clients would show one client's values to another."""
+
+
+class KeyWornOut(OpeningRefused):
+    """The key has released as many values as its noise is sized for."""
 
 
 class KeyFileError(SecureFLError):

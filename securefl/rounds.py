@@ -16,12 +16,11 @@ from securefl.checkpoint import Checkpoint, check_memory
 from securefl.choose import divergence_advice
 from securefl.compose import Record, compose
 from securefl.config.schema import Config
-from securefl.crypto.secret import KeySet
-from securefl.engines.delivery import Incident
 from securefl.engines.evaluation import Score
+from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
-from securefl.exchange.match_flood import MAX_RELEASES
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
 from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
@@ -82,7 +81,6 @@ class Rounds:
         composed = compose(config, task, keys, self._record, match_keys)
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
-        self._match_keys = match_keys if config.exchange.seals_profiles else None
         self._own_algorithm = task.algorithm is not None
         self._qualities = _by_client(task)
         self._model = copy.deepcopy(task.model)
@@ -119,18 +117,6 @@ class Rounds:
         self._engine.memories |= checkpoint.memories
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
-
-    def require_releases(self) -> None:
-        """ConfigError where the match key may not release as many scores as may be needed."""
-        needed = self._participation.answers_ahead(self.config.run.rounds - self.round)
-        if self._match_keys and needed > self._match_keys.budget.left:
-            way_out = "make new keys with `securefl keys init`, or "
-            if needed > MAX_RELEASES:  # more than a new key releases, too
-                way_out = "leave --keys out, so that keys in memory take turns, or "
-            raise ConfigError(
-                f"these rounds may need {needed} scores, and the match key releases "
-                f"{self._match_keys.budget.left} more: {way_out}take fewer rounds or clients"
-            )
 
     def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
         """Metrics of the rounds before; raises RunFolderError where one is missing."""

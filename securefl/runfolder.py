@@ -24,7 +24,7 @@ from securefl.append import append_whole
 from securefl.checkpoint import Checkpoint
 from securefl.config.schema import Config
 from securefl.devices import Device
-from securefl.engines.delivery import Incident
+from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.environment import Environment, read_environment, this_session
 from securefl.errors import RunFolderError

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from securefl.config.load import load_config
 from securefl.config.schema import Config
-from securefl.engines.delivery import Incident
+from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
 from securefl.roles.ledger import Entry

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from securefl.config.schema import Config
-from securefl.crypto.secret import KeySet
 from securefl.errors import ConfigError, RunFolderError
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
 from securefl.rounds import OnRound, Result, Rounds
 from securefl.runfolder import RunFolder
@@ -38,7 +38,6 @@ def run(
         Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
     """
     rounds = Rounds(config or Config(), task, keys, match_keys)
-    rounds.require_releases()
     if out is None:
         return rounds.run(on_round)
     folder = RunFolder.create(Path(out), rounds.config)
@@ -61,8 +60,7 @@ def resume(
     before, `Result` holds the metrics; the folder holds everything.
 
     Raises:
-        ConfigError: the run had a task of its own and `task` is None, or the other way round; or
-            the match key may not release as many scores as may be needed.
+        ConfigError: the run had a task of its own and `task` is None, or the other way round.
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
     """
@@ -80,8 +78,6 @@ def resume(
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics
         rounds.take_over([m for m in metrics if m.round <= rounds.round])
-        if not rounds.complete:
-            rounds.require_releases()
         run_folder.rewind(rounds.round)
         if rounds.complete and run_folder.is_finished():
             raise RunFolderError(f"{folder}: this run is complete, all {config.run.rounds} rounds")

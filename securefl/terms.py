@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from torch import nn
 
@@ -12,6 +13,7 @@ from securefl.config.schema import Config, Encrypt, Weights
 from securefl.data.samples import Samples
 from securefl.engines.training import Training
 from securefl.errors import ConfigError
+from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Kind
 
 SEALED: dict[Encrypt, set[Kind]] = {
@@ -24,6 +26,21 @@ SEALED: dict[Encrypt, set[Kind]] = {
 def sealed_kinds(config: Config) -> frozenset[Kind]:
     """The kinds that travel as ciphertext."""
     return frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
+
+
+def policy_of(config: Config, consortium: Policy | None) -> Policy:
+    """What the authority enforces: the consortium's policy, and never less than the settings ask.
+
+    Where there is no consortium, the settings are all there is.
+    """
+    exchange = config.exchange
+    policy = consortium or Policy(rules=(OpeningRule("*", exchange.precision_bits),))
+    rules = (
+        replace(rule, precision_bits=min(rule.precision_bits, exchange.precision_bits))
+        for rule in policy.rules
+    )
+    least = max(policy.min_contributions, exchange.min_clients)
+    return replace(policy, min_contributions=least, rules=tuple(rules))
 
 
 def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:

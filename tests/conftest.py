@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from securefl import Config, Task, rounds
-from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
 from securefl.roles import wire
 from securefl.roles.authority import Authority, Opening

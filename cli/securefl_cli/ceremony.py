@@ -101,8 +101,6 @@ def _told(verdict: Verdict, *, compared: bool) -> list[str]:
             lines.append("Compare this fingerprint aloud, or give it with --ca.")
     if verdict.roster is not None:
         lines.append(f"Roster version {verdict.roster.file.version}: {_members(verdict.roster)}")
-        if verdict.roster.rotation_due:
-            lines.append("A rotation is due: a revoked client knows this epoch's keys.")
     if not verdict.problems:
         lines += [f"It can {text}." for text in verdict.can]
         lines += [f"It cannot {text}." for text in verdict.cannot]

@@ -10,7 +10,7 @@ import click
 
 from securefl.errors import KeyFileError
 from securefl.names import printable
-from securefl_cli import membership
+from securefl_cli import membership, rotation
 from securefl_cli.ceremony import export, verify
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
@@ -130,12 +130,12 @@ def show(directory: Path) -> None:
         for key_id in sorted(ids - {None}, key=str):
             click.echo(f"{label}: {key_id}")
     for entry in files:
-        if entry.facts.releases_left is not None:
-            click.echo(f"{entry.path}: {entry.facts.releases_left} scores may still be released")
+        if entry.facts.n_released is not None:
+            click.echo(f"{entry.path}: {entry.facts.n_released} values released")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
-            click.echo("\n".join(["", *told(load_policy(directory))]))
+            click.echo("\n".join(["", *told(directory, load_policy(directory))]))
         except KeyFileError as error:
             problems.append(printable(str(error)))
     if problems:
@@ -167,7 +167,7 @@ def _table(files: list[Description]) -> Table:
 def _security(entry: Description) -> str:
     if entry.facts.security_bits is not None:
         return f"{entry.facts.security_bits} bits"
-    known = _of_no_ckks_key(entry) or entry.facts.releases_left is not None
+    known = _of_no_ckks_key(entry) or entry.facts.n_released is not None
     return "" if known else "unknown"
 
 
@@ -175,5 +175,12 @@ def _of_no_ckks_key(entry: Description) -> bool:
     return entry.pair == "consortium"
 
 
-for command in (membership.join, export, verify, policy, membership.revoke):
+for command in (
+    membership.join,
+    export,
+    verify,
+    policy,
+    rotation.rotate,
+    rotation.revoke,
+):
     keys.add_command(command)

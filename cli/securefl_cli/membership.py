@@ -155,30 +155,3 @@ def _compare(file: Path, asked: JoinRequest, fingerprint: str | None) -> None:
             f"{file}: not the fingerprint that was given: this is another's request, or one digit "
             "was misread"
         )
-
-
-@click.command()
-@click.argument("name", metavar="NAME")
-@KEYS
-@PASSPHRASE_FILE
-def revoke(name: str, directory: Path, passphrase_file: Path | None) -> None:
-    """Take the client or server NAME out of the roster.
-
-    \b
-    Example:
-      securefl keys revoke alice --keys my-keys
-    """  # noqa: D301  (click wants the backspace itself)
-    passphrase = read_passphrase(passphrase_file, confirm=False)
-
-    from securefl_keys.membership import revoke as revoked
-
-    roster = revoked(directory, name, passphrase)
-    click.echo(
-        f"{name} is revoked; roster version {roster.file.version} lists "
-        f"{', '.join(roster.members) or 'nobody'}."
-    )
-    if roster.file.revoked[-1].role == "client":
-        click.echo(
-            "A rotation is due: it knows this epoch's keys. Make new ones with: securefl keys init"
-        )
-    click.echo("Next: export new bundles; who has an old one still believes the old roster.")

@@ -17,7 +17,7 @@ from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
     from securefl.config.schema import Config
-    from securefl.crypto.secret import KeySet
+    from securefl.exchange.keyset import KeySet
     from securefl.exchange.match_open import MatchKeys
     from securefl.runrecord import RunRecord
 
@@ -193,7 +193,7 @@ def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> 
         )
         return {}
     from securefl.selecting import asks_for_profiles
-    from securefl_keys.folder import load_all, load_match
+    from securefl_keys.loading import load_all, load_match
 
     try:
         found = folder.is_dir()

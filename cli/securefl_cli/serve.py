@@ -79,22 +79,25 @@ def serve_authority(  # noqa: PLR0913, PLR0917
 
     from securefl.config.load import load_config
     from securefl.exchange.ckks_open import CkksOpener
+    from securefl.exchange.releases import MemoryCount
     from securefl.net.authority import AuthorityProcess, Log
     from securefl.net.connect import Address, bound, listening
     from securefl.net.identity import read_roster
     from securefl.roles.authority import Authority
     from securefl.roles.wire import Roster
+    from securefl.terms import policy_of
     from securefl_keys.key_files import load_secret
     from securefl_keys.sealed_file import open_secret
 
-    config, at = load_config(config_file, settings).exchange, Address.parse(listen)
+    config, at = load_config(config_file, settings), Address.parse(listen)
     identity, clients = identity_of(ca, cert, key, key_passphrase_file), read_roster(roster)
     identity.serving()
     passphrase = read_passphrase(passphrase_file, confirm=False)
     secret_key = load_secret(secret, lambda text: open_secret(text, passphrase))
     log = Log(out)
-    opener = CkksOpener(secret_key, config.precision_bits)
-    role = Authority(opener, Roster(clients), config.min_clients, log.note)
+    policy = policy_of(config, None)
+    opener = CkksOpener(secret_key, MemoryCount(), policy.flooding, len(clients))
+    role = Authority(opener, Roster(clients), policy, log.note)
     process = AuthorityProcess(role, secret_key.parameters, server_name, log, say)
 
     async def work() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from securefl.errors import KeyFileError
 from securefl_keys import layout, releases
 from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, parsed, read
-from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind
+from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind, kind_at
 from securefl_keys.releases import lock_of
 
 
@@ -25,9 +25,6 @@ class Description:
     """The key pair that it is of: `sums`, `match`, `consortium`, or none where nobody can tell."""
     facts: Facts
     problems: tuple[str, ...]
-
-
-_OPTIONAL = (layout.MATCH_FILES, layout.CONSORTIUM_FILES)
 
 
 def describe(directory: Path) -> list[Description]:
@@ -49,7 +46,8 @@ def describe(directory: Path) -> list[Description]:
         found = _found(directory)
     except OSError as error:
         raise KeyFileError(f"{directory}: cannot be listed: {error.strerror or error}") from error
-    absent = {path for group in _OPTIONAL if found.isdisjoint(group) for path in group}
+    optional = layout.CONSORTIUM_FILES
+    absent = set(optional) if found.isdisjoint(optional) else set()
     expected = [path for path in LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
     return _compared([_described(directory, path) for path in expected + others])
@@ -62,14 +60,12 @@ def _found(directory: Path) -> set[Path]:
         for path in directory.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    for lock in map(lock_of, (layout.MATCH_RELEASES, layout.ROSTER)):
-        if lock in files and (directory / lock).lstat().st_size == 0:
-            files.remove(lock)
-    return files
+    locks = {lock_of(path) for path in (*files, layout.ROSTER)}
+    return {path for path in files if path not in locks or (directory / path).lstat().st_size > 0}
 
 
 def _described(directory: Path, path: Path) -> Description:
-    kind, facts = LAYOUT.get(path), Facts()
+    kind, facts = kind_at(path), Facts()
     problems: list[str] = []
     try:
         text = read(directory / path)
@@ -93,7 +89,7 @@ def _labelled(text: str) -> Kind:
 
 
 def _misplaced(path: Path, kind: Kind) -> list[str]:
-    belongs = LAYOUT.get(path)
+    belongs = kind_at(path)
     if kind is belongs:
         return []
     if kind.secret and path.parts[0] != "authority":
@@ -108,7 +104,7 @@ def _compared(descriptions: list[Description]) -> list[Description]:
     """The same, with a problem added where a key id is not that of the pair's first file."""
     firsts: dict[str, Description] = {}
     for entry in descriptions:
-        if entry.facts.key_id is not None:
+        if entry.pair and entry.facts.key_id is not None:
             firsts.setdefault(entry.pair, entry)
     return [_mixed(entry, firsts.get(entry.pair, entry)) for entry in descriptions]
 
@@ -122,4 +118,4 @@ def _mixed(entry: Description, first: Description) -> Description:
 
 def _way_out(path: Path) -> str:
     # A copy of a count is of a day before, and would let the key release more than it may.
-    return releases.WAY_OUT if path == layout.MATCH_RELEASES else WAY_OUT
+    return releases.WAY_OUT if path.parent == layout.RELEASES else WAY_OUT

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from securefl.crypto.match_artefact import MATCH_PARAMETERS_FORMAT, MATCH_PUBLIC_KEY_FORMAT
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
+from securefl.crypto.match_public import (
+    MATCH_PARAMETERS_FILE,
+    MATCH_PUBLIC_KEY_FILE,
+    MatchPublicKey,
+    ScoringContext,
+)
 from securefl.crypto.public import (
-    PARAMETERS_FORMAT,
-    PUBLIC_KEY_FORMAT,
+    PARAMETERS_FILE,
+    PUBLIC_KEY_FILE,
     AddingContext,
     PublicKey,
 )
@@ -39,7 +44,7 @@ class Facts:
 
     key_id: str | None = None
     security_bits: int | None = None
-    releases_left: int | None = None
+    n_released: int | None = None
     """Of the file that counts them."""
 
 
@@ -91,16 +96,16 @@ def _parses(parse: Callable[[str], object]) -> Callable[[str], Facts]:
 
 def _releases(text: str) -> Facts:
     file = ReleasesFile.parse(text)
-    return Facts(file.key_id, releases_left=file.left)
+    return Facts(file.key_id, n_released=file.n_released)
 
 
 _SECRET = Kind(
     SEALED_KEY_FORMAT, "secret key", "authority", "sums", _key(SealedKey.parse), secret=True
 )
 _PARAMETERS = Kind(
-    PARAMETERS_FORMAT, "parameters", "any role", "sums", _key(AddingContext.from_json)
+    PARAMETERS_FILE.format, "parameters", "any role", "sums", _key(AddingContext.from_json)
 )
-_PUBLIC = Kind(PUBLIC_KEY_FORMAT, "public key", "clients", "sums", _key(PublicKey.from_json))
+_PUBLIC = Kind(PUBLIC_KEY_FILE.format, "public key", "clients", "sums", _key(PublicKey.from_json))
 _MATCH_SECRET = Kind(
     SEALED_MATCH_KEY_FORMAT,
     "match secret",
@@ -109,12 +114,12 @@ _MATCH_SECRET = Kind(
     _key(SealedMatchKey.parse),
     secret=True,
 )
-_MATCH_RELEASES = Kind(RELEASES_FORMAT, "match releases", "authority", "match", _releases)
+_RELEASES = Kind(RELEASES_FORMAT, "releases", "authority", "", _releases)
 _MATCH_PARAMETERS = Kind(
-    MATCH_PARAMETERS_FORMAT, "match scoring", "server", "match", _key(ScoringContext.from_json)
+    MATCH_PARAMETERS_FILE.format, "match scoring", "server", "match", _key(ScoringContext.from_json)
 )
 _MATCH_PUBLIC = Kind(
-    MATCH_PUBLIC_KEY_FORMAT, "match public", "clients", "match", _key(MatchPublicKey.from_json)
+    MATCH_PUBLIC_KEY_FILE.format, "match public", "clients", "match", _key(MatchPublicKey.from_json)
 )
 _CA_SECRET = Kind(
     SEALED_CA_KEY_FORMAT,
@@ -147,7 +152,6 @@ LAYOUT = {
     layout.SERVER_PARAMETERS: _PARAMETERS,
     layout.CLIENT_KEY: _PUBLIC,
     layout.MATCH_KEY: _MATCH_SECRET,
-    layout.MATCH_RELEASES: _MATCH_RELEASES,
     layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
     layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
     layout.CA_KEY: _CA_SECRET,
@@ -157,4 +161,10 @@ LAYOUT = {
     layout.ROSTER: _ROSTER,
     layout.POLICY: _POLICY,
 }
-KINDS = tuple(dict.fromkeys(LAYOUT.values()))
+"""But for the counts of releases, each of which is named after its key."""
+KINDS = (*dict.fromkeys(LAYOUT.values()), _RELEASES)
+
+
+def kind_at(path: Path) -> Kind | None:
+    """What belongs there in a key folder."""
+    return _RELEASES if path.parent == layout.RELEASES else LAYOUT.get(path)

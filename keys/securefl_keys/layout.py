@@ -3,7 +3,7 @@
 DIR/authority/secret.key         sealed with the passphrase, mode 0600
 DIR/authority/parameters.json
 DIR/authority/match.key          of profile matches; sealed, mode 0600
-DIR/authority/match.releases     how many scores it has released
+DIR/authority/releases/KEY.json  how many values that key has released
 DIR/server/parameters.json       no key at all
 DIR/server/match.json            no key at all
 DIR/clients/public.key
@@ -31,11 +31,15 @@ SERVER_PARAMETERS = Path("server/parameters.json")
 CLIENT_KEY = Path("clients/public.key")
 
 MATCH_KEY = Path("authority/match.key")
-MATCH_RELEASES = Path("authority/match.releases")
 MATCH_PARAMETERS = Path("server/match.json")
 MATCH_PUBLIC_KEY = Path("clients/match-public.key")
-MATCH_FILES = (MATCH_KEY, MATCH_RELEASES, MATCH_PARAMETERS, MATCH_PUBLIC_KEY)
-"""A folder made by an older version has none of them."""
+RELEASES = Path("authority/releases")
+
+
+def releases_of(key_id: str) -> Path:
+    """Where it is counted what that key has released."""
+    return RELEASES / f"{key_id[:16]}.json"
+
 
 IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")

@@ -22,14 +22,12 @@ from securefl_keys.member_names import alike
 from securefl_keys.request import JoinRequest
 from securefl_keys.roster import (
     MAX_MEMBERS,
-    ROSTER_FORMAT,
     Revoked,
-    RosterFile,
     VerifiedRoster,
     listing,
 )
 from securefl_keys.signed_file import moment, now
-from securefl_keys.signer import Signer, changing, open_signer
+from securefl_keys.signer import changing, open_signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +62,35 @@ def approve(
             for a in approvals
         }
         certificates = [member.certificate for member in signer.roster.members.values()]
-        text = _next(signer, at, [*certificates, *new.values()], signer.roster.file.revoked)
+        old = signer.roster.file
+        text = old.signed_anew(
+            signer.ca,
+            signer.key,
+            at,
+            version=old.version + 1,
+            certificates=listing([*certificates, *new.values()]),
+        )
         _write(directory, new, text)
     return VerifiedRoster.parse(text, signer.ca, at)
 
 
-def revoke(
-    directory: Path, name: str, passphrase: str, at: datetime | None = None
-) -> VerifiedRoster:
-    """A new roster without that member. Whoever has an older one still believes it.
+def without(
+    roster: VerifiedRoster, name: str, at: datetime
+) -> tuple[tuple[str, ...], tuple[Revoked, ...]]:
+    """The roster's certificates without that member, and the revoked ones with it.
 
     Raises:
         UnknownClient, CertificateRevoked: no such member, or revoked before.
-        WrongPassphrase: of the certificate authority's key.
-        KeyFileError: a file is missing, damaged or cannot be written.
+        KeyFileError: the roster holds no more.
     """
-    at = at or now()
-    with changing(directory):
-        signer = open_signer(directory, passphrase, at)
-        members = signer.roster.members
-        if name not in members:
-            signer.roster.member(name)  # says why not
-        old, gone = signer.roster.file, members[name]
-        if len(old.revoked) >= MAX_MEMBERS:
-            raise KeyFileError("the roster is full of revoked members: make a new consortium")
-        entry = Revoked(
-            name=name, role=gone.role, key_id=gone.key_id, at=moment(at), epoch=old.epoch
-        )
-        kept = [member.certificate for member in members.values() if member.name != name]
-        text = _next(signer, at, kept, (*old.revoked, entry))
-        replace(directory / layout.ROSTER, text, mode=0o644)
-    return VerifiedRoster.parse(text, signer.ca, at)
+    if name not in roster.members:
+        roster.member(name)  # says why not
+    old, gone = roster.file, roster.members[name]
+    if len(old.revoked) >= MAX_MEMBERS:
+        raise KeyFileError("the roster is full of revoked members: make a new consortium")
+    entry = Revoked(name=name, role=gone.role, key_id=gone.key_id, at=moment(at), epoch=old.epoch)
+    kept = [member.certificate for member in roster.members.values() if member.name != name]
+    return listing(kept), (*old.revoked, entry)
 
 
 def _require_distinct(approvals: Sequence[Approval]) -> None:
@@ -135,22 +131,3 @@ def _write(directory: Path, certificates: dict[Path, x509.Certificate], roster: 
         for path in written:
             path.unlink(missing_ok=True)
         raise
-
-
-def _next(
-    signer: Signer,
-    at: datetime,
-    certificates: list[x509.Certificate],
-    revoked: tuple[Revoked, ...],
-) -> str:
-    old = signer.roster.file
-    return RosterFile.signing(
-        signer.ca,
-        signer.key,
-        at,
-        format=ROSTER_FORMAT,
-        epoch=old.epoch,
-        version=old.version + 1,
-        certificates=listing(certificates),
-        revoked=revoked,
-    )

@@ -1,4 +1,4 @@
-"""How many scores a match key has released, on disk, so that no restart forgets one."""
+"""How many values each key has released, on disk, so that no restart forgets one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Literal, final
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.crypto.artefact import Sha256, canonical, digest, require_digest
+from securefl.crypto.artefact import Purpose, Sha256, canonical, digest, require_digest
 from securefl.errors import KeyFileError
-from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.releases import spent
 from securefl_keys import key_files
 
-RELEASES_FORMAT: Literal["securefl-match-releases/1"] = "securefl-match-releases/1"
+RELEASES_FORMAT: Literal["securefl-releases/2"] = "securefl-releases/2"
 LOCK_TIMEOUT_S = 60
 WAY_OUT = (
     "nobody knows what the key has released, and an older copy of the file does not either: make "
-    "a new match key, with: securefl keys init"
+    "a new key, with: securefl keys rotate"
 )
+BLOCKS: dict[Purpose, int] = {"sums": 2**20, "matches": 1}
+"""Values that a process counts at a time: sums are many, and what it leaves of a block is lost."""
 
 
 class ReleasesFile(BaseModel):
@@ -29,16 +30,22 @@ class ReleasesFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    format: Literal["securefl-match-releases/1"]
+    format: Literal["securefl-releases/2"]
+    purpose: Purpose
     key_id: Sha256
-    n_released: int = Field(ge=0, le=MAX_RELEASES)
+    n_released: int = Field(ge=0, le=2**62)
     sha256: Sha256
     """Over all other fields."""
 
     @classmethod
-    def stating(cls, key_id: str, n_released: int) -> str:
+    def stating(cls, purpose: Purpose, key_id: str, n_released: int) -> str:
         """The text of a file."""
-        fields = {"format": RELEASES_FORMAT, "key_id": key_id, "n_released": n_released}
+        fields = {
+            "format": RELEASES_FORMAT,
+            "purpose": purpose,
+            "key_id": key_id,
+            "n_released": n_released,
+        }
         return cls.model_validate(fields | {"sha256": digest(canonical(fields))}).model_dump_json(
             indent=1
         )
@@ -54,59 +61,64 @@ class ReleasesFile(BaseModel):
         require_digest(file.sha256, canonical(file.model_dump(exclude={"sha256"})))
         return file
 
-    @property
-    def left(self) -> int:
-        """Scores that the key may still release."""
-        return MAX_RELEASES - self.n_released
-
 
 @final
-class FileBudget:
-    """A match key's budget, which all processes that open with the key share."""
+class FileCount:
+    """A key's count, which all processes that open with the key share."""
 
-    def __init__(self, path: Path, key_id: str) -> None:
+    def __init__(self, path: Path, purpose: Purpose, key_id: str) -> None:
         """Raises KeyFileError where the file is missing, damaged, or of another key."""
         self._path = path
+        self._purpose: Purpose = purpose
         self._key_id = key_id
         self._most_seen = 0
-        self._n_released()
+        self._in_hand = 0
+        """Counted on the disk, and not released yet."""
+        self._stated()
 
     @property
-    def left(self) -> int:
-        """Scores that the key may still release; raises KeyFileError."""
+    def n_released(self) -> int:
+        """Values released so far, here and in other processes; raises KeyFileError."""
         with self._locked():
-            return MAX_RELEASES - self._n_released()
+            return self._stated() - self._in_hand
 
-    def spend(self, n: int) -> None:
-        """Count n scores as released: on the disk, before this returns.
+    def spend(self, n: int, at_most: int) -> None:
+        """Count n values as released: on the disk, before this returns.
 
         Raises:
-            OpeningRefused: more than are left; nothing is counted.
+            KeyWornOut: more than `at_most` would be; nothing is counted.
             KeyFileError: the count cannot be read or written; nothing may be released.
         """
+        if n <= self._in_hand:
+            self._in_hand -= n
+            return
         with self._locked():
-            count = spent(self._n_released(), n)
-            key_files.replace(self._path, ReleasesFile.stating(self._key_id, count), mode=0o600)
-            self._most_seen = count
-
-    def _n_released(self) -> int:
-        try:
-            self._most_seen = self._stated()
-        except KeyFileError as error:
-            raise KeyFileError(f"{self._path}: {error}; {WAY_OUT}") from error
-        return self._most_seen
+            stated, needed = self._stated(), n - self._in_hand
+            least = spent(stated, needed, at_most)
+            count = max(least, min(stated + BLOCKS[self._purpose], at_most))
+            text = ReleasesFile.stating(self._purpose, self._key_id, count)
+            key_files.replace(self._path, text, mode=0o600)
+            self._most_seen, self._in_hand = count, count - least
 
     def _stated(self) -> int:
-        file = ReleasesFile.parse(key_files.read(self._path))
-        if file.key_id != self._key_id:
+        try:
+            file = ReleasesFile.parse(key_files.read(self._path))
+            self._require_own(file)
+        except KeyFileError as error:
+            raise KeyFileError(f"{self._path}: {error}; {WAY_OUT}") from error
+        self._most_seen = file.n_released
+        return file.n_released
+
+    def _require_own(self, file: ReleasesFile) -> None:
+        if (file.purpose, file.key_id) != (self._purpose, self._key_id):
             raise KeyFileError(
-                f"it counts for key {file.key_id[:16]}…, the authority holds {self._key_id[:16]}…"
+                f"it counts for {file.purpose} of key {file.key_id[:16]}…, not for "
+                f"{self._purpose} of {self._key_id[:16]}…"
             )
         if file.n_released < self._most_seen:
             raise KeyFileError(
                 f"it counts {file.n_released} releases, and has counted {self._most_seen} before"
             )
-        return file.n_released
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -117,7 +129,7 @@ class FileBudget:
             raise KeyFileError(f"{self._path}: another process keeps it locked") from None
         except OSError as error:
             raise KeyFileError(
-                f"{self._path}: cannot be written ({error.strerror or error}), so no score is "
+                f"{self._path}: cannot be written ({error.strerror or error}), so nothing is "
                 "released: free some space, or let this user write there"
             ) from error
 

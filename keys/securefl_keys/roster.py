@@ -88,12 +88,6 @@ class VerifiedRoster:
             raise CertificateRevoked("the roster lists a key that it has revoked")
         return cls(ca, file, members, at)
 
-    @property
-    def rotation_due(self) -> bool:
-        """Whether a client that was revoked knew this epoch's keys; a server knows none."""
-        epoch = self.file.epoch
-        return any(entry.epoch == epoch and entry.role == "client" for entry in self.file.revoked)
-
     def expirations(self) -> Iterator[str]:
         """Of each member whose certificate is not valid at this time, why."""
         for member in self.members.values():
@@ -135,11 +129,19 @@ class VerifiedRoster:
             raise UnknownClient(f"{shown.name!r}: the roster lists another certificate")
         return shown
 
+    def clients(self) -> list[HolderCertificate]:
+        """Its clients, also those whose certificate has expired."""
+        return [member for member in self.members.values() if member.role == "client"]
+
     def identities(self) -> wire.Roster:
         """For the checks on messages: every client whose certificate is valid at this time."""
-        clients = [m for m in self.members.values() if m.role == "client"]
+        clients = self.clients()
         current = [client for client in clients if client.is_current(self.at)]
-        return wire.Roster({client.name: client.public_key for client in current})
+        return wire.Roster(
+            {client.name: client.public_key for client in current},
+            expired=[client.name for client in clients if client not in current],
+            revoked=[entry.name for entry in self.file.revoked if entry.name not in self.members],
+        )
 
 
 def load_roster(

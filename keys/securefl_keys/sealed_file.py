@@ -9,25 +9,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, Self, TypeVar, final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from securefl.crypto.artefact import CODEC, Sha256, canonical
+from securefl.crypto.artefact import CODEC, Epoch, Moment, Origin, Sha256, canonical
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.params import CkksParameters
 from securefl.crypto.secret import SecretKey
-from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+from securefl.errors import KeyFileError, WrongPassphrase
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
 
-SEALED_KEY_FORMAT: Literal["securefl-secret-key/1"] = "securefl-secret-key/1"
-SEALED_MATCH_KEY_FORMAT: Literal["securefl-match-secret-key/1"] = "securefl-match-secret-key/1"
+SEALED_KEY_FORMAT: Literal["securefl-secret-key/2"] = "securefl-secret-key/2"
+SEALED_MATCH_KEY_FORMAT: Literal["securefl-match-secret-key/2"] = "securefl-match-secret-key/2"
 NONCE_BYTES = 12
 
 KDF_COST = KdfCost(iterations=3, lanes=4, memory_kib=64 * 1024)
@@ -42,13 +41,17 @@ class SealedFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     holders: ClassVar[tuple[Role, ...]] = ("authority",)
+    use: ClassVar[str]
+    """What the key is for, and nothing else."""
     serialisation: ClassVar[str] = CODEC
     """Of the plaintext: what reads it."""
 
     format: str
     role: Role
+    purpose: str
     key_id: Sha256
-    created: str = Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")
+    epoch: Epoch
+    created: Moment
     codec: str
     kdf: KdfHeader
     cipher: Literal["aes-256-gcm"]
@@ -70,8 +73,11 @@ class SealedFile(BaseModel):
             raise KeyFileError(
                 f"not a sealed secret key: {f'{field}: ' if field else ''}{first['msg']}"
             ) from None
-        if file.role not in cls.holders:
-            raise KeyFileError(f"not a sealed secret key: role: {cls.holders[0]} is needed")
+        if file.role not in cls.holders or file.purpose != cls.use:
+            raise KeyFileError(
+                f"not a sealed secret key of {' or '.join(cls.holders)} for {cls.use}: it names "
+                f"{file.role!r} and {file.purpose!r:.40}"
+            )
         if file.codec != cls.serialisation:
             raise KeyFileError(
                 f"made by {file.codec}, this is {cls.serialisation}: make the keys anew"
@@ -80,13 +86,20 @@ class SealedFile(BaseModel):
 
     @classmethod
     def sealing(
-        cls, secret: bytes, passphrase: str, role: Role = "authority", **fields: Any
+        cls,
+        secret: bytes,
+        passphrase: str,
+        origin: Origin,
+        role: Role = "authority",
+        **fields: Any,
     ) -> str:
         """The text of a file with these fields and a fresh salt and nonce."""
         nonce = os.urandom(NONCE_BYTES)
         file = cls(
             role=role,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            purpose=cls.use,
+            epoch=origin.epoch,
+            created=origin.created,
             codec=cls.serialisation,
             kdf=KdfHeader.fresh(KDF_COST),
             cipher="aes-256-gcm",
@@ -97,6 +110,11 @@ class SealedFile(BaseModel):
         cipher = AESGCM(file.kdf.derive(passphrase))
         ciphertext = cipher.encrypt(nonce, secret, file.associated_data())
         return json.dumps(file.header() | {"ciphertext": encoded(ciphertext)}, indent=1) + "\n"
+
+    @property
+    def origin(self) -> Origin:
+        """The key's epoch, and when it was made."""
+        return Origin(self.epoch, self.created)
 
     def header(self) -> dict[str, Any]:
         """Every field but the ciphertext."""
@@ -129,25 +147,19 @@ class SealedFile(BaseModel):
 class SealedKey(SealedFile):
     """The secret key of sums."""
 
-    format: Literal["securefl-secret-key/1"]
-    poly_degree: int
-    modulus_bits: tuple[int, int]
-    scale_bits: int
+    use: ClassVar[str] = "sums"
 
-    @property
-    def parameters(self) -> CkksParameters:
-        """The key's CKKS parameters, checked; raises KeyFileError."""
-        try:
-            return CkksParameters(self.poly_degree, self.modulus_bits, self.scale_bits)
-        except ConfigError as error:
-            raise KeyFileError(f"damaged secret key file: {error}") from error
+    format: Literal["securefl-secret-key/2"]
+    parameters: CkksParameters
 
 
 @final
 class SealedMatchKey(SealedFile):
     """The secret key of profile matches."""
 
-    format: Literal["securefl-match-secret-key/1"]
+    use: ClassVar[str] = "matches"
+
+    format: Literal["securefl-match-secret-key/2"]
     parameters: MatchParameters
 
 
@@ -160,11 +172,10 @@ def seal_secret(key: SecretKey, passphrase: str) -> str:
     return SealedKey.sealing(
         key.to_secret_bytes(),
         passphrase,
+        key.origin,
         format=SEALED_KEY_FORMAT,
         key_id=key.key_id,
-        poly_degree=key.parameters.poly_degree,
-        modulus_bits=key.parameters.modulus_bits,
-        scale_bits=key.parameters.scale_bits,
+        parameters=key.parameters,
     )
 
 
@@ -177,9 +188,8 @@ def open_secret(text: str, passphrase: str) -> SecretKey:
         ConfigError: the passphrase is empty or is no text.
     """
     file = SealedKey.parse(text)
-    parameters = file.parameters
     secret = file.opened(passphrase)
-    return _checked(file, lambda: SecretKey.from_secret_bytes(secret, parameters))
+    return _checked(file, lambda: SecretKey.from_secret_bytes(secret, file.parameters, file.origin))
 
 
 def seal_match_secret(key: MatchSecretKey, passphrase: str) -> str:
@@ -187,6 +197,7 @@ def seal_match_secret(key: MatchSecretKey, passphrase: str) -> str:
     return SealedMatchKey.sealing(
         key.to_secret_bytes(),
         passphrase,
+        key.origin,
         format=SEALED_MATCH_KEY_FORMAT,
         key_id=key.key_id,
         parameters=key.parameters,
@@ -197,7 +208,9 @@ def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
     """The key in a file that `seal_match_secret` wrote; raises as `open_secret`."""
     file = SealedMatchKey.parse(text)
     secret = file.opened(passphrase)
-    return _checked(file, lambda: MatchSecretKey.from_secret_bytes(secret, file.parameters))
+    return _checked(
+        file, lambda: MatchSecretKey.from_secret_bytes(secret, file.parameters, file.origin)
+    )
 
 
 def _checked(file: SealedFile, read: Callable[[], _Key]) -> _Key:

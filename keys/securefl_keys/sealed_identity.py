@@ -6,13 +6,14 @@ from typing import ClassVar, Literal, TypeVar, final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.artefact import Origin
 from securefl.errors import KeyFileError
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.holders import ROLES, Holder, Role
 from securefl_keys.sealed_file import SealedFile
 
-SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/1"] = "securefl-ca-secret-key/1"
-SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/1"] = "securefl-identity-secret-key/1"
+SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/2"] = "securefl-ca-secret-key/2"
+SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/2"] = "securefl-identity-secret-key/2"
 
 
 class _SealedEd25519(SealedFile):
@@ -23,7 +24,9 @@ class _SealedEd25519(SealedFile):
 class SealedCaKey(_SealedEd25519):
     """The key that issues certificates and signs the consortium's files."""
 
-    format: Literal["securefl-ca-secret-key/1"]
+    use: ClassVar[str] = "certificates"
+
+    format: Literal["securefl-ca-secret-key/2"]
 
 
 @final
@@ -31,8 +34,9 @@ class SealedIdentityKey(_SealedEd25519):
     """The key by which a client, a server or the authority is known."""
 
     holders: ClassVar[tuple[Role, ...]] = ROLES
+    use: ClassVar[str] = "signatures"
 
-    format: Literal["securefl-identity-secret-key/1"]
+    format: Literal["securefl-identity-secret-key/2"]
     name: str
 
     @property
@@ -49,6 +53,7 @@ def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
     return SealedCaKey.sealing(
         key.private_bytes_raw(),
         passphrase,
+        Origin.now(),
         format=SEALED_CA_KEY_FORMAT,
         key_id=key_id_of(key.public_key()),
     )
@@ -59,6 +64,7 @@ def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) ->
     return SealedIdentityKey.sealing(
         key.private_bytes_raw(),
         passphrase,
+        Origin.now(),
         owner.role,
         format=SEALED_IDENTITY_FORMAT,
         key_id=key_id_of(key.public_key()),

@@ -26,6 +26,9 @@ Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-
 Counting = Annotated[int, Field(ge=1, lt=2**31)]
 
 
+_BY_SIGNING = {"consortium", "authority", "created", "signature"}
+
+
 class SignedFile(BaseModel):
     """What all signed files have."""
 
@@ -85,6 +88,13 @@ class SignedFile(BaseModel):
         except (InvalidSignature, KeyFileError):
             raise FileSignatureRefused("changed since it was signed: wrong signature") from None
         return file
+
+    def signed_anew(
+        self, ca: ConsortiumAuthority, key: Ed25519PrivateKey, at: datetime, **changes: Any
+    ) -> str:
+        """The text of a file that differs in these fields, and in who signed it and when."""
+        kept = {name: value for name, value in self if name not in _BY_SIGNING}
+        return self.signing(ca, key, at, **kept | changes)
 
     def text(self) -> str:
         """The file's one form."""

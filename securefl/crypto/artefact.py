@@ -1,20 +1,59 @@
-"""What the files of all keys have in common: each says what it is and which TenSEAL reads it."""
+"""The public files of CKKS keys: a context without its secret key, and what is to be known of it.
+
+Every file says what it is, whose, of which key and epoch, and which TenSEAL reads it.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import tenseal as ts
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from securefl.crypto.contexts import public_context
+from securefl.crypto.match_params import MatchParameters
+from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
 
 CODEC = f"tenseal-{ts.__version__}"
+MAX_EPOCH = 2**31 - 1
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Epoch = Annotated[int, Field(ge=1, le=MAX_EPOCH)]
+Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
+"""In UTC."""
+Purpose = Literal["sums", "matches"]
+
+Parameters = TypeVar("Parameters", CkksParameters, MatchParameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which of a consortium's keys a key is, and since when."""
+
+    epoch: int
+    """From 1; one more with each rotation."""
+    created: str
+    """UTC, `YYYY-MM-DDThh:mm:ssZ`."""
+
+    @classmethod
+    def now(cls, epoch: int = 1) -> Origin:
+        """Of a key that is being made."""
+        return cls(epoch, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+class FileKind(NamedTuple):
+    """What fixes the label of a public file."""
+
+    format: str
+    role: Literal["server", "client"]
+    """Who needs it."""
+    purpose: Purpose
 
 
 class Labelled(BaseModel):
@@ -25,35 +64,95 @@ class Labelled(BaseModel):
     format: str
 
 
-class KeyFile(Labelled):
-    """The text form of a public artefact: JSON of just these fields and its subclass's."""
+class KeyFile(BaseModel, Generic[Parameters]):
+    """The text form of a public artefact: JSON of just these fields.
+
+    A ciphertext's shape is not in it: it follows from the context.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    format: str
+    role: str
+    purpose: str
     codec: str
     key_id: Sha256
+    epoch: Epoch
+    created: Moment
+    parameters: Parameters
+    context: str
+    sha256: Sha256
+    """Over all other fields: the context does not show every parameter."""
+
+    def content(self) -> bytes:
+        """What the digest is over."""
+        return canonical(self.model_dump(exclude={"sha256"}))
 
 
-_File = TypeVar("_File", bound=KeyFile)
+@dataclass(frozen=True, slots=True)
+class Artefact(Generic[Parameters]):
+    """A context without its secret key, and what is to be known of it."""
+
+    context: bytes
+    key_id: str
+    parameters: Parameters
+    origin: Origin
+
+    def to_json(self, kind: FileKind) -> str:
+        """The artefact as text; it holds nothing secret."""
+        file = KeyFile(
+            **kind._asdict(),
+            codec=CODEC,
+            key_id=self.key_id,
+            epoch=self.origin.epoch,
+            created=self.origin.created,
+            parameters=self.parameters,
+            context=base64.b64encode(self.context).decode(),
+            sha256="0" * 64,
+        )
+        stated = file.model_copy(update={"sha256": digest(file.content())})
+        return stated.model_dump_json(indent=1)
+
+    @classmethod
+    def from_json(
+        cls, text: str, kind: FileKind, parameters: type[Parameters]
+    ) -> Artefact[Parameters]:
+        """Parse a key file; TenSEAL sees none of it yet.
+
+        Raises:
+            KeyFileError: damaged, or of another role or TenSEAL version.
+        """
+        try:
+            label = Labelled.model_validate_json(text).format
+            if label != kind.format:
+                raise KeyFileError(_another(label, kind.format))
+            reader: Any = KeyFile.__class_getitem__(parameters)
+            file: KeyFile[Parameters] = reader.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            raise KeyFileError(f"not a SecureFL key file: {first['msg']}") from error
+        if (file.role, file.purpose) != kind[1:]:
+            raise KeyFileError(f"a file for {kind.role}s, of {kind.purpose}, says otherwise")
+        if file.codec != CODEC:
+            raise KeyFileError(f"made by {file.codec!r:.40}, this is {CODEC}: make the keys anew")
+        require_digest(file.sha256, file.content())
+        origin = Origin(file.epoch, file.created)
+        return Artefact(decoded(file.context), file.key_id, file.parameters, origin)
+
+    def parsed(self) -> ts.Context:
+        """TenSEAL's context, of just these parameters and without a secret key.
+
+        Raises:
+            KeyFileError: it is another one.
+        """
+        return public_context(self.context, self.parameters)
 
 
-def read_key_file(text: str, kind: type[_File], format_: str) -> _File:
-    """Parse a file of this format; TenSEAL sees none of it.
-
-    Raises:
-        KeyFileError: it is no such file, or of another TenSEAL version.
-    """
-    try:
-        label = Labelled.model_validate_json(text)
-        if label.format != format_:
-            raise KeyFileError(f"this is a {label.format!r:.60} file where {format_} is needed")
-        file = kind.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        raise KeyFileError(f"not a SecureFL key file: {first['msg']}") from error
-    if file.codec != CODEC:
-        raise KeyFileError(f"made by {file.codec!r:.40}, this is {CODEC}: make the keys anew")
-    return file
+def _another(found: str, wanted: str) -> str:
+    name, _, version = found.partition("/")
+    if name == wanted.partition("/")[0] and version.isascii() and version.isdigit():
+        return f"a {found:.60} file, of another SecureFL, which reads {wanted}: make the keys anew"
+    return f"this is a {found!r:.60} file where {wanted} is needed"
 
 
 def decoded(context: str) -> bytes:

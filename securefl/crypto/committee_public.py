@@ -17,15 +17,16 @@ import tenseal as ts
 from numpy.typing import NDArray
 
 from securefl.crypto import sealwire
-from securefl.crypto.artefact import canonical, digest
+from securefl.crypto.artefact import Origin, canonical, digest
 from securefl.crypto.contexts import fresh_context, primes, without_secret_key
 from securefl.crypto.held import Held
-from securefl.crypto.params import COEFFICIENT_BYTES, SUMS, CkksParameters
+from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.crypto.ring import Residues, RingFrame
 from securefl.errors import ConfigError, MessageRefused
 
 CONTRIBUTION_BYTES = 32
+WORD_BYTES = 8
 _COMMON = "securefl-committee-common/1"
 _COMMITMENT = b"securefl-committee-commitment/1"
 
@@ -61,7 +62,7 @@ def common_polynomial(
 
 def _uniform(seed: bytes, size: int, modulus: int) -> Residues:
     """By rejection, from four words for each residue: at most every other one is rejected."""
-    stream = hashlib.shake_256(seed).digest(4 * size * COEFFICIENT_BYTES)
+    stream = hashlib.shake_256(seed).digest(4 * size * WORD_BYTES)
     drawn = np.frombuffer(stream, "<u8") & np.uint64((1 << modulus.bit_length()) - 1)
     return drawn[drawn < modulus][:size]
 
@@ -113,7 +114,7 @@ class CollectiveKey:
         bare = without_secret_key(context, public_key=False)
         key = sealwire.field(1, sealwire.ciphertext(whole, public_key, scale=1.0))
         parsed = ts.context_from(bare + sealwire.field(2, key))
-        public = PublicKey.of(without_secret_key(parsed, public_key=True), parameters)
+        public = PublicKey.of(without_secret_key(parsed, public_key=True), parameters, Origin.now())
         return cls(public, public.adding_context())
 
 
@@ -165,7 +166,7 @@ def from_wire(share: bytes, moduli: Sequence[int], poly_degree: int) -> Residues
     Raises:
         MessageRefused: wrong length, or a residue outside the ring.
     """
-    expected = len(moduli) * poly_degree * COEFFICIENT_BYTES
+    expected = len(moduli) * poly_degree * WORD_BYTES
     if len(share) != expected:
         raise MessageRefused(f"share of {len(share)} bytes, expected exactly {expected}")
     residues = np.frombuffer(share, "<u8").reshape(len(moduli), poly_degree)

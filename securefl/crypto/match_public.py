@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from securefl.crypto import blinding
-from securefl.crypto.artefact import digest
+from securefl.crypto.artefact import Artefact, FileKind, digest
 from securefl.crypto.held import Held
-from securefl.crypto.match_artefact import (
-    MATCH_PARAMETERS_FORMAT,
-    MATCH_PUBLIC_KEY_FORMAT,
-    MatchArtefact,
-)
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.ring import RingFrame
 from securefl.errors import KeyFileError, MessageRefused
 
+MATCH_PARAMETERS_FILE = FileKind("securefl-match-parameters/2", "server", "matches")
+MATCH_PUBLIC_KEY_FILE = FileKind("securefl-match-public-key/2", "client", "matches")
+
+MatchArtefact = Artefact[MatchParameters]
 Slots = NDArray[np.float64]
 """Shape (ciphertexts, slots)."""
 
@@ -48,7 +47,7 @@ class MatchPublicKey(Held):
         """Raises KeyFileError where the artefact is not the public key that its key id names."""
         self._artefact = artefact
         self._context = artefact.parsed()
-        self.key_id = artefact.key_id
+        self.key_id, self.epoch = artefact.key_id, artefact.origin.epoch
         self.parameters = artefact.parameters
         self.frame = RingFrame.of_fresh(self._context, artefact.parameters.scale_bits)
         if not self._context.has_public_key():
@@ -67,19 +66,18 @@ class MatchPublicKey(Held):
 
     def to_json(self) -> str:
         """A client's file."""
-        return self._artefact.to_json(MATCH_PUBLIC_KEY_FORMAT)
+        return self._artefact.to_json(MATCH_PUBLIC_KEY_FILE)
 
     @classmethod
     def from_json(cls, text: str) -> MatchPublicKey:
         """Parse a client's file; raises KeyFileError."""
-        return cls(MatchArtefact.from_json(text, MATCH_PUBLIC_KEY_FORMAT))
+        return cls(Artefact.from_json(text, MATCH_PUBLIC_KEY_FILE, MatchParameters))
 
     def encrypt(self, slots: Slots) -> bytes:
         """One ciphertext for each row."""
         scale = 2.0**self.parameters.scale_bits
         vectors = [ts.ckks_vector(self._context, row.tolist(), scale) for row in slots]
-        frame = self.frame
-        return b"".join(frame.to_wire(frame.residues(v.ciphertext()[0])) for v in vectors)
+        return b"".join(map(self.frame.encrypted, vectors))
 
 
 @final
@@ -92,7 +90,7 @@ class ScoringContext(Held):
         self._context = artefact.parsed()
         if self._context.has_public_key():
             raise KeyFileError("this context holds a public key: a server needs parameters alone")
-        self.key_id = artefact.key_id
+        self.key_id, self.epoch = artefact.key_id, artefact.origin.epoch
         self.parameters = artefact.parameters
         self.frame = RingFrame.of_fresh(self._context, artefact.parameters.scale_bits)
         self.score_frame = score_frame(self.frame, artefact.parameters)
@@ -103,12 +101,12 @@ class ScoringContext(Held):
 
     def to_json(self) -> str:
         """The server's file."""
-        return self._artefact.to_json(MATCH_PARAMETERS_FORMAT)
+        return self._artefact.to_json(MATCH_PARAMETERS_FILE)
 
     @classmethod
     def from_json(cls, text: str) -> ScoringContext:
         """Parse the server's file; raises KeyFileError."""
-        return cls(MatchArtefact.from_json(text, MATCH_PARAMETERS_FORMAT))
+        return cls(Artefact.from_json(text, MATCH_PARAMETERS_FILE, MatchParameters))
 
     def score(self, payload: bytes, weights: Weights) -> bytes:
         """One ciphertext: the score in its constant coefficient, nothing in the others.

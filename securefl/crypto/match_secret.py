@@ -9,7 +9,7 @@ import tenseal as ts
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from securefl.crypto.artefact import digest
+from securefl.crypto.artefact import Artefact, Origin, digest
 from securefl.crypto.contexts import (
     fresh_context,
     require_parameters,
@@ -17,7 +17,6 @@ from securefl.crypto.contexts import (
     without_secret_key,
 )
 from securefl.crypto.held import Held
-from securefl.crypto.match_artefact import MatchArtefact
 from securefl.crypto.match_params import LINEAR, MatchParameters
 from securefl.crypto.match_public import (
     MatchPublicKey,
@@ -35,7 +34,7 @@ MAX_IMAGINARY = 2.0**-20
 class MatchSecretKey(Held):
     """Decrypts scores. It has no text form, cannot be pickled, and says nothing of itself."""
 
-    def __init__(self, context: ts.Context, parameters: MatchParameters) -> None:
+    def __init__(self, context: ts.Context, parameters: MatchParameters, origin: Origin) -> None:
         """Use `generate` or `from_secret_bytes`."""
         if not context.has_secret_key():
             raise KeyFileError("this context holds no secret key")
@@ -43,7 +42,7 @@ class MatchSecretKey(Held):
         self._context = context
         self.parameters = parameters
         public = without_secret_key(context, public_key=True)
-        self._artefact = MatchArtefact(public, digest(public), parameters)
+        self._artefact = Artefact(public, digest(public), parameters, origin)
         self.score_frame = score_frame(
             RingFrame.of_fresh(context, parameters.scale_bits), parameters
         )
@@ -52,14 +51,16 @@ class MatchSecretKey(Held):
         self._encoder = sealapi.CKKSEncoder(seal)
 
     @classmethod
-    def generate(cls, parameters: MatchParameters = LINEAR) -> MatchSecretKey:
+    def generate(cls, parameters: MatchParameters = LINEAR, epoch: int = 1) -> MatchSecretKey:
         """A fresh key from the operating system's randomness, without evaluation keys."""
-        return cls(fresh_context(parameters), parameters)
+        return cls(fresh_context(parameters), parameters, Origin.now(epoch))
 
     @classmethod
-    def from_secret_bytes(cls, secret: bytes, parameters: MatchParameters) -> MatchSecretKey:
+    def from_secret_bytes(
+        cls, secret: bytes, parameters: MatchParameters, origin: Origin
+    ) -> MatchSecretKey:
         """Read what `to_secret_bytes` wrote. Only for bytes whose authenticity is established."""
-        return cls(ts.context_from(secret), parameters)
+        return cls(ts.context_from(secret), parameters, origin)
 
     def to_secret_bytes(self) -> bytes:
         """The key itself, IN CLEAR: for encryption at rest, and for nothing else."""
@@ -70,6 +71,11 @@ class MatchSecretKey(Held):
         """SHA-256 of the public key, in hex."""
         return self._artefact.key_id
 
+    @property
+    def origin(self) -> Origin:
+        """Its epoch, and when it was made."""
+        return self._artefact.origin
+
     def public_key(self) -> MatchPublicKey:
         """A client's part."""
         return MatchPublicKey(self._artefact)
@@ -77,7 +83,7 @@ class MatchSecretKey(Held):
     def scoring_context(self) -> ScoringContext:
         """The server's part: parameters, no key."""
         context = without_secret_key(self._context, public_key=False)
-        return ScoringContext(MatchArtefact(context, self.key_id, self.parameters))
+        return ScoringContext(Artefact(context, self.key_id, self.parameters, self.origin))
 
     def slots(self, coefficients: bytes) -> NDArray[np.complex128]:
         """All that a ciphertext shows to the key's holder: shape (slots,).

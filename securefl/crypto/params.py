@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from securefl.errors import ConfigError
 
 MAX_MODULUS_BITS = {128: {2048: 54, 4096: 109, 8192: 218, 16384: 438}}
-COEFFICIENT_BYTES = 8
 BOOKKEEPING_SLOTS = 2
 """Each ciphertext ends with the client's weight and with the number one."""
 
@@ -41,18 +41,21 @@ class CkksParameters:
     """
 
     poly_degree: int = 4096
-    modulus_bits: tuple[int, int] = (60, 49)
-    """The prime that carries the data, and the special prime that encryption divides away."""
-    scale_bits: int = 45
+    modulus_bits: tuple[int, ...] = (47, 46, 16)
+    """The primes that carry the data, then the special one that encryption divides away."""
+    scale_bits: int = 78
 
     def __post_init__(self) -> None:
         require_secure(self.poly_degree, self.modulus_bits)
-        if not all(20 <= bits <= 60 for bits in self.modulus_bits):
-            raise ConfigError(f"modulus_bits = {self.modulus_bits}: each prime must have 20..60")
-        if not 20 <= self.scale_bits <= self.modulus_bits[0] - 4:
+        if len(self.modulus_bits) < 2 or not all(16 <= bits <= 60 for bits in self.modulus_bits):
             raise ConfigError(
-                f"scale_bits = {self.scale_bits}: must be 20..{self.modulus_bits[0] - 4} beside a "
-                f"{self.modulus_bits[0]}-bit prime; 45 suits sums"
+                f"modulus_bits = {self.modulus_bits}: must be two primes or more of 16..60 bits"
+            )
+        room = sum(self.modulus_bits[:-1]) - 4
+        if not 20 <= self.scale_bits <= room:
+            raise ConfigError(
+                f"scale_bits = {self.scale_bits}: must be 20..{room} beside data primes of "
+                f"{self.modulus_bits[:-1]} bits; 78 suits sums"
             )
 
     @property
@@ -67,13 +70,26 @@ class CkksParameters:
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Two polynomials modulo the one data prime."""
-        return 2 * self.poly_degree * COEFFICIENT_BYTES
+        """Two polynomials modulo each data prime, a coefficient in as many bytes as it needs."""
+        *data, _ = self.modulus_bits
+        return 2 * self.poly_degree * len(data) * (-(-max(data) // 8))
 
     @property
     def max_value(self) -> float:
         """Largest absolute total. One bit is the sign's, one is kept free: overflow is silent."""
-        return 2.0 ** (self.modulus_bits[0] - self.scale_bits - 2)
+        return 2.0 ** (sum(self.modulus_bits[:-1]) - self.scale_bits - 2)
+
+    def n_released(self, n_values: int) -> int:
+        """Slots of such a message: what opening it shows, whatever they hold."""
+        return self.n_ciphertexts(n_values) * self.poly_degree // 2
+
+    def noise(self, n_clients: int) -> float:
+        """Two standard deviations of what a slot of a sum of so many ciphertexts errs by.
+
+        It is what remains when the special prime is divided away: rounding, times the ternary
+        secret, of variance N/18 in each coefficient.
+        """
+        return 2 * (self.poly_degree / 6) * sqrt(n_clients) / 2.0**self.scale_bits
 
     def n_ciphertexts(self, n_values: int) -> int:
         """Ciphertexts of a message with so many values."""

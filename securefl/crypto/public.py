@@ -2,101 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-from dataclasses import dataclass
-from typing import Annotated, Literal, final
+from typing import final
 
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
-from pydantic import Field
 
-from securefl.crypto.artefact import (
-    CODEC,
-    KeyFile,
-    Sha256,
-    decoded,
-    digest,
-    read_key_file,
-    require_digest,
-)
-from securefl.crypto.contexts import primes, public_context, without_secret_key
+from securefl.crypto.artefact import Artefact, FileKind, Origin, digest
+from securefl.crypto.contexts import without_secret_key
 from securefl.crypto.held import Held
-from securefl.crypto.packing import CiphertextFrame
 from securefl.crypto.params import CkksParameters
-from securefl.errors import ConfigError, KeyFileError, MessageRefused
+from securefl.crypto.ring import RingFrame
+from securefl.errors import KeyFileError, MessageRefused
 
-PARAMETERS_FORMAT: Literal["securefl-ckks-parameters/1"] = "securefl-ckks-parameters/1"
-PUBLIC_KEY_FORMAT: Literal["securefl-ckks-public-key/1"] = "securefl-ckks-public-key/1"
-Format = Literal["securefl-ckks-parameters/1", "securefl-ckks-public-key/1"]
+PARAMETERS_FILE = FileKind("securefl-ckks-parameters/2", "server", "sums")
+PUBLIC_KEY_FILE = FileKind("securefl-ckks-public-key/2", "client", "sums")
 
-Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,1000}$")]
-
-
-class SumsKeyFile(KeyFile):
-    """The text form of a public artefact of sums."""
-
-    poly_degree: int
-    modulus_bits: tuple[int, int]
-    scale_bits: int
-    head: Hex
-    tail: Hex
-    modulus: int
-    context: str
-    sha256: Sha256
-    """Over head, tail and context."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublicArtefact:
-    """A context without its secret key, and what is to be known of it."""
-
-    context: bytes
-    key_id: str
-    parameters: CkksParameters
-    frame: CiphertextFrame
-
-    def to_json(self, format_: Format) -> str:
-        """The artefact as text; it holds nothing secret."""
-        return SumsKeyFile(
-            format=format_,
-            codec=CODEC,
-            key_id=self.key_id,
-            poly_degree=self.parameters.poly_degree,
-            modulus_bits=self.parameters.modulus_bits,
-            scale_bits=self.parameters.scale_bits,
-            head=self.frame.head.hex(),
-            tail=self.frame.tail.hex(),
-            modulus=self.frame.modulus,
-            context=base64.b64encode(self.context).decode(),
-            sha256=digest(self.frame.head, self.frame.tail, self.context),
-        ).model_dump_json(indent=1)
-
-    @classmethod
-    def from_json(cls, text: str, format_: Format) -> PublicArtefact:
-        """Parse a key file; TenSEAL sees none of it yet.
-
-        Raises:
-            KeyFileError: damaged, or of another role or TenSEAL version.
-        """
-        file = read_key_file(text, SumsKeyFile, format_)
-        try:
-            parameters = CkksParameters(file.poly_degree, file.modulus_bits, file.scale_bits)
-        except ConfigError as error:
-            raise KeyFileError(f"damaged key file: {error}") from error
-        context = decoded(file.context)
-        head, tail = bytes.fromhex(file.head), bytes.fromhex(file.tail)
-        require_digest(file.sha256, head, tail, context)
-        frame = CiphertextFrame(head, tail, file.modulus, parameters.ciphertext_bytes)
-        return cls(context, file.key_id, parameters, frame)
-
-    def parsed(self) -> ts.Context:
-        """TenSEAL's context, of just these parameters and without a secret key.
-
-        Raises:
-            KeyFileError: it is another one.
-        """
-        return public_context(self.context, self.parameters)
+SumsArtefact = Artefact[CkksParameters]
 
 
 @final
@@ -106,34 +28,35 @@ class AddingContext(Held):
     This is all of CKKS that a server ever gets.
     """
 
-    def __init__(self, artefact: PublicArtefact) -> None:
+    def __init__(self, artefact: SumsArtefact) -> None:
         """Raises KeyFileError where the artefact holds any key."""
         self._artefact = artefact
         self._context = artefact.parsed()
-        self.key_id = artefact.key_id
+        self.key_id, self.epoch = artefact.key_id, artefact.origin.epoch
         self.parameters = artefact.parameters
+        self.frame = RingFrame.of_fresh(self._context, artefact.parameters.scale_bits)
         if self._context.has_public_key():
             raise KeyFileError("this context holds a public key: a server needs parameters alone")
 
     def to_json(self) -> str:
         """The server's file."""
-        return self._artefact.to_json(PARAMETERS_FORMAT)
+        return self._artefact.to_json(PARAMETERS_FILE)
 
     @classmethod
     def from_json(cls, text: str) -> AddingContext:
         """Parse the server's file; raises KeyFileError."""
-        return cls(PublicArtefact.from_json(text, PARAMETERS_FORMAT))
+        return cls(Artefact.from_json(text, PARAMETERS_FILE, CkksParameters))
 
     def sum(self) -> CiphertextSum:
         """An empty sum of ciphertexts."""
-        return CiphertextSum(self._context, self._artefact.frame)
+        return CiphertextSum(self._context, self.frame)
 
 
 class CiphertextSum:
     """Ciphertexts added as they arrive: memory does not grow with their number."""
 
     def __init__(
-        self, context: ts.Context, frame: CiphertextFrame, vector: ts.CKKSVector | None = None
+        self, context: ts.Context, frame: RingFrame, vector: ts.CKKSVector | None = None
     ) -> None:
         self.frame = frame
         self._context = context
@@ -145,9 +68,8 @@ class CiphertextSum:
         Raises:
             MessageRefused: not a ciphertext of these parameters.
         """
-        serialised = self.frame.dress(coefficients)
+        vector = self.frame.loaded(self._context, self.frame.from_wire(coefficients))
         try:
-            vector = ts.ckks_vector_from(self._context, serialised)
             if self._vector is not None:
                 vector += self._vector
         except (RuntimeError, ValueError) as error:
@@ -158,20 +80,20 @@ class CiphertextSum:
         """The sum, as bytes that `SecretKey.decrypt` takes."""
         if self._vector is None:
             raise RuntimeError("a sum of no ciphertexts")
-        return self.frame.strip(self._vector.serialize())
+        return self.frame.encrypted(self._vector)
 
 
 @final
 class PublicKey(Held):
     """Encrypts. What a client holds."""
 
-    def __init__(self, artefact: PublicArtefact) -> None:
+    def __init__(self, artefact: SumsArtefact) -> None:
         """Raises KeyFileError where the artefact is not the public key that its key id names."""
         self._artefact = artefact
         self._context = artefact.parsed()
-        self.key_id = artefact.key_id
+        self.key_id, self.epoch = artefact.key_id, artefact.origin.epoch
         self.parameters = artefact.parameters
-        self.frame = artefact.frame
+        self.frame = RingFrame.of_fresh(self._context, artefact.parameters.scale_bits)
         if not self._context.has_public_key():
             raise KeyFileError("this context holds no public key: a client cannot encrypt with it")
         if digest(artefact.context) != self.key_id:
@@ -182,27 +104,29 @@ class PublicKey(Held):
             raise KeyFileError(f"damaged key file: {error}") from error
 
     @classmethod
-    def of(cls, context: bytes, parameters: CkksParameters) -> PublicKey:
+    def of(cls, context: bytes, parameters: CkksParameters, origin: Origin) -> PublicKey:
         """The key in a context of this process's own making."""
-        slots = [0.0] * (parameters.poly_degree // 2)
-        probe = ts.ckks_vector(ts.context_from(context), slots).serialize()
-        frame = CiphertextFrame.measured(probe, parameters, primes(parameters)[0])
-        return cls(PublicArtefact(context, digest(context), parameters, frame))
+        return cls(Artefact(context, digest(context), parameters, origin))
+
+    @property
+    def origin(self) -> Origin:
+        """Its epoch, and when it was made."""
+        return self._artefact.origin
 
     def adding_context(self) -> AddingContext:
         """The server's part: parameters, no key."""
         context = without_secret_key(self._context, public_key=False)
-        return AddingContext(PublicArtefact(context, self.key_id, self.parameters, self.frame))
+        return AddingContext(Artefact(context, self.key_id, self.parameters, self.origin))
 
     def to_json(self) -> str:
         """A client's file."""
-        return self._artefact.to_json(PUBLIC_KEY_FORMAT)
+        return self._artefact.to_json(PUBLIC_KEY_FILE)
 
     @classmethod
     def from_json(cls, text: str) -> PublicKey:
         """Parse a client's file; raises KeyFileError."""
-        return cls(PublicArtefact.from_json(text, PUBLIC_KEY_FORMAT))
+        return cls(Artefact.from_json(text, PUBLIC_KEY_FILE, CkksParameters))
 
     def encrypt(self, slots: NDArray[np.float64]) -> bytes:
         """Coefficients of one ciphertext of N/2 slots, each within ±`parameters.max_value`."""
-        return self.frame.strip(ts.ckks_vector(self._context, slots.tolist()).serialize())
+        return self.frame.encrypted(ts.ckks_vector(self._context, slots.tolist()))

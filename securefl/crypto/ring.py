@@ -1,9 +1,8 @@
-"""Ciphertexts of several primes as bytes whose shape no sender can choose.
+"""Ciphertexts as bytes whose shape no sender can choose.
 
-As in `packing`, coefficients alone travel and the receiver writes everything else itself. With
-primes below 57 bits TenSEAL compresses what it serialises, so there is no constant frame to cut
-off: coefficients are read from the ciphertext, and what TenSEAL parses is written by `sealwire`,
-uncompressed.
+TenSEAL's own serialisation says how large it is, and its parser believes it: mutated sizes have
+crashed it and leaked heap memory. So coefficients alone travel. The receiver checks their count and
+range and writes everything else itself (`sealwire`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import tenseal as ts
 from numpy.typing import NDArray
 
 from securefl.crypto import sealwire
-from securefl.crypto.packing import split_payload
 from securefl.errors import MessageRefused
 
 Residues = NDArray[np.uint64]
@@ -63,8 +61,16 @@ class RingFrame:
         """Of one ciphertext on the wire."""
         return int(np.prod(self.shape)) * self.word_bytes
 
+    def encrypted(self, vector: ts.CKKSVector) -> bytes:
+        """A vector of this process's own making, as it travels.
+
+        Raises:
+            RuntimeError: it is of another shape.
+        """
+        return self.to_wire(sealwire.residues(vector.serialize(), self.shape))
+
     def residues(self, ciphertext: ts.sealapi.Ciphertext) -> Residues:
-        """The coefficients of a ciphertext of this process's own making.
+        """The coefficients of a ciphertext of this process's own making, word by word.
 
         Raises:
             RuntimeError: it is of another shape.
@@ -134,6 +140,13 @@ class RingFrame:
             MessageRefused: `payload` is not exactly that long.
         """
         return split_payload(payload, self.n_bytes, count)
+
+
+def split_payload(payload: bytes, n_bytes: int, count: int) -> list[bytes]:
+    """`count` parts of `n_bytes` each; MessageRefused where it is not exactly that long."""
+    if len(payload) != count * n_bytes:
+        raise MessageRefused(f"payload of {len(payload)} bytes, expected {count} x {n_bytes}")
+    return [payload[i : i + n_bytes] for i in range(0, len(payload), n_bytes)]
 
 
 def words_of(polynomials: ts.sealapi.Ciphertext | ts.sealapi.Plaintext, n_words: int) -> Residues:

@@ -1,6 +1,7 @@
-"""SEAL's and TenSEAL's serialised forms, written here for what they only let one load.
+"""SEAL's and TenSEAL's serialised forms: written for what they only let one load, and read.
 
-Uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parsers check what is written.
+Written uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parsers check what is
+written. Read is only what this process has itself made.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
 _HEADER = struct.Struct("<HBBBBHQ")
-_MAGIC, _MAJOR, _MINOR, _UNCOMPRESSED = 0xA15E, 4, 3, 0
+_MAGIC, _MAJOR, _MINOR, _UNCOMPRESSED, _ZSTANDARD = 0xA15E, 4, 3, 0, 2
 _CIPHERTEXT = struct.Struct("<32sBQQQdQ")
 _PLAINTEXT = struct.Struct("<32sQd")
 _COUNT = struct.Struct("<Q")
@@ -37,6 +39,33 @@ def ciphertext(parms_id: Sequence[int], residues: Words, scale: float) -> bytes:
         1,  # BGV's correction factor
     )
     return _sealed(members + _array(residues))
+
+
+def residues(vector: bytes, shape: tuple[int, int, int]) -> Words:
+    """The coefficients in a serialised vector of one ciphertext, of this process's own making.
+
+    Args:
+        vector: TenSEAL's message.
+        shape: (polynomials, primes, N).
+
+    Raises:
+        RuntimeError: it is of another shape, or TenSEAL writes it in another way.
+    """
+    start = vector.find(_HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, 0, 0, 0)[:5])
+    try:
+        *_, compression, _, size = _HEADER.unpack_from(vector, start)
+        content = vector[start + _HEADER.size : start + size]
+        if compression == _ZSTANDARD:
+            # SEAL writes the frame as a stream, which does not say how large it is.
+            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+        _, _, *found, _, _ = _CIPHERTEXT.unpack_from(content)
+    except (struct.error, zstandard.ZstdError) as error:
+        raise RuntimeError(f"not a ciphertext as TenSEAL writes it: {error}") from error
+    n_polynomials, n_primes, poly_degree = shape
+    n_bytes = 8 * n_polynomials * n_primes * poly_degree
+    if found != [n_polynomials, poly_degree, n_primes] or len(content) < n_bytes:
+        raise RuntimeError(f"ciphertext of {found}, expected {shape}")
+    return np.frombuffer(content[-n_bytes:], "<u8").reshape(shape)
 
 
 def secret_key(parms_id: Sequence[int], residues: Words) -> bytes:

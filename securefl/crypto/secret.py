@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 
+from securefl.crypto.artefact import Origin
 from securefl.crypto.contexts import fresh_context, with_secret_key, without_secret_key
 from securefl.crypto.held import Held
 from securefl.crypto.params import SUMS, CkksParameters
@@ -18,23 +17,26 @@ from securefl.errors import KeyFileError, MessageRefused
 class SecretKey(Held):
     """Decrypts. It has no text form, cannot be pickled, and says nothing of itself."""
 
-    def __init__(self, context: ts.Context, parameters: CkksParameters) -> None:
+    def __init__(self, context: ts.Context, parameters: CkksParameters, origin: Origin) -> None:
         """Use `generate` or `from_secret_bytes`."""
         if not context.has_secret_key():
             raise KeyFileError("this context holds no secret key")
         self._context = context
         self.parameters = parameters
-        self.public_key = PublicKey.of(without_secret_key(context, public_key=True), parameters)
+        public = without_secret_key(context, public_key=True)
+        self.public_key = PublicKey.of(public, parameters, origin)
 
     @classmethod
-    def generate(cls, parameters: CkksParameters = SUMS) -> SecretKey:
+    def generate(cls, parameters: CkksParameters = SUMS, epoch: int = 1) -> SecretKey:
         """A fresh key from the operating system's randomness, without evaluation keys."""
-        return cls(fresh_context(parameters), parameters)
+        return cls(fresh_context(parameters), parameters, Origin.now(epoch))
 
     @classmethod
-    def from_secret_bytes(cls, secret: bytes, parameters: CkksParameters) -> SecretKey:
+    def from_secret_bytes(
+        cls, secret: bytes, parameters: CkksParameters, origin: Origin
+    ) -> SecretKey:
         """Read what `to_secret_bytes` wrote. Only for bytes whose authenticity is established."""
-        return cls(ts.context_from(secret), parameters)
+        return cls(ts.context_from(secret), parameters, origin)
 
     def to_secret_bytes(self) -> bytes:
         """The key itself, IN CLEAR: for encryption at rest, and for nothing else."""
@@ -44,6 +46,11 @@ class SecretKey(Held):
     def key_id(self) -> str:
         """SHA-256 of the public key, in hex: 32 bytes that name this pair in every message."""
         return self.public_key.key_id
+
+    @property
+    def origin(self) -> Origin:
+        """Its epoch, and when it was made."""
+        return self.public_key.origin
 
     def adding_context(self) -> AddingContext:
         """The server's part: parameters, no key."""
@@ -55,26 +62,12 @@ class SecretKey(Held):
         Raises:
             MessageRefused: not a ciphertext of these parameters.
         """
-        serialised = self.public_key.frame.dress(coefficients)
+        frame = self.public_key.frame
+        vector = frame.loaded(self._context, frame.from_wire(coefficients))
         try:
-            return np.asarray(ts.ckks_vector_from(self._context, serialised).decrypt())
+            return np.asarray(vector.decrypt())
         except (RuntimeError, ValueError) as error:
             raise MessageRefused(f"ciphertext refused by TenSEAL: {error}") from error
 
     def __repr__(self) -> str:
         return f"SecretKey(key_id={self.key_id[:16]}…)"
-
-
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    """The three parts of one key. Only a simulation holds them together."""
-
-    secret: SecretKey = field(repr=False)
-    public: PublicKey
-    adding: AddingContext
-
-    @classmethod
-    def ephemeral(cls) -> KeySet:
-        """A fresh key that lives in memory and ends with the process."""
-        secret = SecretKey.generate()
-        return cls(secret, secret.public_key, secret.adding_context())

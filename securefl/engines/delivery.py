@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from securefl.errors import Diverged, MessageRefused, TooFewContributions, ValueRefused
-from securefl.exchange.base import OpenedSum, Opener
+from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
+from securefl.engines.sealing import Sealing
+from securefl.errors import MessageRefused, TooFewContributions, ValueRefused
+from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import unpack
-from securefl.roles.authority import Authority
+from securefl.exchange.plain import PlainChannel
 from securefl.roles.client import Client
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
 from securefl.roles.server import Server, ServerSum, SumRequest
-from securefl.types import Kind, MessageSpec, NamedTensors, Total
-
-BOOKKEEPING_BYTES = 16
-"""A broadcast total's weight and number of clients."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """A contribution that did not count, and why."""
-
-    round: int
-    name: str
-    """Of the message that was refused."""
-    client: str
-    reason: str
+from securefl.types import MessageSpec, NamedTensors, Plan, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +24,10 @@ class Delivery:
     run: str
     clients: Mapping[str, Client]
     server: Server
-    authority: Authority | None
-    """None where nothing is encrypted."""
-    plain: Opener
+    sealing: Sealing | None
+    """How sums travel as ciphertext; None where none does."""
+    plain: PlainChannel
     """What anyone can open: totals in the clear."""
-    sealed: frozenset[Kind]
-    """The kinds that travel as ciphertext."""
     value_bytes: int
     """Of one value in the model's precision."""
     ledger: Ledger
@@ -64,6 +50,15 @@ class Delivery:
                     n_bytes,
                 )
             )
+
+    def be_ready_for(self, plan: Plan) -> None:
+        """Before a round: its sums travel under one key; raises as `Sealing.be_ready_for`."""
+        if self.sealing:
+            self.sealing.be_ready_for((*plan.sums, *plan.update))
+
+    def sealed(self, spec: MessageSpec) -> bool:
+        """Whether it travels as ciphertext."""
+        return self.sealing is not None and spec.kind in self.sealing.kinds
 
     def total_bytes(self, spec: MessageSpec) -> int:
         """Of a total on its way to a client."""
@@ -166,18 +161,18 @@ class OpenExchange:
         return Total(values, opened.weight, opened.n_clients)
 
     def _opened(self, spec: MessageSpec, request: SumRequest) -> OpenedSum:
-        authority = self._delivery.authority
-        if authority is None or self._form(spec) == "plaintext":
+        sealing = self._delivery.sealing
+        if sealing is None or not self._delivery.sealed(spec):
             return self._delivery.plain.open(request.total, spec.n_values)
         signed = sum(len(s.signed) + len(s.signature) for s in request.signed)
         self._write(spec, SERVER, AUTHORITY, len(request.total) + signed, "ciphertext")
-        opened = authority.open(request)
+        opened = sealing.authority.open(request)
         n_bytes = opened.values.nbytes + BOOKKEEPING_BYTES
         self._write(spec, AUTHORITY, SERVER, n_bytes, "plaintext")
         return opened
 
     def _form(self, spec: MessageSpec) -> Form:
-        return "ciphertext" if spec.kind in self._delivery.sealed else "plaintext"
+        return "ciphertext" if self._delivery.sealed(spec) else "plaintext"
 
     def _write(
         self, spec: MessageSpec, sender: str, receiver: str, n_bytes: int, form: Form
@@ -195,17 +190,3 @@ class OpenExchange:
                 n_bytes,
             )
         )
-
-
-def nobody_left(
-    round_number: int, first_reason: str, *, diverged: bool
-) -> Diverged | TooFewContributions:
-    """Why a round ends without any contribution; `diverged` where values were among the reasons."""
-    if diverged:
-        return Diverged(
-            f"round {round_number}: no client's values can be used; first of all: {first_reason}. "
-            "If training diverged, lower train.lr, or drop it earlier (train.lr_drops)"
-        )
-    return TooFewContributions(
-        f"round {round_number}: no contribution counts; first of all: {first_reason}"
-    )

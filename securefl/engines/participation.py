@@ -90,12 +90,6 @@ class Participation:
         """Whether there is something to say of a round's clients."""
         return self.choice is not None or self.conditions != Conditions()
 
-    def answers_ahead(self, rounds: int) -> int:
-        """How often clients will be asked in so many rounds, if all answers count."""
-        if self.choice is None:
-            return 0
-        return len(self._unknown()) + rounds * self.choice.n_selected
-
     def turnout(self, state: State, plan: Plan) -> Turnout:
         """The clients of the round after `state`, which is to follow `plan`.
 

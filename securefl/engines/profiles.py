@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from securefl.algorithms.base import load_tensors
 from securefl.algorithms.profiling import profile, profile_length
 from securefl.data.samples import Samples
-from securefl.engines.delivery import Delivery, Incident
-from securefl.errors import DataError, Diverged, MessageRefused, OpeningRefused, ValueRefused
+from securefl.engines.delivery import Delivery
+from securefl.engines.incidents import Incident
+from securefl.errors import DataError, Diverged, MessageRefused, ValueRefused
+from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher, ProfileSealer
-from securefl.exchange.releases import ReleaseBudget
 from securefl.profile import Profile, range_unit
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
@@ -42,12 +43,8 @@ class MatchChannel:
     matcher: Matcher
     authority: ScoreAuthority | None = None
     """None in the clear, where the server reads scores by itself."""
-    budget: ReleaseBudget | None = None
-    """What the key may still release; None where nothing limits it."""
-
-    def left(self) -> int | None:
-        """Scores that it may still release; None where nothing limits them."""
-        return self.budget.left if self.budget else None
+    keys: MatchKeys | None = None
+    """The key in use; None in the clear."""
 
 
 class ProfileQuestion:
@@ -83,18 +80,14 @@ class ProfileQuestion:
         self._baseline: Profile | None = None
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
-        """See `Question.ask`.
-
-        Raises:
-            OpeningRefused: no key is left that may release so many scores.
-        """
+        """See `Question.ask`."""
         waiting, found = list(clients), dict[str, float]()
         if waiting:
             load_tensors(self._model, state)
         while waiting:
-            left = self._channel.left()
+            left = self._channel.keys.left if self._channel.keys else None
             if left == 0:
-                self._channel = self._next_channel()
+                self._channel = next(self._channels)
                 continue
             found |= self._asked(state, waiting[:left])
             waiting = waiting[left:] if left is not None else []
@@ -103,19 +96,9 @@ class ProfileQuestion:
     def n_bytes(self, state: State, client: str) -> int:
         """See `Question.n_bytes`."""
         matcher = self._channel.matcher
-        expected = wire.Expected(
-            self._delivery.run, state.round + 1, PROFILE, matcher.form, matcher.key_id, 2 * self._q
-        )
+        run, number = self._delivery.run, state.round + 1
+        expected = wire.Expected.over(matcher, run, number, PROFILE, 2 * self._q)
         return wire.n_bytes(expected, client, matcher.n_bytes(self._q))
-
-    def _next_channel(self) -> MatchChannel:
-        try:
-            return next(self._channels)
-        except StopIteration:
-            raise OpeningRefused(
-                "the match key has released as many scores as it may: make a new one with "
-                "`securefl keys init`, and go on with `securefl run --resume` and --keys"
-            ) from None
 
     def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:
         round_number, channel, delivery = state.round + 1, self._channel, self._delivery

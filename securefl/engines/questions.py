@@ -13,8 +13,9 @@ from torch import nn
 
 from securefl.algorithms.base import Loss, load_tensors
 from securefl.data.samples import Samples
-from securefl.engines.delivery import Delivery, Incident
+from securefl.engines.delivery import Delivery
 from securefl.engines.evaluation import evaluate
+from securefl.engines.incidents import Incident
 from securefl.errors import MessageRefused
 from securefl.roles import wire
 from securefl.roles.ledger import SERVER, Entry
@@ -129,5 +130,5 @@ def _numbers(
 
 
 def _number_bytes(delivery: Delivery, state: State, name: str, client: str) -> int:
-    expected = wire.Expected(delivery.run, state.round + 1, name, wire.NUMBER_FORM, "", 1)
+    expected = wire.number_expected(delivery.run, state.round + 1, name)
     return wire.n_bytes(expected, client, wire.NUMBER.size)

@@ -94,6 +94,7 @@ class SequentialEngine:
             OpeningRefused: the authority does not open a total.
         """
         plan, times = self.plan(state), times or dict.fromkeys(self._data, 1)
+        self._delivery.be_ready_for(plan)
         self.broadcast.send(state, times)
         # Layers such as Dropout draw from torch's global generators and take no other. Clients move
         # in a fixed order, so one seed for the round fixes them all; the caller's are put back.

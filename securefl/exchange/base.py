@@ -21,7 +21,7 @@ class OpenedSum:
     """What a sum shows once it is open."""
 
     values: Values
-    """Σ p_i x_i, rounded to the channel's declared precision; shape (n_values,)."""
+    """Σ p_i x_i, shape (n_values,); of an encrypted sum, flooded and rounded."""
     weight: float
     """Σ weight_i."""
     n_clients: int
@@ -38,6 +38,10 @@ class Sealer(Protocol):
     @property
     def key_id(self) -> str:
         """The key that opens it; empty in the clear."""
+
+    @property
+    def epoch(self) -> int:
+        """The key's; 0 in the clear."""
 
     def seal(self, values: Values, weight: float) -> bytes:
         """The payload of one message. `values` are finite and within `max_value`."""
@@ -68,6 +72,10 @@ class Adder(Protocol):
     def key_id(self) -> str:
         """The only key id that it accepts."""
 
+    @property
+    def epoch(self) -> int:
+        """The key's; 0 in the clear."""
+
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length of a message with so many values."""
 
@@ -86,8 +94,17 @@ class Opener(Protocol):
     def key_id(self) -> str:
         """The key that it opens with."""
 
-    def open(self, total: bytes, n_values: int) -> OpenedSum:
-        """Raises MessageRefused where `total` is not one of so many values."""
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+
+    def open(self, total: bytes, n_values: int, precision_bits: int) -> OpenedSum:
+        """The total, rounded to so many bits after the point.
+
+        Raises:
+            KeyWornOut: more than this key may still release.
+            MessageRefused: `total` is not one of so many values.
+        """
 
 
 @runtime_checkable  # for the shape checker that the tests install

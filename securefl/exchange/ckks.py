@@ -37,6 +37,11 @@ class CkksSealer:
         return self.public_key.key_id
 
     @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.public_key.epoch
+
+    @property
     def max_value(self) -> float:
         """Weights sum to at most one, so no total exceeds the largest single value."""
         return self.public_key.parameters.max_value
@@ -68,6 +73,11 @@ class CkksAdder:
     def key_id(self) -> str:
         """The only key id that it accepts."""
         return self.context.key_id
+
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.context.epoch
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length."""

@@ -10,7 +10,6 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 import numpy as np
 
@@ -23,13 +22,13 @@ from securefl.crypto.committee_public import (
     commitment,
     common_polynomial,
 )
-from securefl.crypto.packing import split_payload
 from securefl.crypto.params import BOOKKEEPING_SLOTS
-from securefl.errors import ConfigError, MessageRefused, OpeningRefused
+from securefl.crypto.ring import split_payload
+from securefl.errors import ConfigError, MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
 from securefl.exchange.ckks_open import rounded
-from securefl.exchange.releases import ReleaseBudget
+from securefl.exchange.releases import MemoryCount, ReleaseCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Officer:
 
     key: OfficerKey = field(repr=False)
     flood: Flood
-    budget: ReleaseBudget
+    count: ReleaseCount
     """The key's own, of `flood.max_releases` ciphertexts over its whole life."""
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
 
@@ -46,10 +45,10 @@ class Officer:
         """One for each ciphertext of a total. All count as released, even if one is refused.
 
         Raises:
-            OpeningRefused: more than this key may still open; nothing is released.
+            KeyWornOut: more than this key may still open; nothing is released.
             MessageRefused: one is no ciphertext; nothing is released.
         """
-        self.budget.spend(len(ciphertexts))
+        self.count.spend(len(ciphertexts), self.flood.max_releases)
         return [self.key.opening_share(c, self.flood, self.rng) for c in ciphertexts]
 
 
@@ -69,7 +68,7 @@ class CommitteeOpener:
     flood: Flood
     key_id: str
     """Of the collective key."""
-    precision_bits: int
+    epoch: int
 
     def __post_init__(self) -> None:
         counts = {len(self.officers), self.combiner.n_officers, self.flood.n_officers}
@@ -81,11 +80,11 @@ class CommitteeOpener:
         """The only encoding that it opens."""
         return FORM
 
-    def open(self, total: bytes, n_values: int) -> OpenedSum:
+    def open(self, total: bytes, n_values: int, precision_bits: int) -> OpenedSum:
         """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
 
         Raises:
-            OpeningRefused: an officer's noise is used up.
+            KeyWornOut: an officer's noise is used up.
             MessageRefused: wrong length, a count that is no whole number (an officer's share is
                 wrong, another key, or rubbish), or more clients than the noise is sized for.
         """
@@ -96,9 +95,9 @@ class CommitteeOpener:
         slots = np.stack(
             [self.combiner.slots(c, of_c) for c, *of_c in zip(ciphertexts, *shares, strict=True)]
         )
-        return self._read(slots, n_values)
+        return self._read(slots, n_values, precision_bits)
 
-    def _read(self, slots: Values, n_values: int) -> OpenedSum:
+    def _read(self, slots: Values, n_values: int, precision_bits: int) -> OpenedSum:
         weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
         tolerance = self.flood.tolerance
         n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
@@ -108,7 +107,7 @@ class CommitteeOpener:
                 f"under another key, a client sent rubbish, or they are more than "
                 f"{self.flood.max_clients}"
             )
-        weight = float(rounded(weights.mean(), self.precision_bits))
+        weight = float(rounded(weights.mean(), precision_bits))
         if not tolerance < weight <= 1 + tolerance or np.ptp(weights) > 2 * tolerance:
             raise MessageRefused(
                 f"the total's weights are not in ({tolerance:.2g}, 1]: a client sent rubbish, or "
@@ -116,34 +115,11 @@ class CommitteeOpener:
             )
         weight = min(weight, 1.0)
         sums = slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values]
-        values = rounded(sums / weight, self.precision_bits)
+        values = rounded(sums / weight, precision_bits)
         largest = self.combiner.parameters.max_value
         if np.abs(values).max() > (largest + tolerance) * (1 + tolerance / weight):
             raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
         return OpenedSum(values, weight, n_clients)
-
-
-@final
-@dataclass(slots=True)
-class OfficerBudget:
-    """For an officer's key that ends with the process."""
-
-    max_releases: int
-    n_released: int = 0
-
-    @property
-    def left(self) -> int:
-        """Ciphertexts of which the officer may still give its share."""
-        return self.max_releases - self.n_released
-
-    def spend(self, n: int) -> None:
-        """Count n shares; raises OpeningRefused where they are more than are left."""
-        if not 0 <= n <= self.left:
-            raise OpeningRefused(
-                f"{self.n_released} of {self.max_releases} openings under this committee's key are "
-                f"used and {n} are asked for: make a new key"
-            )
-        self.n_released += n
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +139,11 @@ class Committee:
         shares = [key.public_share(common) for key in keys]
         commitments = [commitment(share) for share in shares]
         collective = CollectiveKey.assembled(common, commitments, shares, flood.parameters)
-        officers = tuple(Officer(key, flood, OfficerBudget(flood.max_releases)) for key in keys)
+        officers = tuple(Officer(key, flood, MemoryCount()) for key in keys)
         return cls(officers, collective, flood)
 
-    def opener(self, precision_bits: int) -> CommitteeOpener:
+    def opener(self) -> CommitteeOpener:
         """All officers at one table."""
         combiner = Combiner(self.flood.n_officers, self.flood.parameters)
-        key_id = self.collective.public.key_id
-        return CommitteeOpener(self.officers, combiner, self.flood, key_id, precision_bits)
+        public = self.collective.public
+        return CommitteeOpener(self.officers, combiner, self.flood, public.key_id, public.epoch)

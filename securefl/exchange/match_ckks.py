@@ -48,6 +48,11 @@ class CkksProfileSealer:
         """The key that opens the score."""
         return self.public_key.key_id
 
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.public_key.epoch
+
     def seal(self, profile: Profile) -> bytes:
         """Encrypt; always whole ciphertexts.
 
@@ -83,6 +88,11 @@ class CkksMatcher:
     def key_id(self) -> str:
         """The only key id that it accepts."""
         return self.context.key_id
+
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.context.epoch
 
     def n_bytes(self, q: int) -> int:
         """Exact payload length."""

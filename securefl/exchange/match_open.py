@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ldexp
 
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.errors import MessageRefused
+from securefl.exchange.gaussian import gaussian
 from securefl.exchange.match_ckks import EXPONENT, form_name
-from securefl.exchange.match_flood import flood_deviation, grid_bits
+from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_forms import MatchForm, require_parameters_of
-from securefl.exchange.releases import MemoryBudget, ReleaseBudget
+from securefl.exchange.releases import MemoryCount, ReleaseCount
 
 
 @dataclass(frozen=True, slots=True)
 class CkksScoreOpener:
-    """Opens scores while the budget lasts: then the noise that hides the key is used up.
+    """Opens scores until the noise that hides the key is used up.
 
     Raises:
         ConfigError: the key is for another form.
@@ -26,9 +26,8 @@ class CkksScoreOpener:
 
     match_form: MatchForm
     secret_key: MatchSecretKey
-    budget: ReleaseBudget
-    """The key's own: whoever opens with this key spends of the same one."""
-    rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
+    count: ReleaseCount
+    """The key's own: whoever opens with this key counts here."""
 
     def __post_init__(self) -> None:
         require_parameters_of(self.match_form, self.secret_key.parameters)
@@ -43,15 +42,20 @@ class CkksScoreOpener:
         """The key that it opens with."""
         return self.secret_key.key_id
 
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.secret_key.origin.epoch
+
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """Each flooded, then rounded, before the exponent that the server chose is applied.
 
         What is no score is None and counts as released, too: the refusal also tells of the key.
 
         Raises:
-            OpeningRefused: more scores than this key may still release; none is opened.
+            KeyWornOut: more scores than this key may still release; none is opened.
         """
-        self.budget.spend(len(scores))
+        self.count.spend(len(scores), MAX_RELEASES)
         return [self._released(score) for score in scores]
 
     def _released(self, score: bytes) -> float | None:
@@ -64,21 +68,34 @@ class CkksScoreOpener:
             return None
         parameters = self.secret_key.parameters
         bits = grid_bits(parameters)
-        flooded = normalised + self.rng.gauss(0, flood_deviation(parameters))
+        flooded = normalised + float(gaussian(1, flood_deviation(parameters))[0])
         return ldexp(round(ldexp(flooded, bits)), exponent - bits)
 
 
 @dataclass(frozen=True, slots=True)
 class MatchKeys:
-    """The three parts of one match key and its budget. Only a simulation holds them together."""
+    """The three parts of one match key and its count. Only a simulation holds them together."""
 
     secret: MatchSecretKey = field(repr=False)
     public: MatchPublicKey
     scoring: ScoringContext
-    budget: ReleaseBudget
+    count: ReleaseCount
+    successor: Callable[[], MatchKeys]
+    """Makes the key of the next epoch, once this one has released what its noise hides."""
+
+    @property
+    def left(self) -> int:
+        """Scores that it may still release."""
+        return MAX_RELEASES - self.count.n_released
 
     @classmethod
-    def ephemeral(cls, form: MatchForm) -> MatchKeys:
-        """A fresh key and its budget, which live in memory and end with the process."""
-        secret = MatchSecretKey.generate(form.parameters)
-        return cls(secret, secret.public_key(), secret.scoring_context(), MemoryBudget())
+    def ephemeral(cls, form: MatchForm, epoch: int = 1) -> MatchKeys:
+        """A fresh key and its count, which live in memory and end with the process."""
+        secret = MatchSecretKey.generate(form.parameters, epoch)
+        return cls(
+            secret,
+            secret.public_key(),
+            secret.scoring_context(),
+            MemoryCount(),
+            lambda: cls.ephemeral(form, epoch + 1),
+        )

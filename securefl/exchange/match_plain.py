@@ -25,6 +25,7 @@ class PlainMatch:
     """
 
     key_id: str = ""
+    epoch: int = 0
 
     @property
     def form(self) -> str:

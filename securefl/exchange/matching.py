@@ -31,6 +31,10 @@ class ProfileSealer(Protocol):
     def key_id(self) -> str:
         """The key that opens the score; empty in the clear."""
 
+    @property
+    def epoch(self) -> int:
+        """The key's; 0 in the clear."""
+
     def seal(self, profile: Profile) -> bytes:
         """The payload of one message; raises ValueRefused where it cannot be sealed."""
 
@@ -45,6 +49,10 @@ class Matcher(Protocol):
     @property
     def key_id(self) -> str:
         """The only key id that it accepts."""
+
+    @property
+    def epoch(self) -> int:
+        """The key's; 0 in the clear."""
 
     def n_bytes(self, q: int) -> int:
         """Exact payload length of a profile of so many elements."""
@@ -73,6 +81,10 @@ class ScoreOpener(Protocol):
     @property
     def key_id(self) -> str:
         """The key that it opens with."""
+
+    @property
+    def epoch(self) -> int:
+        """The key's; 0 in the clear."""
 
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """Several clients' scores in one call, in the order given; None where one is no score.

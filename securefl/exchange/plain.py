@@ -25,6 +25,7 @@ class PlainChannel:
 
     dtype: Literal["float32", "float64"]
     key_id: str = ""
+    epoch: int = 0
 
     @property
     def form(self) -> str:

@@ -1,57 +1,51 @@
-"""How many scores a match key may still release: its budget, spent before anything is released."""
+"""How many values a key has released: counted before anything is, and for good."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from securefl.errors import OpeningRefused
-from securefl.exchange.match_flood import MAX_RELEASES
+from securefl.errors import KeyWornOut
 
 
-class ReleaseBudget(Protocol):
-    """What of `MAX_RELEASES` a key has left, over its whole life."""
+class ReleaseCount(Protocol):
+    """Of one key, over its whole life; whoever opens with the key counts here."""
 
     @property
-    def left(self) -> int:
-        """Scores that it may still release."""
+    def n_released(self) -> int:
+        """Values released so far."""
 
-    def spend(self, n: int) -> None:
-        """Count n scores as released, for good.
+    def spend(self, n: int, at_most: int) -> None:
+        """Count n values as released.
 
         Raises:
-            OpeningRefused: more than are left; nothing is counted.
+            KeyWornOut: more than `at_most` would be; nothing is counted.
         """
 
 
 @final
 @dataclass(slots=True)
-class MemoryBudget:
+class MemoryCount:
     """For a key that ends with the process."""
 
     n_released: int = 0
 
-    @property
-    def left(self) -> int:
-        """Scores that the key may still release."""
-        return MAX_RELEASES - self.n_released
-
-    def spend(self, n: int) -> None:
-        """Count n scores; raises OpeningRefused where they are more than are left."""
-        self.n_released = spent(self.n_released, n)
+    def spend(self, n: int, at_most: int) -> None:
+        """Count n values; raises KeyWornOut where they are too many."""
+        self.n_released = spent(self.n_released, n, at_most)
 
 
-def spent(n_released: int, n: int) -> int:
-    """The count after n scores more.
+def spent(n_released: int, n: int, at_most: int) -> int:
+    """The count after n values more.
 
     Raises:
-        OpeningRefused: more than a key may release.
+        KeyWornOut: more than a key may release.
     """
     if n < 0:
         raise ValueError(f"{n} releases: a count only grows")
-    if n_released + n > MAX_RELEASES:
-        raise OpeningRefused(
-            f"{n_released} scores are released under this key and {n} are asked for, at most "
-            f"{MAX_RELEASES} may be: make a new match key, with: securefl keys init"
+    if n_released + n > at_most:
+        raise KeyWornOut(
+            f"{n_released} values are released under this key and {n} are asked for, at most "
+            f"{at_most} may be: make a new key, with: securefl keys rotate"
         )
     return n_released + n

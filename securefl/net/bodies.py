@@ -89,6 +89,7 @@ class OpenRequest(Body):
     name: Annotated[str, Field(max_length=500)]
     form: Annotated[str, Field(max_length=100)]
     key_id: wire.Hex32
+    epoch: Annotated[int, Field(ge=1, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
 
@@ -119,6 +120,7 @@ def open_request(request: SumRequest) -> bytes:
         name=expected.name,
         form=expected.form,
         key_id=expected.key_id,
+        epoch=expected.epoch,
         n_values=expected.n_values,
         signed=[
             Signed.model_construct(header=s.signed, signature=s.signature) for s in request.signed
@@ -129,7 +131,8 @@ def open_request(request: SumRequest) -> bytes:
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
     """What `open_request` was made of; raises MessageRefused where a header is none."""
-    expected = wire.Expected(body.run, body.round, body.name, body.form, body.key_id, body.n_values)
+    known = body.model_dump(exclude={"signed"})
+    expected = wire.Expected(**known)
     signed = tuple(_signed_header(one) for one in body.signed)
     return SumRequest(expected, total, signed)
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from securefl.algorithms.base import update_messages
-from securefl.engines.delivery import BOOKKEEPING_BYTES, Incident, nobody_left
+from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
 from securefl.errors import DataError, MessageRefused
-from securefl.exchange.base import OpenedSum, Opener
+from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import unpack
+from securefl.exchange.plain import PlainChannel
 from securefl.net import bodies
 from securefl.net.frames import Frame, Link
 from securefl.net.members import Lost, Members
@@ -35,7 +36,7 @@ class Desk:
     members: Members
     authority: Link | None
     """None where nothing is encrypted."""
-    plain: Opener
+    plain: PlainChannel
     sealed: frozenset[Kind]
     ledger: Ledger
     report: Callable[[Incident], None]

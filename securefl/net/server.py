@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint
 from securefl.crypto.public import AddingContext
-from securefl.engines.delivery import Incident
+from securefl.engines.incidents import Incident
 from securefl.errors import ConfigError, Diverged, PeerError, SecureFLError, TooFewContributions
 from securefl.exchange.base import Adder
 from securefl.exchange.ckks import CkksAdder

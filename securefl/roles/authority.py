@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from securefl.errors import MessageRefused, OpeningRefused, TooFewContributions
+from securefl.errors import (
+    Duplicate,
+    KeyMismatch,
+    MessageRefused,
+    OpeningRefused,
+    TooFewContributions,
+)
 from securefl.exchange.base import OpenedSum, Opener
+from securefl.exchange.policy import Policy
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
 
@@ -28,38 +35,46 @@ class Opening:
 
 
 class Authority:
-    """Holds the `Opener`; releases a total only where it hides each client among others."""
+    """Holds the `Opener`; releases what the policy allows and hides each client among others.
+
+    Its `opener` changes with the key.
+    """
 
     def __init__(
         self,
         opener: Opener,
         roster: wire.Roster,
-        min_clients: int,
+        policy: Policy,
         log: Callable[[Opening], None],
     ) -> None:
-        self._opener = opener
+        self.opener = opener
         self._roster = roster
-        self._min_clients = min_clients
+        self._policy = policy
         self._log = log
         self._opened: set[tuple[str, int, str]] = set()
+        self._n_opened: Counter[str] = Counter()
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """The total, rounded to the declared precision.
+        """The total, as precise as the policy allows for its name.
 
         Raises:
-            TooFewContributions: fewer than `min_clients`, by signatures or by the count that the
-                ciphertext carries.
-            OpeningRefused: a signature does not hold, a client stands in it twice, the count does
-                not match, or a total of this name was opened in this round before (the difference
-                of two totals would show single clients).
+            TooFewContributions: fewer than the policy wants, by signatures or by the count that
+                the ciphertext carries.
+            OpeningRefused: the policy opens no such name, or no more in this run; the total is of
+                another key, does not count who has signed, or one of this name was opened in this
+                round before (the difference of two totals would show single clients).
+            Duplicate: a client stands in it twice.
+            MessageRefused: a signature does not hold for this total (`wire.Roster.check`), or the
+                ciphertext is none.
         """
         expected = request.expected
         signers = tuple(signed.header.sender for signed in request.signed)
         try:
             opened = self._checked(request, signers)
-        except OpeningRefused as error:
-            self._note(expected, signers, 0, str(error))
-            raise
+        except (MessageRefused, OpeningRefused) as error:
+            what = f"round {expected.round}, {expected.name!r}"
+            self._note(expected, signers, 0, f"{what}: {error}")
+            raise type(error)(f"{what}: {error}") from error
         self._note(expected, signers, opened.n_clients)
         return opened
 
@@ -71,53 +86,46 @@ class Authority:
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected
-        what = f"round {expected.round}, {expected.name!r}"
+        rule = self._policy.rule_for(expected.name)
         key = expected.run, expected.round, expected.name
         if key in self._opened:
-            raise OpeningRefused(f"{what}: opened once already")
+            raise OpeningRefused("opened once already")
+        if self._n_opened[expected.run] >= self._policy.openings_per_run:
+            raise OpeningRefused(
+                f"the policy opens {self._policy.openings_per_run} totals in a run, and these are "
+                "opened"
+            )
         if len(set(signers)) != len(signers):
-            raise OpeningRefused(f"{what}: a client stands in it twice")
-        self._require(len(signers), what)
-        require_own_key(self._opener, expected, what)
-        try:
-            for signed in request.signed:
-                self._roster.check(signed, expected)
-            opened = self._opener.open(request.total, expected.n_values)
-        except MessageRefused as error:
-            raise OpeningRefused(f"{what}: {error}") from error
-        self._require(opened.n_clients, what)
+            raise Duplicate("a client stands in it twice")
+        self._require(len(signers))
+        require_own_key(self.opener, expected)
+        for signed in request.signed:
+            self._roster.check(signed, expected)
+        opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
+        self._require(opened.n_clients)
         if opened.n_clients != len(signers):
             raise OpeningRefused(
-                f"{what}: the ciphertext counts {opened.n_clients} clients, "
-                f"{len(signers)} have signed"
+                f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
             )
         self._opened.add(key)
+        self._n_opened[expected.run] += 1
         return opened
 
-    def _require(self, n_clients: int, what: str) -> None:
-        if n_clients < self._min_clients:
+    def _require(self, n_clients: int) -> None:
+        if n_clients < self._policy.min_contributions:
             raise TooFewContributions(
-                f"{what}: {n_clients} contributions, at least min_clients = {self._min_clients} "
-                "are needed, or each client could work out the others' values"
+                f"{n_clients} contributions, at least {self._policy.min_contributions} "
+                "(exchange.min_clients, or the consortium's policy) are needed, or each client "
+                "could work out the others' values"
             )
 
 
-class Opens(Protocol):
-    """Whatever opens under one key."""
-
-    @property
-    def form(self) -> str:
-        """The payload encoding that it opens."""
-
-    @property
-    def key_id(self) -> str:
-        """The key that it opens with."""
-
-
-def require_own_key(opener: Opens, expected: wire.Expected, what: str) -> None:
-    """Raise OpeningRefused where messages were sent under another key, or in another encoding."""
-    if (expected.form, expected.key_id) != (opener.form, opener.key_id):
-        raise OpeningRefused(
-            f"{what}: sent as {expected.form!r} under key {expected.key_id[:16] or 'none'}; "
-            f"the authority opens {opener.form!r} under key {opener.key_id[:16]}"
+def require_own_key(opener: wire.Channel, expected: wire.Expected) -> None:
+    """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
+    ours = opener.form, opener.key_id, opener.epoch
+    if (expected.form, expected.key_id, expected.epoch) != ours:
+        raise KeyMismatch(
+            f"sent as {expected.form!r} under key {expected.key_id[:16] or 'none'} of epoch "
+            f"{expected.epoch}; the authority opens {opener.form!r} under key "
+            f"{opener.key_id[:16]} of epoch {opener.epoch}"
         )

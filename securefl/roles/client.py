@@ -52,9 +52,7 @@ class Client:
         values = pack(f"{self.name}, {spec.name}", tensors, sealer.max_value)
         equal = spec.weighing is Weighing.EQUAL
         payload = sealer.seal(values, self.equal_weight if equal else times * self.weight)
-        expected = wire.Expected(
-            run, round_number, spec.name, sealer.form, sealer.key_id, len(values)
-        )
+        expected = wire.Expected.over(sealer, run, round_number, spec.name, len(values))
         return self._signed(expected, payload)
 
     def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
@@ -67,14 +65,12 @@ class Client:
         if sealer is None:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         payload = sealer.seal(profile)
-        expected = wire.Expected(
-            run, round_number, PROFILE, sealer.form, sealer.key_id, 2 * len(profile)
-        )
+        expected = wire.Expected.over(sealer, run, round_number, PROFILE, 2 * len(profile))
         return self._signed(expected, payload)
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
         """The signed message with one number in the clear."""
-        expected = wire.Expected(run, round_number, name, wire.NUMBER_FORM, "", 1)
+        expected = wire.number_expected(run, round_number, name)
         return self._signed(expected, wire.NUMBER.pack(number))
 
     def _signed(self, expected: wire.Expected, payload: bytes) -> bytes:

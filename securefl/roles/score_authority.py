@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from securefl.errors import KeyFileError, MessageRefused, OpeningRefused
+from securefl.errors import Duplicate, KeyFileError, MessageRefused, OpeningRefused
 from securefl.exchange.matching import ScoreOpener
 from securefl.roles import wire
 from securefl.roles.authority import Opening, require_own_key
@@ -28,37 +28,37 @@ class ScoreAuthority:
         None where the ciphertext is no score under this key: its client sent rubbish.
 
         Raises:
-            OpeningRefused: a signature does not hold, the profiles were sent under another key, a
-                client's score was opened in this round before (several scores of one profile would
-                show more of it), or the key has released as many scores as it may.
+            OpeningRefused: a client's score was opened in this round before (several scores of one
+                profile would show more of it), or the key has released as many scores as it may.
+            Duplicate: a client stands in it twice.
+            MessageRefused: a signature does not hold, or the profiles were sent under another key.
             KeyFileError: nobody knows how many scores the key has released.
         """
         expected, signers = request.expected, tuple(s.header.sender for s in request.signed)
         about, key_id = (expected.round, request.name, len(request.scores)), expected.key_id
         try:
             opened = self._checked(request, signers)
-        except (OpeningRefused, KeyFileError) as error:
-            self._log(Opening(*about, signers, 0, str(error), key_id))
-            raise
+        except (KeyFileError, MessageRefused, OpeningRefused) as error:
+            what = f"round {expected.round}, {request.name!r}"
+            self._log(Opening(*about, signers, 0, f"{what}: {error}", key_id))
+            raise type(error)(f"{what}: {error}") from error
         self._log(Opening(*about, signers, len(signers), key_id=key_id))
         return opened
 
     def _checked(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
         expected = request.expected
-        what = f"round {expected.round}, {request.name!r}"
         keys = {(expected.run, expected.round, signer) for signer in signers}
-        if not len(keys) == len(signers) == len(request.scores):
+        if len(keys) != len(signers):
+            raise Duplicate("a client stands in it twice")
+        if len(signers) != len(request.scores):
             raise OpeningRefused(
-                f"{what}: {len(request.scores)} scores and {len(signers)} headers of {len(keys)} "
-                "clients; must be one of each for every client"
+                f"{len(request.scores)} scores and {len(signers)} headers; must be one of each for "
+                "every client"
             )
         if again := sorted(client for *_, client in keys & self._opened):
-            raise OpeningRefused(f"{what}: opened once already, of {', '.join(again)}")
-        require_own_key(self._opener, expected, what)
-        try:
-            for signed in request.signed:
-                self._roster.check(signed, expected)
-        except MessageRefused as error:
-            raise OpeningRefused(f"{what}: {error}") from error
+            raise OpeningRefused(f"opened once already, of {', '.join(again)}")
+        require_own_key(self._opener, expected)
+        for signed in request.signed:
+            self._roster.check(signed, expected)
         self._opened |= keys
         return self._opener.open(request.scores)

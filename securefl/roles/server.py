@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from securefl.errors import MessageRefused
+from securefl.errors import Duplicate, MessageRefused
 from securefl.exchange.base import Adder, RunningSum
 from securefl.exchange.matching import Matcher
 from securefl.profile import Profile
@@ -46,7 +46,7 @@ class Server:
         self, round_number: int, name: str, allowed: NumberRange, asked: Collection[str]
     ) -> NumberSurvey:
         """Begin to collect a number of each of these clients."""
-        expected = wire.Expected(self._run, round_number, name, wire.NUMBER_FORM, "", 1)
+        expected = wire.number_expected(self._run, round_number, name)
         return NumberSurvey(self._roster, expected, allowed, asked)
 
     def ask_profile(
@@ -57,9 +57,7 @@ class Server:
 
     def _expected(self, round_number: int, spec: MessageSpec) -> wire.Expected:
         adder = self._adders[spec.kind]
-        return wire.Expected(
-            self._run, round_number, spec.name, adder.form, adder.key_id, spec.n_values
-        )
+        return wire.Expected.over(adder, self._run, round_number, spec.name, spec.n_values)
 
 
 class ServerSum:
@@ -85,13 +83,14 @@ class ServerSum:
         round and message, and whose length and coefficients are in range.
 
         Raises:
-            MessageRefused: it fails a check, or the client has contributed already.
+            Duplicate: the client has contributed already.
+            MessageRefused: it fails another check.
         """
         signed, payload = wire.split(message, self._n_bytes)
         self._roster.check(signed, self._expected)
         sender = signed.header.sender
         if sender in self._signed:
-            raise MessageRefused(f"{sender} has contributed to {self._expected.name!r} already")
+            raise Duplicate(f"{sender} has contributed to {self._expected.name!r} already")
         if len(payload) != self._n_bytes:
             raise MessageRefused(
                 f"{sender}: payload of {len(payload)} bytes, expected exactly {self._n_bytes}"

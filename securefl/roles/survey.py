@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from securefl.errors import MessageRefused
+from securefl.errors import Duplicate, MessageRefused
 from securefl.exchange.matching import PROFILE, SCORE, Matcher
 from securefl.profile import Profile
 from securefl.roles import wire
@@ -71,7 +71,7 @@ class Survey:
         if sender not in self._asked:
             raise MessageRefused(f"{sender} was not asked for its {name}")
         if sender in self._answered:
-            raise MessageRefused(f"{sender} has sent its {name} already")
+            raise Duplicate(f"{sender} has sent its {name} already")
         if len(payload) != self._n_bytes:
             raise MessageRefused(
                 f"{sender}: payload of {len(payload)} bytes, expected exactly {self._n_bytes}"
@@ -115,9 +115,7 @@ class ProfileSurvey:
         baseline: Profile,
         asked: Collection[str],
     ) -> None:
-        expected = wire.Expected(
-            run, round_number, PROFILE, matcher.form, matcher.key_id, 2 * len(baseline)
-        )
+        expected = wire.Expected.over(matcher, run, round_number, PROFILE, 2 * len(baseline))
         self._survey = Survey(roster, expected, matcher.n_bytes(len(baseline)), asked)
         self._matcher = matcher
         self._baseline = baseline

@@ -1,32 +1,54 @@
-"""The message format, version 1, and the checks that come before any parser.
+"""The message format, version 2, and the checks that come before any parser.
 
-    "SFL" 0x01 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
+    "SFL" 0x02 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 
-The header names run, round, message, sender, key, sizes and the payload's SHA-256; the signature
-is over the header. So the server can hand the authority a list of signed headers, without payloads.
+The header names run, round, message, sender, key, epoch, sizes and the payload's SHA-256; the
+signature is over the header. So the server can hand the authority a list of signed headers, without
+payloads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.errors import KeyMismatch, MessageRefused, SignatureRefused
+from securefl.errors import (
+    KeyMismatch,
+    MessageRefused,
+    Relabelled,
+    Replayed,
+    SenderExpired,
+    SenderRevoked,
+    SignatureRefused,
+    UnknownSender,
+)
 
-MAGIC = b"SFL\x01"
+MAGIC = b"SFL\x02"
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
 NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
-"""One number in the clear."""
 _LENGTH = struct.Struct("<H")
 _PREFIX_BYTES = len(MAGIC) + _LENGTH.size
+
+_REFUSALS = {
+    "run": Replayed,
+    "round": Replayed,
+    "name": Relabelled,
+    "form": Relabelled,
+    "n_values": Relabelled,
+}
+_WHY_NOT: dict[type[SignatureRefused], str] = {
+    UnknownSender: "is no client of this run",
+    SenderExpired: "has a certificate that is not valid at this time",
+    SenderRevoked: "had a certificate that was revoked",
+}
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -36,13 +58,14 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
     name: Annotated[str, Field(max_length=500)]
     sender: Annotated[str, Field(max_length=100)]
     form: Annotated[str, Field(max_length=100)]
     key_id: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    epoch: Annotated[int, Field(ge=0, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, lt=2**40)]
     payload_bytes: Annotated[int, Field(ge=0, lt=2**40)]
     payload_sha256: Hex32
@@ -57,6 +80,22 @@ class SignedHeader:
     signature: bytes
 
 
+class Channel(Protocol):
+    """Whatever seals, adds or opens under one key, or in the clear."""
+
+    @property
+    def form(self) -> str:
+        """The payload's encoding."""
+
+    @property
+    def key_id(self) -> str:
+        """The key's; empty in the clear."""
+
+    @property
+    def epoch(self) -> int:
+        """The key's; 0 in the clear."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a receiver knows beforehand about the message that it is to get."""
@@ -66,42 +105,67 @@ class Expected:
     name: str
     form: str
     key_id: str
+    epoch: int
     n_values: int
+
+    @classmethod
+    def over(
+        cls, channel: Channel, run: str, round_number: int, name: str, n_values: int
+    ) -> Expected:
+        """A message over this channel."""
+        return cls(run, round_number, name, channel.form, channel.key_id, channel.epoch, n_values)
 
 
 class Roster:
     """The clients of a run and their public identity keys."""
 
-    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, Ed25519PublicKey],
+        *,
+        expired: Collection[str] = (),
+        revoked: Collection[str] = (),
+    ) -> None:
+        """`expired` and `revoked` are names that have no key here any more, for the reason."""
         self._keys = dict(keys)
+        self._gone = dict.fromkeys(expired, SenderExpired) | dict.fromkeys(revoked, SenderRevoked)
 
     def check(self, message: SignedHeader, expected: Expected) -> None:
         """Raise unless a client of the roster has signed just this header, and it is expected.
 
         Raises:
-            SignatureRefused: an unknown sender, or not its signature.
-            KeyMismatch: sealed under another key.
-            MessageRefused: of another run, round, name, encoding or size.
+            UnknownSender, SenderExpired, SenderRevoked: of nobody who may take part.
+            SignatureRefused: not its sender's signature.
+            KeyMismatch: sealed under another key, or one of another epoch.
+            Replayed: of another run or round.
+            Relabelled: of another name, encoding or size.
         """
         header = message.header
         key = self._keys.get(header.sender)
         if key is None:
-            raise SignatureRefused(f"{header.sender!r} is no client of this run")
+            gone = self._gone.get(header.sender, UnknownSender)
+            raise gone(f"{header.sender!r} {_WHY_NOT[gone]}")
         try:
             key.verify(message.signature, message.signed)
         except InvalidSignature:
             raise SignatureRefused(f"not signed by {header.sender!r}") from None
-        if header.key_id != expected.key_id:
+        if (header.key_id, header.epoch) != (expected.key_id, expected.epoch):
             raise KeyMismatch(
-                f"{header.sender}: sealed under key {header.key_id[:16] or 'none'}, "
-                f"this run's key is {expected.key_id[:16] or 'none'}"
+                f"{header.sender}: sealed under key {header.key_id[:16] or 'none'} of epoch "
+                f"{header.epoch}, this run's key is {expected.key_id[:16] or 'none'} of epoch "
+                f"{expected.epoch}"
             )
-        for field in ("run", "round", "name", "form", "n_values"):
+        for field, error in _REFUSALS.items():
             said, wanted = getattr(header, field), getattr(expected, field)
             if said != wanted:
-                raise MessageRefused(
+                raise error(
                     f"{header.sender}: message of {field} {said!r:.80}, expected {wanted!r:.80}"
                 )
+
+
+def number_expected(run: str, round_number: int, name: str) -> Expected:
+    """A message with one number in the clear."""
+    return Expected(run, round_number, name, NUMBER_FORM, key_id="", epoch=0, n_values=1)
 
 
 def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
@@ -121,6 +185,7 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
         sender=sender,
         form=expected.form,
         key_id=expected.key_id,
+        epoch=expected.epoch,
         n_values=expected.n_values,
         payload_bytes=len(payload),
         payload_sha256=hashlib.sha256(payload).hexdigest(),
@@ -143,7 +208,7 @@ def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
     if len(message) > _PREFIX_BYTES + MAX_HEADER_BYTES + SIGNATURE_BYTES + max_payload_bytes:
         raise MessageRefused(f"message of {len(message)} bytes is larger than any expected here")
     if message[: len(MAGIC)] != MAGIC:
-        raise MessageRefused("not a SecureFL message of version 1")
+        raise MessageRefused("not a SecureFL message of version 2")
     if len(message) < _PREFIX_BYTES:
         raise MessageRefused("truncated message")
     (length,) = _LENGTH.unpack_from(message, len(MAGIC))

@@ -15,9 +15,9 @@ import pytest
 from tenseal import ckks_vector_from, sealapi
 
 from securefl.crypto.params import BOOKKEEPING_SLOTS
-from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 
 N, HALF = 4096, 2048
 N_VALUES = HALF - BOOKKEEPING_SLOTS

@@ -17,7 +17,8 @@ from securefl.errors import KeyFileError, WrongPassphrase
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl_keys import sealed_file
 from securefl_keys.description import describe
-from securefl_keys.folder import init_folder, load_all, load_match
+from securefl_keys.folder import init_folder
+from securefl_keys.loading import load_all, load_match
 from securefl_keys.releases import ReleasesFile
 
 PASSPHRASE = "correct horse battery staple"

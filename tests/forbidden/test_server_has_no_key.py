@@ -18,10 +18,11 @@ from securefl.compose import Record, compose
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.committee_public import Combiner
 from securefl.crypto.public import PARAMETERS_FORMAT, AddingContext, PublicArtefact, PublicKey
-from securefl.crypto.secret import KeySet, SecretKey
+from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 from securefl.roles.authority import Authority
 from securefl.roles.client import Client
 from securefl.types import Kind, MessageSpec
@@ -272,7 +273,7 @@ def test_copying_a_public_part_does_not_crash(part):
     """A deep copy of what a server or a client holds works or is refused; the process survives."""
     code = (
         "import copy\n"
-        "from securefl.crypto.secret import KeySet\n"
+        "from securefl.exchange.keyset import KeySet\n"
         f"part = KeySet.ephemeral().{part}\n"
         "try: copy.deepcopy(part)\n"
         "except TypeError: pass\n"

@@ -22,10 +22,11 @@ from securefl.compose import Record, compose
 from securefl.crypto.match_public import MatchPublicKey
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.public import PublicKey
-from securefl.crypto.secret import KeySet, SecretKey
+from securefl.crypto.secret import SecretKey
 from securefl.engines.profiles import MatchChannel, ProfileQuestion
 from securefl.errors import DataError
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys

@@ -14,7 +14,7 @@ from processes import PASSPHRASE, Site
 
 import securefl
 from securefl.runrecord import read_run
-from securefl_keys.folder import load_all, load_authority
+from securefl_keys.loading import load_all, load_authority
 
 pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.slow]
 MARKER = "planted-marker-7f1c"

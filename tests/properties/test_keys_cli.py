@@ -15,7 +15,8 @@ from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase
 from securefl_keys import sealed_file
-from securefl_keys.folder import init_folder, load_all, load_match
+from securefl_keys.folder import init_folder
+from securefl_keys.loading import load_all, load_match
 
 PASSPHRASE = "correct horse battery staple"
 

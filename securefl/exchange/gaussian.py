@@ -1,0 +1,18 @@
+"""Gaussian noise from the operating system's randomness: it hides keys, so no seed may give it."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+
+from securefl.exchange.base import Values
+
+
+def gaussian(size: int, deviation: float) -> Values:
+    """Independent draws of mean zero, shape (size,), by the normal quantile of 53 random bits."""
+    words = np.frombuffer(os.urandom(8 * size), np.uint64)
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    quantile: Values = torch.special.ndtri(torch.from_numpy(uniform)).numpy()
+    return deviation * quantile
