@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from consortium_files import PASSPHRASE
+from consortium_files import PASSPHRASE, revoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import KeyFileError, RequestRefused, WrongPassphrase
@@ -13,7 +13,7 @@ from securefl_keys import key_files, membership, sealed_file
 from securefl_keys.folder import init_folder
 from securefl_keys.holders import Holder
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve, revoke
+from securefl_keys.membership import Approval, approve
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import load_roster
 
@@ -65,7 +65,7 @@ def of_a_member(tmp_path, keys):
 def of_a_revoked_key(tmp_path, keys):
     key = Ed25519PrivateKey.generate()
     approve(keys, [Approval(request_of("dora", key), tmp_path / "dora.crt")], PASSPHRASE)
-    revoke(keys, "dora", PASSPHRASE)
+    revoke(keys, "dora")
     return Approval(request_of("dora", key), tmp_path / "bad.crt")
 
 
