@@ -11,6 +11,8 @@ from securefl_keys.folder import init_folder
 from securefl_keys.holders import Role
 from securefl_keys.identity import make_identities
 from securefl_keys.membership import Approval, approve
+from securefl_keys.roster import VerifiedRoster, load_roster
+from securefl_keys.rotation import rotate
 
 PASSPHRASE = "correct horse battery staple"
 CLIENTS = ("alice", "bob", "Zoë K")
@@ -37,6 +39,12 @@ def joined(keys: Path, folder: Path, name: str, passphrase: str, role: Role = "c
     (request,) = make_identities(folder, [name], role, passphrase)
     approve(keys, [Approval(request, folder / name / "identity.crt")], PASSPHRASE)
     return folder / name
+
+
+def revoke(keys: Path, name: str) -> VerifiedRoster:
+    """The roster without this member, in the next epoch."""
+    rotate(keys, PASSPHRASE, revoking=name)
+    return load_roster(keys)
 
 
 def make_consortium(root: Path) -> Made:

@@ -94,7 +94,7 @@ class HolderCertificate(Holder):
         """Raises CertificateRefused where it is of another role."""
         if self.role != role:
             raise CertificateRefused(
-                f"{self.name}'s certificate is for the role {self.role}, and a {role}'s is needed"
+                f"{self.name}'s certificate is for the role {self.role}, not for {role} as needed"
             )
 
 

@@ -27,6 +27,7 @@ SENT = (
     "*/variance",
     "*/gradient",
     "fnr/*",
+    "profile/score",
 )
 """The messages of SecureFL's algorithms. An algorithm of your own needs a rule of its own."""
 DEFAULT = Policy(rules=tuple(OpeningRule(names) for names in SENT))

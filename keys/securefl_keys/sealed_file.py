@@ -19,6 +19,7 @@ from securefl.errors import KeyFileError, WrongPassphrase
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
+from securefl_keys.versions import require_not_older
 
 NONCE_BYTES = 12
 
@@ -59,6 +60,7 @@ class SealedFile(BaseModel):
         try:
             file = cls.model_validate_json(text)
         except ValidationError as error:
+            require_not_older(cls, error, "make it anew, with what goes with it")
             first = error.errors(include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise KeyFileError(

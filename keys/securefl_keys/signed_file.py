@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,6 +17,7 @@ from securefl.crypto.artefact import Sha256, canonical
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.versions import require_not_older
 
 SIGNATURE_BYTES = 64
 _DOMAIN = b"securefl-signed-file/1\n"
@@ -26,6 +27,7 @@ Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-
 Counting = Annotated[int, Field(ge=1, lt=2**31)]
 
 
+_ANEW = "make the consortium anew, with: securefl keys init DIR --consortium NAME"
 _BY_SIGNING = {"consortium", "authority", "created", "signature"}
 
 
@@ -59,10 +61,9 @@ class SignedFile(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
+            require_not_older(cls, error, _ANEW)
+            first = error.errors(include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
-            if field == "format":
-                cls._require_not_older(first["input"])
             raise KeyFileError(f"no such file: {field or 'its form'}: {first['msg']}") from None
 
     @classmethod
@@ -107,16 +108,6 @@ class SignedFile(BaseModel):
 
     def _fields(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"signature"})
-
-    @classmethod
-    def _require_not_older(cls, found: object) -> None:
-        (needed,) = get_args(cls.model_fields["format"].annotation)
-        kind, _, version = needed.partition("/")
-        if found in {f"{kind}/{older}" for older in range(1, int(version))}:
-            raise KeyFileError(
-                f"{found}: made by an older version of SecureFL, this one reads {needed}: make "
-                "the consortium anew, with: securefl keys init DIR --consortium NAME"
-            )
 
 
 class VersionedFile(SignedFile):
