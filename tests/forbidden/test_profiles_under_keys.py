@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl_cli.main import main
-from securefl_keys import layout, sealed_file
+from securefl_keys import layout
 from securefl_keys.folder import init_folder
 from securefl_keys.releases import ReleasesFile
 
@@ -29,13 +29,11 @@ THEOREM_1 = ["--select", "fedprof:alpha=theorem1,fraction=0.6"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, cheap_guesses):
     """Key folders for the linear form and for squares; making them takes long."""
     root = tmp_path_factory.mktemp("keys")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        init_folder(root / "linear", PASSPHRASE, match=LINEAR)
-        init_folder(root / "square", PASSPHRASE, match=SQUARE)
+    init_folder(root / "linear", PASSPHRASE, match=LINEAR)
+    init_folder(root / "square", PASSPHRASE, match=SQUARE)
     return root
 
 
