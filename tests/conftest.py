@@ -15,9 +15,9 @@ from torch import nn
 
 from securefl import Config, Task, rounds
 from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.policy import OpeningRule, Policy
 from securefl.roles import wire
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
@@ -25,7 +25,7 @@ from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec
 from securefl_keys.folder import init_folder
 
-PRECISION_BITS = 26
+POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +63,12 @@ class Federation:
         self.values = {name: rng.normal(size=self.n_values) for name in names}
         self.roster = wire.Roster({name: c.identity for name, c in self.clients.items()})
         self.server = Server(self.run, self.roster, adders)
-        opener = CkksOpener(self.keys.secret, PRECISION_BITS)
-        self.authority = Authority(opener, self.roster, 3, self.log.append)
+        self.authority = self.authority_of(POLICY)
+
+    def authority_of(self, policy, roster=None):
+        """One that enforces another policy, or believes another roster."""
+        opener = self.keys.opener(policy.flooding, self.n_clients)
+        return Authority(opener, roster or self.roster, policy, self.log.append)
 
     def message(self, name, spec=None, round_number=1):
         """What this honest client sends."""

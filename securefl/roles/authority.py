@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from securefl.errors import (
     Duplicate,
+    KeyFileError,
     KeyMismatch,
     MessageRefused,
     OpeningRefused,
@@ -71,12 +72,13 @@ class Authority:
             Duplicate: a client stands in it twice.
             MessageRefused: a signature does not hold for this total (`wire.Roster.check`), or the
                 ciphertext is none.
+            KeyFileError: nobody knows what the key has released.
         """
         expected = request.expected
         signers = tuple(signed.header.sender for signed in request.signed)
         try:
             opened = self._checked(request, signers)
-        except (MessageRefused, OpeningRefused) as error:
+        except (KeyFileError, MessageRefused, OpeningRefused) as error:
             what = f"round {expected.round}, {expected.name!r}"
             self._note(expected, signers, 0, f"{what}: {error}")
             raise type(error)(f"{what}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import errno
 import hashlib
@@ -17,22 +16,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from key_folders import MATCH_FILES, PASSPHRASE, SUMS_FILES, problems_of
+from key_folders import (
+    MATCH_FILES,
+    MATCH_SECRET,
+    PASSPHRASE,
+    SUMS_FILES,
+    SUMS_SECRET,
+    count_of,
+    encoded,
+    problems_of,
+    rewritten,
+)
 
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import ConfigError, KeyFileError
 from securefl_keys import folder
 from securefl_keys.description import describe
-from securefl_keys.folder import (
-    init_folder,
-    load_all,
-    load_authority,
-    load_client,
-    load_server,
-)
+from securefl_keys.folder import init_folder
+from securefl_keys.loading import load_all, load_authority, load_client, load_server
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
-LAYOUT = sorted(SUMS_FILES + MATCH_FILES)
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +53,15 @@ def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def with_context(path, context, **fields):
-    """The file with another context in it, consistent with itself."""
-    file = json.loads(path.read_text())
-    digest = hashlib.sha256(bytes.fromhex(file["head"]) + bytes.fromhex(file["tail"]) + context)
-    changed = {"context": base64.b64encode(context).decode(), "sha256": digest.hexdigest()}
-    return json.dumps(file | changed | fields)
+def layout_of(directory):
+    """The files that belong there."""
+    counts = [count_of(directory, secret) for secret in (SUMS_SECRET, MATCH_SECRET)]
+    return sorted([*SUMS_FILES, *MATCH_FILES, *counts])
 
 
 def test_the_folder_holds_these_files_and_no_other(made_keys):
     """One folder for each role, with exactly the files that its role needs."""
-    assert files_of(made_keys) == LAYOUT
+    assert files_of(made_keys) == layout_of(made_keys)
     assert problems_of(made_keys) == {}
 
 
@@ -84,9 +85,10 @@ def test_only_the_owner_may_read_the_secret_key(tmp_path, umask):
         init_folder(tmp_path / "keys", PASSPHRASE)
     finally:
         os.umask(before)
-    for file in ("secret.key", "match.key", "match.releases"):
-        assert mode_of(tmp_path / "keys/authority" / file) == 0o600
-    assert mode_of(tmp_path / "keys/authority") == 0o700
+    made, secrets = tmp_path / "keys", (SUMS_SECRET, MATCH_SECRET)
+    for file in (*secrets, *(count_of(made, secret) for secret in secrets)):
+        assert mode_of(made / file) == 0o600
+    assert mode_of(made / "authority") == mode_of(made / "authority/releases") == 0o700
 
 
 def a_folder(path):
@@ -115,10 +117,10 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatc
     """Of two ceremonies at the same time, one wins and the other leaves nothing."""
     generate = folder.SecretKey.generate
 
-    def slow_generate(parameters):
+    def slow_generate(*parameters):
         a_folder(tmp_path / "keys")
         a_file(tmp_path / "keys/theirs")
-        return generate(parameters)
+        return generate(*parameters)
 
     monkeypatch.setattr(folder.SecretKey, "generate", slow_generate)
     with pytest.raises(KeyFileError, match="cannot make the key folder"):
@@ -127,10 +129,10 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-@pytest.mark.parametrize("write", [*range(1, 9), "rename"])
+@pytest.mark.parametrize("write", [*range(1, 10), "rename"])
 def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, failure, write):
     """Disk full or Ctrl-C at any file leaves neither a folder nor the parents made for it."""
-    writes = iter(range(1, 9))
+    writes = iter(range(1, 10))
 
     def fsync(_):
         if next(writes) == write:
@@ -170,7 +172,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 def test_missing_parents_are_made(tmp_path):
     """A folder below folders that do not exist yet is made with them."""
     init_folder(tmp_path / "a/b/keys", PASSPHRASE)
-    assert files_of(tmp_path / "a/b/keys") == LAYOUT
+    assert files_of(tmp_path / "a/b/keys") == layout_of(tmp_path / "a/b/keys")
 
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path):
@@ -194,7 +196,9 @@ def test_an_empty_passphrase_makes_no_folder(tmp_path):
 def test_a_private_context_in_a_public_file_is_refused(keys, secret, file, load):
     """A file that claims to be public but holds the secret key is not loaded."""
     context = secret.to_secret_bytes()
-    disguised = with_context(keys / file, context, key_id=hashlib.sha256(context).hexdigest())
+    disguised = rewritten(
+        keys / file, context=encoded(context), key_id=hashlib.sha256(context).hexdigest()
+    )
     (keys / file).write_text(disguised)
     with pytest.raises(KeyFileError, match="holds a secret key"):
         load(keys)
@@ -204,16 +208,16 @@ def test_a_private_context_in_a_public_file_is_refused(keys, secret, file, load)
 def test_a_context_that_tenseal_cannot_read_is_refused(keys):
     """Bytes that are no context are an error with a path, though their SHA-256 is right."""
     path = keys / "server/parameters.json"
-    path.write_text(with_context(path, b"no context"))
+    path.write_text(rewritten(path, context=encoded(b"no context")))
     with pytest.raises(KeyFileError, match=f"{path}: damaged"):
         load_server(keys)
 
 
 @pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
-def test_a_changed_modulus_is_refused(keys, file):
+@pytest.mark.parametrize("fields", [{"epoch": 2}, {"created": "2001-01-01T00:00:00Z"}], ids=str)
+def test_another_epoch_or_date_is_refused(keys, file, fields):
     """Whoever holds the secret key sees that a public file is not the one it was made with."""
-    content = json.loads((keys / file).read_text())
-    (keys / file).write_text(json.dumps(content | {"modulus": content["modulus"] - 1}))
+    (keys / file).write_text(rewritten(keys / file, **fields))
     with pytest.raises(KeyFileError, match="changed since the keys were made"):
         load_all(keys, PASSPHRASE)
 
@@ -221,8 +225,9 @@ def test_a_changed_modulus_is_refused(keys, file):
 @pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
 def test_a_file_cannot_claim_other_parameters_than_its_context_has(keys, file):
     """The security level that a file claims is checked against what TenSEAL will really use."""
-    content = json.loads((keys / file).read_text())
-    (keys / file).write_text(json.dumps(content | {"scale_bits": content["scale_bits"] - 1}))
+    parameters = json.loads((keys / file).read_text())["parameters"]
+    changed = parameters | {"scale_bits": parameters["scale_bits"] - 1}
+    (keys / file).write_text(rewritten(keys / file, parameters=changed))
     with pytest.raises(KeyFileError, match="not of the parameters that its file names"):
         load_all(keys, PASSPHRASE)
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import tenseal as ts
-from key_folders import MATCH_FILES, MATCH_SECRET, PASSPHRASE, RELEASES, problems_of
+from key_folders import (
+    MATCH_SECRET,
+    PASSPHRASE,
+    count_of,
+    encoded,
+    problems_of,
+    rewritten,
+)
 
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.errors import KeyFileError
 from securefl.exchange.match_flood import MAX_RELEASES
-from securefl_keys.description import describe
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all, load_match
 from securefl_keys.releases import ReleasesFile
@@ -31,52 +35,13 @@ def secret(made_keys):
     return load_match(made_keys, PASSPHRASE).secret
 
 
-def rewritten(path, **fields):
-    """The file with other fields in it, and a digest that is right for them."""
-    file = json.loads(path.read_text()) | fields
-    content = {name: value for name, value in file.items() if name != "sha256"}
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps(file | {"sha256": hashlib.sha256(canonical).hexdigest()})
-
-
-def encoded(context):
-    return base64.b64encode(context).decode()
-
-
-def test_the_three_parts_and_the_budget_are_of_one_key(made_keys):
+def test_the_three_parts_are_of_one_key_that_has_released_nothing(made_keys):
     """What is loaded names one key; its count is at its start."""
     keys = load_match(made_keys, PASSPHRASE)
     assert keys.secret.key_id == keys.public.key_id == keys.scoring.key_id
-    assert keys.budget.left == MAX_RELEASES
+    assert keys.left == MAX_RELEASES
     assert not hasattr(keys.scoring, "encrypt")
     assert not hasattr(keys.public, "score")
-
-
-def test_a_folder_without_a_match_key_still_serves_sums(keys):
-    """Made by an older version: sums work, nothing is wrong, and the way to a match key is told."""
-    for file in MATCH_FILES:
-        (keys / file).unlink()
-    assert load_all(keys, PASSPHRASE).secret
-    assert problems_of(keys) == {}
-    assert len(describe(keys)) == 4
-    with pytest.raises(KeyFileError, match=r"has no match key.*securefl keys init"):
-        load_match(keys, PASSPHRASE)
-
-
-def test_the_description_shows_what_is_left_and_takes_the_counts_lock_for_no_stranger(keys):
-    """Where something has been released, too."""
-    load_match(keys, PASSPHRASE).budget.spend(0)
-    (left,) = (
-        entry.facts.releases_left for entry in describe(keys) if entry.path == Path(RELEASES)
-    )
-    assert left == MAX_RELEASES
-    assert problems_of(keys) == {}
-
-
-def test_a_lock_that_holds_something_is_shown(keys):
-    """No file hides under the lock's name."""
-    (keys / "authority/.match.releases.lock").write_text("a key")
-    assert problems_of(keys).keys() == {"authority/.match.releases.lock"}
 
 
 def test_another_form_of_the_same_folder_is_refused(keys, tmp_path):
@@ -117,7 +82,7 @@ def test_a_public_key_is_no_servers(keys):
     context = json.loads((keys / CLIENTS).read_text())["context"]
     with pytest.raises(KeyFileError, match="holds a public key"):
         ScoringContext.from_json(rewritten(keys / SERVERS, context=context))
-    with pytest.raises(KeyFileError, match="where securefl-match-parameters/1 is needed"):
+    with pytest.raises(KeyFileError, match="where securefl-match-parameters/2 is needed"):
         ScoringContext.from_json((keys / CLIENTS).read_text())
 
 
@@ -186,7 +151,11 @@ def test_a_public_key_under_another_name_is_refused(keys):
         {"codec": "tenseal-0.3.16"},
         {"more": 1},
         {"parameters": None},
-        {"format": "securefl-match-parameters/2"},
+        {"format": "securefl-match-parameters/1"},
+        {"role": "authority"},
+        {"purpose": "sums"},
+        {"epoch": 0},
+        {"created": "yesterday"},
     ],
     ids=str,
 )
@@ -213,7 +182,7 @@ def test_tenseal_sees_nothing_that_failed_a_check(keys, file, monkeypatch):
 
 
 def test_a_fresh_count_file_names_no_secret(made_keys):
-    """It is four fields, of which none is secret."""
-    file = json.loads((made_keys / RELEASES).read_text())
-    assert file.keys() == {"format", "key_id", "n_released", "sha256"}
-    assert ReleasesFile.parse(json.dumps(file)).left == MAX_RELEASES
+    """It is five fields, of which none is secret."""
+    file = json.loads((made_keys / count_of(made_keys, MATCH_SECRET)).read_text())
+    assert file.keys() == {"format", "purpose", "key_id", "n_released", "sha256"}
+    assert ReleasesFile.parse(json.dumps(file)).n_released == 0
