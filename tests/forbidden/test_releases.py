@@ -188,7 +188,7 @@ def test_a_count_of_another_key_is_refused(path):
     """A fresh count of a fresh key does not refill an old one."""
     with pytest.raises(KeyFileError, match=r"counts for matches of key abab.*not for .* cdcd"):
         FileCount(path, "matches", "cd" * 32)
-    with pytest.raises(KeyFileError, match="counts for matches of key abab.*not for sums"):
+    with pytest.raises(KeyFileError, match=r"counts for matches of key abab.*not for sums"):
         of_sums(path)
 
 
@@ -296,7 +296,7 @@ def test_the_last_block_ends_where_the_key_does(sums_path):
     count.spend(2048, 5000)
     assert stated(sums_path) == 5000
     count.spend(2048, 5000)
-    with pytest.raises(KeyWornOut, match="4096 values|5000 values"):
+    with pytest.raises(KeyWornOut, match=r"4096 values|5000 values"):
         count.spend(2048, 5000)
     assert count.n_released == 4096
     with pytest.raises(KeyWornOut):

@@ -20,13 +20,6 @@ from securefl_keys.loading import load_all, load_match
 PASSPHRASE = "correct horse battery staple"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _no_passphrase(monkeypatch):
     monkeypatch.delenv("SECUREFL_PASSPHRASE", raising=False)
