@@ -24,6 +24,7 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
 from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
+from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
@@ -66,6 +67,7 @@ class Rounds:
         task: Task | None,
         keys: KeySet | None,
         match_keys: MatchKeys | None,
+        identities: Identities | None = None,
     ) -> None:
         if not config.exchange.seals_sums:
             keys = None
@@ -78,7 +80,7 @@ class Rounds:
         self._record = Record()
         self._metrics: list[RoundMetrics] = []
         self._turnouts: list[Turnout] = []
-        composed = compose(config, task, keys, self._record, match_keys)
+        composed = compose(config, task, keys, self._record, match_keys, identities)
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
         self._own_algorithm = task.algorithm is not None

@@ -79,7 +79,9 @@ def init(
         raise click.UsageError("--policy is what a consortium signs: give --consortium NAME too")
     from securefl.exchange.match_forms import FORMS
     from securefl_keys.folder import init_folder
+    from securefl_keys.kdf import measured
     from securefl_keys.policy import DEFAULT, read_policy
+    from securefl_keys.sealed_file import KDF_COST
 
     policy = read_policy(policy_file) if policy_file else DEFAULT
     passphrase = read_passphrase(passphrase_file, confirm=True)
@@ -94,7 +96,8 @@ def init(
         f"{directory / 'authority'}: for the authority alone; secret keys under the passphrase\n"
         f"{directory / 'server'}: for the server; parameters, no key\n"
         f"{directory / 'clients'}: for every client; the public keys\n\n"
-        "Nothing recovers the secret keys without the passphrase.\n"
+        f"Passphrase: {measured(KDF_COST)}.\n"
+        "Nothing recovers the secret keys without it.\n"
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"
     )
     if made.consortium:

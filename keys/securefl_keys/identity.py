@@ -15,6 +15,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
+from securefl.roles.identities import Identities
 from securefl_keys import layout
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.certificates import HolderCertificate, holder_certificate
@@ -23,7 +24,7 @@ from securefl_keys.key_files import appearing_together, load_secret, write_new
 from securefl_keys.member_names import alike, require_name
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.request import JoinRequest, make_request, read_request
-from securefl_keys.roster import VerifiedRoster
+from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key, seal_identity_key
 
 
@@ -88,6 +89,21 @@ def load_identity(directory: Path, passphrase: str) -> Identity:
     return Identity(owner.name, owner.role, key, pem)
 
 
+def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) -> Identities:
+    """The clients of these folders, for a simulation under the consortium of the folder `keys`.
+
+    Raises:
+        WrongPassphrase: one has another passphrase.
+        CertificateRefused: one is no client, or none that the roster lists now.
+        KeyFileError: a file is missing, damaged, or readable by other users.
+    """
+    roster = load_roster(keys)
+    for directory in directories:
+        listed(directory, roster).require_role("client")
+    found = [load_identity(directory, passphrase) for directory in directories]
+    return Identities({own.name: own.private_key for own in found}, roster.identities())
+
+
 def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
     """The certificate in an identity's folder, found in the roster; needs no passphrase.
 
@@ -108,6 +124,11 @@ def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
                 f"{header.key_id[:16]}…"
             )
         return roster.holder_of(certificate, header.role)
+
+
+def name_in(directory: Path) -> str:
+    """Whose folder it is, by its key's header: nothing has vouched for it yet."""
+    return load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse).name
 
 
 def _certificate_text(directory: Path) -> str:

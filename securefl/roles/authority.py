@@ -36,6 +36,8 @@ class Opening:
     refused: str = ""
     key_id: str = ""
     """The key that it was sealed under, by its messages."""
+    epoch: int = 0
+    """The key's."""
 
 
 class Authority:
@@ -89,7 +91,8 @@ class Authority:
         self, expected: wire.Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
     ) -> None:
         about = expected.round, expected.name, expected.n_values
-        self._log(Opening(*about, signers, n_clients, refused, expected.key_id))
+        key = expected.key_id, expected.epoch
+        self._log(Opening(*about, signers, n_clients, refused, *key))
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected

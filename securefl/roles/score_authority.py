@@ -35,14 +35,15 @@ class ScoreAuthority:
             KeyFileError: nobody knows how many scores the key has released.
         """
         expected, signers = request.expected, tuple(s.header.sender for s in request.signed)
-        about, key_id = (expected.round, request.name, len(request.scores)), expected.key_id
+        about = expected.round, request.name, len(request.scores)
+        key = expected.key_id, expected.epoch
         try:
             opened = self._checked(request, signers)
         except (KeyFileError, MessageRefused, OpeningRefused) as error:
             what = f"round {expected.round}, {request.name!r}"
-            self._log(Opening(*about, signers, 0, f"{what}: {error}", key_id))
+            self._log(Opening(*about, signers, 0, f"{what}: {error}", *key))
             raise type(error)(f"{what}: {error}") from error
-        self._log(Opening(*about, signers, len(signers), key_id=key_id))
+        self._log(Opening(*about, signers, len(signers), "", *key))
         return opened
 
     def _checked(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
