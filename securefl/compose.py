@@ -189,7 +189,7 @@ def _channels(
         yield MatchChannel(
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),
-            ScoreAuthority(opener, roster, record.log_opening),
+            ScoreAuthority(opener, roster, policy_of(config, keys.policy), record.log_opening),
             keys,
         )
         keys = keys.successor()

@@ -132,10 +132,12 @@ def show(directory: Path) -> None:
         ids = {entry.facts.key_id for entry in files if entry.pair == pair}
         for key_id in sorted(ids - {None}, key=str):
             click.echo(f"{label}: {key_id}")
+    in_use = {entry.facts.key_id for entry in files if entry.pair}
     for entry in files:
         if entry.facts.n_released is not None:
+            retired = "" if entry.facts.key_id in in_use else "retired "
             key = str(entry.facts.key_id)[:16]
-            click.echo(f"Released under key {key}: {entry.facts.n_released} values")
+            click.echo(f"Released under {retired}key {key}: {entry.facts.n_released:,} values")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
@@ -156,6 +158,7 @@ def _table(files: list[Description]) -> Table:
     table.add_column("What", no_wrap=True)
     table.add_column("Held by", no_wrap=True)
     table.add_column("Key id", no_wrap=True)
+    table.add_column("Epoch", no_wrap=True)
     table.add_column("Security", no_wrap=True)
     for entry in files:
         table.add_row(
@@ -163,6 +166,7 @@ def _table(files: list[Description]) -> Table:
             entry.what,
             entry.holder,
             "" if _of_no_ckks_key(entry) else (entry.facts.key_id or "unknown")[:16],
+            "" if entry.facts.epoch is None else str(entry.facts.epoch),
             _security(entry),
         )
     return table

@@ -43,6 +43,7 @@ class Facts:
     """What a file says of itself."""
 
     key_id: str | None = None
+    epoch: int | None = None
     security_bits: int | None = None
     n_released: int | None = None
     """Of the file that counts them."""
@@ -75,13 +76,16 @@ class _Keyed(Protocol):
     def key_id(self) -> str: ...
 
     @property
+    def epoch(self) -> int: ...
+
+    @property
     def parameters(self) -> _Secure: ...
 
 
 def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
     def facts(text: str) -> Facts:
         key = parse(text)
-        return Facts(key.key_id, key.parameters.security_bits)
+        return Facts(key.key_id, key.epoch, key.parameters.security_bits)
 
     return facts
 

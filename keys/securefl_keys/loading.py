@@ -108,7 +108,7 @@ def load_match(directory: Path, passphrase: str) -> MatchKeys:
         _rotate_unless_done(directory, passphrase, layout.MATCH_KEY, secret.key_id)
         return load_match(directory, passphrase)
 
-    return MatchKeys(secret, public, scoring, count, successor)
+    return MatchKeys(secret, public, scoring, count, successor, _policy(directory))
 
 
 class _Public(Protocol):
