@@ -27,7 +27,7 @@ from securefl.roles.authority import Opening
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
-from securefl.task import Task, configured_task
+from securefl.task import Task, client_names, configured_task
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -82,7 +82,7 @@ class Rounds:
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
         self._own_algorithm = task.algorithm is not None
-        self._qualities = _by_client(task)
+        self._qualities = _by_client(config, task)
         self._model = copy.deepcopy(task.model)
         self._state = self._algorithm.init(self._model)
 
@@ -230,11 +230,12 @@ def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     }
 
 
-def _by_client(task: Task) -> dict[str, str]:
+def _by_client(config: Config, task: Task) -> dict[str, str]:
     """What each client's data are like, where the task says so."""
     if len(task.qualities) not in {0, len(task.clients)}:
         raise ConfigError(
             f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "
             "or none"
         )
-    return {f"client-{i}": quality for i, quality in enumerate(task.qualities, 1)}
+    names = client_names(config, len(task.clients)) if task.qualities else ()
+    return dict(zip(names, task.qualities, strict=True))

@@ -131,7 +131,8 @@ def show(directory: Path) -> None:
             click.echo(f"{label}: {key_id}")
     for entry in files:
         if entry.facts.n_released is not None:
-            click.echo(f"{entry.path}: {entry.facts.n_released} values released")
+            key = str(entry.facts.key_id)[:16]
+            click.echo(f"Released under key {key}: {entry.facts.n_released} values")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:

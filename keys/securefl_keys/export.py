@@ -39,7 +39,7 @@ def export(
         KeyFileError: a file is missing or damaged, or `out` exists.
     """
     signer = _signer_for(directory, out, passphrase, at or now())
-    texts = _texts(directory, role, signer)
+    texts = bundle_texts(directory, role, signer)
     _write(out, texts)
     return Manifest.verified(texts[layout.MANIFEST], signer.ca)
 
@@ -49,7 +49,7 @@ def export_all(
 ) -> tuple[Manifest, ...]:
     """As `export`, for each role a bundle in a new folder; all of them or none."""
     signer = _signer_for(directory, out, passphrase, at or now())
-    bundles = {role: _texts(directory, role, signer) for role in ROLES}
+    bundles = {role: bundle_texts(directory, role, signer) for role in ROLES}
     _write(
         out, {Path(r, path): text for r, texts in bundles.items() for path, text in texts.items()}
     )
@@ -62,7 +62,8 @@ def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Si
     return open_signer(directory, passphrase, at)
 
 
-def _texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
+def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
+    """What a bundle for that role holds now; raises as `export`."""
     paths = [SUMS[role], *COMMON]
     if role in MATCH and lexists(directory / MATCH[role]):
         paths.insert(1, MATCH[role])

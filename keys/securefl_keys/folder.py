@@ -20,7 +20,7 @@ from securefl_keys.consortium import new_consortium
 from securefl_keys.key_files import appearing_whole, write_new
 from securefl_keys.policy import DEFAULT
 from securefl_keys.releases import ReleasesFile
-from securefl_keys.sealed_file import seal_match_secret, seal_secret
+from securefl_keys.sealed_keys import seal_match_secret, seal_secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,17 @@ from securefl_keys.certificate_text import read_pem
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
-from securefl_keys.sealed_file import (
-    SEALED_KEY_FORMAT,
-    SEALED_MATCH_KEY_FORMAT,
-    SealedKey,
-    SealedMatchKey,
-)
 from securefl_keys.sealed_identity import (
     SEALED_CA_KEY_FORMAT,
     SEALED_IDENTITY_FORMAT,
     SealedCaKey,
     SealedIdentityKey,
+)
+from securefl_keys.sealed_keys import (
+    SEALED_KEY_FORMAT,
+    SEALED_MATCH_KEY_FORMAT,
+    SealedKey,
+    SealedMatchKey,
 )
 
 

@@ -19,12 +19,7 @@ from securefl_keys.policy import load_policy
 from securefl_keys.reading import text_of
 from securefl_keys.releases import FileCount
 from securefl_keys.rotation import finish_rotation, rotate
-from securefl_keys.sealed_file import (
-    SealedKey,
-    SealedMatchKey,
-    open_match_secret,
-    open_secret,
-)
+from securefl_keys.sealed_keys import SealedKey, SealedMatchKey, open_match_secret, open_secret
 
 
 def load_client(directory: Path) -> PublicKey:

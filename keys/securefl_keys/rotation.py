@@ -22,7 +22,7 @@ from securefl_keys.key_files import appearing_whole, load_secret
 from securefl_keys.membership import without
 from securefl_keys.policy import load_policy
 from securefl_keys.releases import lock_of
-from securefl_keys.sealed_file import SealedMatchKey, open_secret
+from securefl_keys.sealed_keys import SealedMatchKey, open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import changing, open_signer
 

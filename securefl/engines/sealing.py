@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from securefl.errors import KeyWornOut
 from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
@@ -45,14 +44,8 @@ class Sealing:
         Raises:
             KeyWornOut: no key could.
         """
-        if self.policy.flooding is None:
-            return
-        parameters, most = self.keys.secret.parameters, self.policy.flooding.releases
+        parameters = self.keys.secret.parameters
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in self.kinds)
-        if needed > most:
-            raise KeyWornOut(
-                f"a round opens {needed} values, and the policy's flooding hides {most} under one "
-                "key: sign a policy with more releases"
-            )
-        if self.keys.count.n_released + needed > most:
-            self.take(self.keys.successor())
+        keys = self.keys.for_round(needed, self.policy.flooding)
+        if keys is not self.keys:
+            self.take(keys)

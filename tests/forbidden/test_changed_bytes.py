@@ -24,8 +24,8 @@ from securefl_keys.policy import PolicyFile
 from securefl_keys.releases import ReleasesFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import VerifiedRoster
-from securefl_keys.sealed_file import open_match_secret, open_secret
 from securefl_keys.sealed_identity import open_ca_key, open_identity_key
+from securefl_keys.sealed_keys import open_match_secret, open_secret
 from securefl_keys.signed_file import now
 
 N_MUTATIONS = 400

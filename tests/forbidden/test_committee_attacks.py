@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import random
-from types import ModuleType
 
 import numpy as np
 import pytest
 import tenseal as ts
+from reachability import reachable
 from scipy import stats
 
 from securefl.crypto.committee import OfficerKey
@@ -66,17 +65,6 @@ def key_words(key):
 def is_uniform(words, modulus=DATA_PRIME):
     """By Kolmogorov and Smirnov; an honest sample fails once in 10^4 runs."""
     return stats.kstest(words.astype(float) / modulus, "uniform").pvalue > 1e-4
-
-
-def reachable(root):
-    """All that an object leads to, but for types and modules."""
-    seen, todo = {}, [root]
-    while todo:
-        thing = todo.pop()
-        if id(thing) not in seen and not isinstance(thing, (type, ModuleType)):
-            seen[id(thing)] = thing
-            todo += gc.get_referents(thing)
-    return list(seen.values())
 
 
 class Stubborn:
