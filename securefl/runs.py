@@ -6,7 +6,7 @@ from pathlib import Path
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.rounds import OnRound, Result, Rounds
 from securefl.runfolder import RunFolder
@@ -18,7 +18,7 @@ def run(
     config: Config | None = None,
     task: Task | None = None,
     *,
-    keys: KeySet | None = None,
+    keys: OpeningKeys | None = None,
     match_keys: MatchKeys | None = None,
     out: Path | str | None = None,
     on_round: OnRound | None = None,
@@ -28,7 +28,7 @@ def run(
     Args:
         config: the defaults are the demo's job.
         task: your own model and data; the tables `[data]` and `[model]` then do not count.
-        keys: where sums are encrypted; an ephemeral set where None.
+        keys: where sums are encrypted, a `KeySet` or a `Committee`; ephemeral where None.
         match_keys: where profiles are encrypted; ephemeral ones where None.
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
@@ -50,7 +50,7 @@ def resume(
     folder: Path | str,
     task: Task | None = None,
     *,
-    keys: KeySet | None = None,
+    keys: OpeningKeys | None = None,
     match_keys: MatchKeys | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
