@@ -199,9 +199,9 @@ def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> 
     if folder is None:
         if passphrase_file:
             raise ConfigError("--passphrase-file opens the keys of --keys DIR: give both or none")
-        click.echo(
-            "No --keys given: using an ephemeral key set, which ends with this process.", err=True
-        )
+        n_officers = config.exchange.committee
+        made = f"an ephemeral committee of {n_officers}" if n_officers else "an ephemeral key set"
+        click.echo(f"No --keys given: using {made}, which ends with this process.", err=True)
         return {}
     from securefl.selecting import asks_for_profiles
     from securefl_keys.loading import load_all, load_match
