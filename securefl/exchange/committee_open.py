@@ -76,11 +76,6 @@ class CommitteeOpener:
         """The only encoding that it opens."""
         return FORM
 
-    @property
-    def weight_bits(self) -> int:
-        """As many as the noise leaves right: a weight of fewer bits is exact."""
-        return min(WEIGHT_BITS, floor(-log2(2 * SURE * self.flood.opened_deviation)))
-
     def open(self, total: bytes, n_values: int, precision_bits: int) -> OpenedSum:
         """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
 
@@ -91,7 +86,7 @@ class CommitteeOpener:
         """
         slots, flood = self._combined(total, n_values), self.flood
         largest, deviation = self.combiner.parameters.max_value, flood.opened_deviation
-        reading = Reading(largest, flood.max_clients, deviation, self.weight_bits)
+        reading = Reading(largest, flood.max_clients, deviation, exact_weight_bits(deviation))
         try:
             return reading.read(slots, n_values, precision_bits)
         except MessageRefused as error:
@@ -105,3 +100,11 @@ class CommitteeOpener:
         return np.stack(
             [self.combiner.slots(c, of_c) for c, *of_c in zip(ciphertexts, *shares, strict=True)]
         )
+
+
+def exact_weight_bits(deviation: float) -> int:
+    """Bits of a weight that this noise leaves right: a size over a smaller power of two is exact.
+
+    The noise of n officers is n times an authority's, and steps of 2^-26 are too fine for it.
+    """
+    return min(WEIGHT_BITS, floor(-log2(2 * SURE * deviation)))

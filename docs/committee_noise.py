@@ -1,0 +1,43 @@
+"""What sums err by that a committee opens, as Markdown, in docs/threshold.md.
+
+python docs/committee_noise.py
+"""
+
+from __future__ import annotations
+
+import sys
+
+from securefl.crypto.committee_flood import Flood
+from securefl.crypto.params import SUMS
+from securefl.exchange.committee_open import exact_weight_bits
+from securefl.exchange.policy import Flooding
+
+CLIENTS = 5, 50, 500
+OFFICERS = 2, 3, 5, 10
+
+
+def table() -> str:
+    """By officers and clients, under the default parameters and policy."""
+    flooding = Flooding()
+    authority = [flooding.deviation(SUMS.noise(n)) for n in CLIENTS]
+    rows = ["| opened by | " + " | ".join(f"{n} clients" for n in CLIENTS) + " |"]
+    rows.append("|---" * (len(CLIENTS) + 1) + "|")
+    rows.append(_row("one authority", [f"{deviation:.1e}" for deviation in authority]))
+    for n_officers in OFFICERS:
+        rows.append(_row(f"{n_officers} officers", [_cell(n_officers, n) for n in CLIENTS]))
+    return "\n".join(rows) + "\n"
+
+
+def _cell(n_officers: int, n_clients: int) -> str:
+    flooding = Flooding()
+    flood = Flood(SUMS, n_officers, n_clients, flooding.statistical_bits, flooding.releases)
+    bits = exact_weight_bits(flood.opened_deviation)
+    return f"{flood.opened_deviation:.1e}; 2^{bits}"
+
+
+def _row(name: str, cells: list[str]) -> str:
+    return " | ".join([f"| {name}", *cells]) + " |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())
