@@ -23,8 +23,7 @@ def table() -> str:
     rows = ["| opened by | " + " | ".join(f"{n} clients" for n in CLIENTS) + " |"]
     rows.append("|---" * (len(CLIENTS) + 1) + "|")
     rows.append(_row("one authority", [f"{deviation:.1e}" for deviation in authority]))
-    for n_officers in OFFICERS:
-        rows.append(_row(f"{n_officers} officers", [_cell(n_officers, n) for n in CLIENTS]))
+    rows += [_row(f"{n} officers", [_cell(n, clients) for clients in CLIENTS]) for n in OFFICERS]
     return "\n".join(rows) + "\n"
 
 

@@ -25,10 +25,11 @@ from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
+from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
-from securefl.task import Task, configured_task
+from securefl.task import Task, client_names, configured_task
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -67,6 +68,7 @@ class Rounds:
         task: Task | None,
         keys: OpeningKeys | None,
         match_keys: MatchKeys | None,
+        identities: Identities | None = None,
     ) -> None:
         if not config.exchange.seals_sums:
             keys = None
@@ -84,11 +86,11 @@ class Rounds:
         self._record = Record()
         self._metrics: list[RoundMetrics] = []
         self._turnouts: list[Turnout] = []
-        composed = compose(config, task, keys, self._record, match_keys)
+        composed = compose(config, task, keys, self._record, match_keys, identities)
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
         self._own_algorithm = task.algorithm is not None
-        self._qualities = _by_client(task)
+        self._qualities = _by_client(config, task)
         self._model = copy.deepcopy(task.model)
         self._state = self._algorithm.init(self._model)
 
@@ -241,11 +243,12 @@ def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     }
 
 
-def _by_client(task: Task) -> dict[str, str]:
+def _by_client(config: Config, task: Task) -> dict[str, str]:
     """What each client's data are like, where the task says so."""
     if len(task.qualities) not in {0, len(task.clients)}:
         raise ConfigError(
             f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "
             "or none"
         )
-    return {f"client-{i}": quality for i, quality in enumerate(task.qualities, 1)}
+    names = client_names(config, len(task.clients)) if task.qualities else ()
+    return dict(zip(names, task.qualities, strict=True))

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
+from consortium_files import make_consortium
+from key_folders import PASSPHRASE, cheap
 from torch import nn
 
 from securefl import Config, Task, rounds
 from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.policy import OpeningRule, Policy
 from securefl.roles import wire
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec
+from securefl_keys.folder import init_folder
 
-PRECISION_BITS = 26
+POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
 
 
 @pytest.fixture(scope="session")
@@ -59,8 +63,12 @@ class Federation:
         self.values = {name: rng.normal(size=self.n_values) for name in names}
         self.roster = wire.Roster({name: c.identity for name, c in self.clients.items()})
         self.server = Server(self.run, self.roster, adders)
-        opener = CkksOpener(self.keys.secret, PRECISION_BITS)
-        self.authority = Authority(opener, self.roster, 3, self.log.append)
+        self.authority = self.authority_of(POLICY)
+
+    def authority_of(self, policy, roster=None):
+        """One that enforces another policy, or believes another roster."""
+        opener = self.keys.opener(policy.flooding, self.n_clients)
+        return Authority(opener, roster or self.roster, policy, self.log.append)
 
     def message(self, name, spec=None, round_number=1):
         """What this honest client sends."""
@@ -155,3 +163,39 @@ def quick():
         patch.setattr(rounds, "pictures", lambda _record: {})
         yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cheap_guesses():
+    """Sealing without Argon2's cost, which is for those who guess."""
+    with cheap():
+        yield
+
+
+@pytest.fixture(scope="session")
+def made_keys(tmp_path_factory):
+    """A key folder to look at."""
+    directory = tmp_path_factory.mktemp("made") / "keys"
+    with cheap():
+        init_folder(directory, PASSPHRASE)
+    return directory
+
+
+@pytest.fixture
+def keys(made_keys, tmp_path):
+    """The same key folder, to be changed."""
+    return shutil.copytree(made_keys, tmp_path / "keys")
+
+
+@pytest.fixture(scope="session")
+def made_consortium(tmp_path_factory):
+    """A consortium to look at."""
+    with cheap():
+        return make_consortium(tmp_path_factory.mktemp("consortium"))
+
+
+@pytest.fixture
+def consortium(made_consortium, tmp_path):
+    """The same consortium, to be changed."""
+    root = shutil.copytree(made_consortium.root, tmp_path / "consortium")
+    return replace(made_consortium, root=root)

@@ -17,7 +17,7 @@ from securefl.exchange.match_ckks import CkksProfileSealer, packed
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.matching import HEADER_BYTES, PROFILE
-from securefl.exchange.releases import MemoryBudget
+from securefl.exchange.releases import MemoryCount
 from securefl.profile import Profile
 from securefl.roles import wire
 from securefl.roles.client import Client
@@ -63,9 +63,9 @@ def make_task(n_clients=5, **changes):
     return Task(**{"model": model, "clients": clients, "test": test, "public": public} | changes)
 
 
-def fresh_budget(keys):
+def uncounted(keys):
     """The same key as if it had released nothing; keys take long to make."""
-    return replace(keys, budget=MemoryBudget())
+    return replace(keys, count=MemoryCount())
 
 
 def run_in(folder, config, task, keys=None, **options):
@@ -102,9 +102,8 @@ class Sending:
     def signed(self, payload, identity=None, **changes):
         """Any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
-        expected = wire.Expected(
-            self.run, self.round, PROFILE, sealer.form, sealer.key_id, 2 * len(self.profile)
-        )
+        n_values = 2 * len(self.profile)
+        expected = wire.Expected.over(sealer, self.run, self.round, PROFILE, n_values)
         header = wire.describe(expected, self.client.name, payload).model_copy(update=changes)
         return wire.encode(header, payload, identity or self.client._identity)
 

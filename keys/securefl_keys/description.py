@@ -30,8 +30,7 @@ class Description:
 def describe(directory: Path) -> list[Description]:
     """Every file in a key folder and what is wrong with it; needs no passphrase.
 
-    A role's own machine has its own folder alone, so a missing role is no problem; nor is a folder
-    without any file of a match key.
+    A role's own machine has its own folder alone, so a missing role is no problem.
 
     Raises:
         KeyFileError: no key folder, or it cannot be listed.
@@ -50,7 +49,15 @@ def describe(directory: Path) -> list[Description]:
     absent = set(optional) if found.isdisjoint(optional) else set()
     expected = [path for path in LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
-    return _compared([_described(directory, path) for path in expected + others])
+    files = [_described(directory, path) for path in expected + others]
+    uncounted = sorted(_counts_of(files) - found)
+    return _compared(files + [_described(directory, path) for path in uncounted])
+
+
+def _counts_of(files: list[Description]) -> set[Path]:
+    """Where the releases of the folder's secret keys must be counted."""
+    keys = (file for file in files if file.path in {layout.AUTHORITY_KEY, layout.MATCH_KEY})
+    return {layout.releases_of(key.facts.key_id) for key in keys if key.facts.key_id}
 
 
 def _found(directory: Path) -> set[Path]:
@@ -74,6 +81,8 @@ def _described(directory: Path, path: Path) -> Description:
         if kind.secret and others_may_read(directory / path):
             problems.append(open_to_others(directory / path))
         facts = parsed(text, kind.facts)
+        if path.parent == layout.RELEASES and path != layout.releases_of(str(facts.key_id)):
+            problems.append(f"it counts for key {str(facts.key_id)[:16]}…; {_way_out(path)}")
     except KeyFileError as error:
         problems.append(str(error))
     what, holder, pair = (kind.what, kind.holder, kind.pair) if kind else ("unknown", "nobody", "")
@@ -83,7 +92,7 @@ def _described(directory: Path, path: Path) -> Description:
 def _labelled(text: str) -> Kind:
     # A damaged file must still show what it was, so its label is searched for, not parsed.
     for kind in KINDS:
-        if kind.format in text:
+        if kind.label in text:
             return kind
     raise KeyFileError("no SecureFL key file: move it elsewhere")
 
@@ -104,7 +113,7 @@ def _compared(descriptions: list[Description]) -> list[Description]:
     """The same, with a problem added where a key id is not that of the pair's first file."""
     firsts: dict[str, Description] = {}
     for entry in descriptions:
-        if entry.facts.key_id is not None:
+        if entry.pair and entry.facts.key_id is not None:
             firsts.setdefault(entry.pair, entry)
     return [_mixed(entry, firsts.get(entry.pair, entry)) for entry in descriptions]
 

@@ -90,6 +90,7 @@ class FileCount:
             KeyFileError: the count cannot be read or written; nothing may be released.
         """
         if n <= self._in_hand:
+            spent(self._most_seen - self._in_hand, n, at_most)
             self._in_hand -= n
             return
         with self._locked():

@@ -126,7 +126,7 @@ class Artefact(Generic[Parameters]):
             label = Labelled.model_validate_json(text).format
             if label != kind.format:
                 raise KeyFileError(_another(label, kind.format))
-            reader = KeyFile.__class_getitem__(parameters)  # type: ignore[arg-type]
+            reader: Any = KeyFile.__class_getitem__(parameters)
             file: KeyFile[Parameters] = reader.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_input=False)[0]

@@ -70,7 +70,7 @@ class Flood:
 
     @property
     def noise(self) -> float:
-        """Of a slot of a total: t. Under the sum of n ternary keys its variance is n times as large."""
+        """Of a slot of a total: t. Under the sum of n keys its variance is n times as large."""
         return self.parameters.noise(self.max_clients * self.n_officers)
 
     @property

@@ -81,6 +81,10 @@ class CkksParameters:
         """Largest absolute total. One bit is the sign's, one is kept free: overflow is silent."""
         return 2.0 ** (sum(self.modulus_bits[:-1]) - self.scale_bits - 2)
 
+    def message_bytes(self, n_values: int) -> int:
+        """Of a message with so many values, or of their total."""
+        return self.n_ciphertexts(n_values) * self.ciphertext_bytes
+
     def n_released(self, n_values: int) -> int:
         """Slots of such a message: what opening it shows, whatever they hold."""
         return self.n_ciphertexts(n_values) * self.poly_degree // 2

@@ -25,7 +25,7 @@ from securefl.exchange.releases import MemoryCount, ReleaseCount
 
 @dataclass(frozen=True, slots=True)
 class Committee:
-    """In the place of a `KeySet`: the officers' keys, each with its count, and the collective key."""
+    """In a `KeySet`'s place: the officers' keys, each with its count, and the collective key."""
 
     members: tuple[tuple[OfficerKey, ReleaseCount], ...] = field(repr=False)
     public: PublicKey

@@ -9,6 +9,7 @@ from typing import Protocol
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.crypto.secret import SecretKey
+from securefl.errors import KeyWornOut
 from securefl.exchange.base import Opener
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.policy import Flooding, Policy
@@ -75,3 +76,19 @@ class KeySet:
             MemoryCount(),
             lambda: cls.ephemeral(parameters, epoch + 1),
         )
+
+
+def for_round(keys: OpeningKeys, needed: int, flooding: Flooding | None) -> OpeningKeys:
+    """These keys, or the next where they may not release so many values more.
+
+    Raises:
+        KeyWornOut: no keys may.
+    """
+    if flooding is None:
+        return keys
+    if needed > flooding.releases:
+        raise KeyWornOut(
+            f"a round opens {needed} values, and the policy's flooding hides {flooding.releases} "
+            "under one key: sign a policy with more releases"
+        )
+    return keys.successor() if keys.n_released + needed > flooding.releases else keys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import errno
 import hashlib
@@ -17,55 +16,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from securefl.crypto.public import AddingContext, PublicKey
-from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
-from securefl_keys import folder, sealed_file
-from securefl_keys.description import describe
-from securefl_keys.folder import (
-    init_folder,
-    load_all,
-    load_authority,
-    load_client,
-    load_server,
+from key_folders import (
+    MATCH_FILES,
+    MATCH_SECRET,
+    PASSPHRASE,
+    SUMS_FILES,
+    SUMS_SECRET,
+    count_of,
+    encoded,
+    problems_of,
+    rewritten,
 )
 
-PASSPHRASE = "correct horse battery staple"
-WINDOW_BYTES = 16
-LAYOUT = [
-    "authority/match.key",
-    "authority/match.releases",
-    "authority/parameters.json",
-    "authority/secret.key",
-    "clients/match-public.key",
-    "clients/public.key",
-    "server/match.json",
-    "server/parameters.json",
-]
+from securefl.crypto.public import AddingContext, PublicKey
+from securefl.errors import ConfigError, KeyFileError
+from securefl_keys import folder
+from securefl_keys.description import describe
+from securefl_keys.folder import init_folder
+from securefl_keys.loading import load_all, load_authority, load_client, load_server
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("made") / "keys"
-    init_folder(directory, PASSPHRASE)
-    return directory
-
-
-@pytest.fixture
-def keys(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "keys")
-
-
-@pytest.fixture(scope="module")
-def secret(made):
-    return load_authority(made, PASSPHRASE)
+def secret(made_keys):
+    return load_authority(made_keys, PASSPHRASE)
 
 
 def files_of(directory):
@@ -74,93 +49,32 @@ def files_of(directory):
     )
 
 
-def problems_of(directory):
-    return {
-        entry.path.as_posix(): entry.problems for entry in describe(directory) if entry.problems
-    }
-
-
 def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def windows(data):
-    return {data[i : i + WINDOW_BYTES] for i in range(len(data) - WINDOW_BYTES + 1)}
+def layout_of(directory):
+    """The files that belong there."""
+    counts = [count_of(directory, secret) for secret in (SUMS_SECRET, MATCH_SECRET)]
+    return sorted([*SUMS_FILES, *MATCH_FILES, *counts])
 
 
-def views(path):
-    """The bytes of a file, and what its base64 and hex fields decode to."""
-    yield path.read_bytes()
-    for field, value in json.loads(path.read_text()).items():
-        if field in {"context", "ciphertext"}:
-            yield base64.b64decode(value)
-        elif field in {"head", "tail"}:
-            yield bytes.fromhex(value)
-
-
-def with_context(path, context, **fields):
-    """The file with another context in it, consistent with itself."""
-    file = json.loads(path.read_text())
-    digest = hashlib.sha256(bytes.fromhex(file["head"]) + bytes.fromhex(file["tail"]) + context)
-    changed = {"context": base64.b64encode(context).decode(), "sha256": digest.hexdigest()}
-    return json.dumps(file | changed | fields)
-
-
-def secret_windows(secret):
-    public = base64.b64decode(json.loads(secret.public_key.to_json())["context"])
-    return windows(secret.to_secret_bytes()) - windows(public)
-
-
-def test_the_folder_holds_these_files_and_no_other(made):
+def test_the_folder_holds_these_files_and_no_other(made_keys):
     """One folder for each role, with exactly the files that its role needs."""
-    assert files_of(made) == LAYOUT
-    assert problems_of(made) == {}
+    assert files_of(made_keys) == layout_of(made_keys)
+    assert problems_of(made_keys) == {}
 
 
-def test_no_window_of_the_secret_key_is_outside_the_sealed_file(made, secret):
-    """No 16 bytes that only the secret key has stand in any file, in clear, base64 or hex."""
-    only_secret = secret_windows(secret)
-    assert len(only_secret) > 50_000
-    for file in LAYOUT:
-        for view in views(made / file):
-            assert only_secret.isdisjoint(windows(view)), file
-
-
-def test_the_search_for_the_secret_would_find_it(made, secret):
-    """A file with the secret key inside does show its windows."""
-    planted = with_context(made / "server/parameters.json", secret.to_secret_bytes())
-    leak = base64.b64decode(json.loads(planted)["context"])
-    assert not secret_windows(secret).isdisjoint(windows(leak))
-
-
-def test_the_passphrase_is_nowhere_in_the_folder(made):
-    """No file holds the passphrase or one of its words, in clear, base64 or hex."""
-    for file in LAYOUT:
-        for view in views(made / file):
-            for word in PASSPHRASE.split():
-                assert word.encode() not in view, file
-
-
-def test_each_role_loads_what_it_needs_and_no_more(made):
+def test_each_role_loads_what_it_needs_and_no_more(made_keys):
     """Clients encrypt, the server adds, the authority reads, each from its own file."""
-    keys = load_all(made, PASSPHRASE)
+    keys = load_all(made_keys, PASSPHRASE)
     slots = np.linspace(-1, 1, 2048)
     total = keys.adding.sum().plus(keys.public.encrypt(slots)).plus(keys.public.encrypt(slots))
     np.testing.assert_allclose(keys.secret.decrypt(total.coefficients()), 2 * slots, atol=1e-6)
-    assert type(load_server(made)) is AddingContext
-    assert type(load_client(made)) is PublicKey
-    assert not hasattr(load_server(made), "encrypt")
-    assert not hasattr(load_client(made), "decrypt")
-
-
-def test_a_machine_needs_its_own_folder_alone(keys):
-    """A client's machine without the other two folders works and shows no problem."""
-    shutil.rmtree(keys / "authority")
-    shutil.rmtree(keys / "server")
-    assert load_client(keys).key_id
-    assert problems_of(keys) == {}
-    with pytest.raises(KeyFileError, match=r"server/parameters\.json: missing"):
-        load_server(keys)
+    assert type(load_server(made_keys)) is AddingContext
+    assert type(load_client(made_keys)) is PublicKey
+    assert not hasattr(load_server(made_keys), "encrypt")
+    assert not hasattr(load_client(made_keys), "decrypt")
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
@@ -171,19 +85,10 @@ def test_only_the_owner_may_read_the_secret_key(tmp_path, umask):
         init_folder(tmp_path / "keys", PASSPHRASE)
     finally:
         os.umask(before)
-    for file in ("secret.key", "match.key", "match.releases"):
-        assert mode_of(tmp_path / "keys/authority" / file) == 0o600
-    assert mode_of(tmp_path / "keys/authority") == 0o700
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
-def test_a_secret_key_that_others_may_read_is_not_loaded(keys, mode):
-    """A secret key open to other users is refused with the command that closes it."""
-    path = keys / "authority/secret.key"
-    path.chmod(mode)
-    with pytest.raises(KeyFileError, match=f"chmod 600 {path}"):
-        load_authority(keys, PASSPHRASE)
-    assert "chmod 600" in problems_of(keys)["authority/secret.key"][0]
+    made, secrets = tmp_path / "keys", (SUMS_SECRET, MATCH_SECRET)
+    for file in (*secrets, *(count_of(made, secret) for secret in secrets)):
+        assert mode_of(made / file) == 0o600
+    assert mode_of(made / "authority") == mode_of(made / "authority/releases") == 0o700
 
 
 def a_folder(path):
@@ -212,10 +117,10 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatc
     """Of two ceremonies at the same time, one wins and the other leaves nothing."""
     generate = folder.SecretKey.generate
 
-    def slow_generate(parameters):
+    def slow_generate(*parameters):
         a_folder(tmp_path / "keys")
         a_file(tmp_path / "keys/theirs")
-        return generate(parameters)
+        return generate(*parameters)
 
     monkeypatch.setattr(folder.SecretKey, "generate", slow_generate)
     with pytest.raises(KeyFileError, match="cannot make the key folder"):
@@ -224,10 +129,10 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-@pytest.mark.parametrize("write", [*range(1, 9), "rename"])
+@pytest.mark.parametrize("write", [*range(1, 10), "rename"])
 def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, failure, write):
     """Disk full or Ctrl-C at any file leaves neither a folder nor the parents made for it."""
-    writes = iter(range(1, 9))
+    writes = iter(range(1, 10))
 
     def fsync(_):
         if next(writes) == write:
@@ -267,7 +172,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 def test_missing_parents_are_made(tmp_path):
     """A folder below folders that do not exist yet is made with them."""
     init_folder(tmp_path / "a/b/keys", PASSPHRASE)
-    assert files_of(tmp_path / "a/b/keys") == LAYOUT
+    assert files_of(tmp_path / "a/b/keys") == layout_of(tmp_path / "a/b/keys")
 
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path):
@@ -285,57 +190,15 @@ def test_an_empty_passphrase_makes_no_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_passphrase_names_the_file(made):
-    """A wrong passphrase is its own error, in one line with the file's path."""
-    with pytest.raises(WrongPassphrase, match=r"authority/secret\.key: the passphrase") as refusal:
-        load_authority(made, "wrong")
-    assert "\n" not in str(refusal.value)
-    with pytest.raises(ConfigError, match=r"authority/secret\.key: the passphrase is empty"):
-        load_authority(made, "")
-
-
-@pytest.mark.parametrize(
-    ("file", "load"),
-    [
-        ("server/parameters.json", load_server),
-        ("clients/public.key", load_client),
-        ("authority/secret.key", lambda directory: load_authority(directory, PASSPHRASE)),
-    ],
-    ids=["server", "client", "authority"],
-)
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        b"",
-        b"\xff\xfe\x00",
-        b"{}",
-        b"[" * 100_000,
-        b'{"format": "securefl-ckks-parameters/2"}',
-        b" " * (4 * 1024 * 1024 + 1),
-    ],
-    ids=["missing", "empty", "binary", "no fields", "nested", "version 2", "too large"],
-)
-def test_what_is_no_key_file_is_refused_with_path_and_way_out(keys, file, load, content):
-    """A file that is missing or anything else gives one line with its path and what to do."""
-    path = keys / file
-    path.unlink()
-    if content is not None:
-        path.touch(mode=0o600)
-        path.write_bytes(content)
-    with pytest.raises(KeyFileError, match="securefl keys init") as refusal:
-        load(keys)
-    assert str(path) in str(refusal.value)
-    assert problems_of(keys).keys() == {file}
-
-
 @pytest.mark.parametrize(
     ("file", "load"), [("server/parameters.json", load_server), ("clients/public.key", load_client)]
 )
 def test_a_private_context_in_a_public_file_is_refused(keys, secret, file, load):
     """A file that claims to be public but holds the secret key is not loaded."""
     context = secret.to_secret_bytes()
-    disguised = with_context(keys / file, context, key_id=hashlib.sha256(context).hexdigest())
+    disguised = rewritten(
+        keys / file, context=encoded(context), key_id=hashlib.sha256(context).hexdigest()
+    )
     (keys / file).write_text(disguised)
     with pytest.raises(KeyFileError, match="holds a secret key"):
         load(keys)
@@ -345,55 +208,16 @@ def test_a_private_context_in_a_public_file_is_refused(keys, secret, file, load)
 def test_a_context_that_tenseal_cannot_read_is_refused(keys):
     """Bytes that are no context are an error with a path, though their SHA-256 is right."""
     path = keys / "server/parameters.json"
-    path.write_text(with_context(path, b"no context"))
+    path.write_text(rewritten(path, context=encoded(b"no context")))
     with pytest.raises(KeyFileError, match=f"{path}: damaged"):
         load_server(keys)
 
 
-@pytest.mark.parametrize("role", ["server", "clients"])
-def test_the_sealed_secret_key_serves_no_other_role(keys, role):
-    """The secret key's file in place of a public one is refused, and shown as misplaced."""
-    target = keys / {"server": "server/parameters.json", "clients": "clients/public.key"}[role]
-    shutil.copy(keys / "authority/secret.key", target)
-    with pytest.raises(KeyFileError):
-        load_server(keys) if role == "server" else load_client(keys)
-    assert "secret key outside authority/" in problems_of(keys)[f"{role}/{target.name}"][0]
-
-
-def test_the_public_key_is_no_parameters_file(keys):
-    """A server is not given a key that encrypts."""
-    shutil.copy(keys / "clients/public.key", keys / "server/parameters.json")
-    with pytest.raises(KeyFileError, match="where securefl-ckks-parameters/1 is needed"):
-        load_server(keys)
-    assert "a public key file where" in problems_of(keys)["server/parameters.json"][0]
-
-
 @pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
-def test_files_of_two_ceremonies_do_not_mix(keys, tmp_path, file):
-    """A file of another key pair is refused by name, and shown."""
-    init_folder(tmp_path / "other", PASSPHRASE)
-    shutil.copy(tmp_path / "other" / file, keys / file)
-    with pytest.raises(KeyFileError, match=f"{file}: of key .* but the authority holds"):
-        load_all(keys, PASSPHRASE)
-    assert "two key pairs are mixed" in problems_of(keys)[file][0]
-
-
-@pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
-@pytest.mark.parametrize("field", ["head", "tail", "context"])
-def test_a_damaged_public_file_is_refused(keys, file, field):
-    """A changed byte of what a public file holds does not match the file's own SHA-256."""
-    value = json.loads((keys / file).read_text())[field]
-    changed = ("1" if value[0] != "1" else "2") + value[1:]
-    (keys / file).write_text(json.dumps(json.loads((keys / file).read_text()) | {field: changed}))
-    with pytest.raises(KeyFileError, match="does not match its SHA-256"):
-        load_all(keys, PASSPHRASE)
-
-
-@pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
-def test_a_changed_modulus_is_refused(keys, file):
+@pytest.mark.parametrize("fields", [{"epoch": 2}, {"created": "2001-01-01T00:00:00Z"}], ids=str)
+def test_another_epoch_or_date_is_refused(keys, file, fields):
     """Whoever holds the secret key sees that a public file is not the one it was made with."""
-    content = json.loads((keys / file).read_text())
-    (keys / file).write_text(json.dumps(content | {"modulus": content["modulus"] - 1}))
+    (keys / file).write_text(rewritten(keys / file, **fields))
     with pytest.raises(KeyFileError, match="changed since the keys were made"):
         load_all(keys, PASSPHRASE)
 
@@ -401,8 +225,9 @@ def test_a_changed_modulus_is_refused(keys, file):
 @pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
 def test_a_file_cannot_claim_other_parameters_than_its_context_has(keys, file):
     """The security level that a file claims is checked against what TenSEAL will really use."""
-    content = json.loads((keys / file).read_text())
-    (keys / file).write_text(json.dumps(content | {"scale_bits": content["scale_bits"] - 1}))
+    parameters = json.loads((keys / file).read_text())["parameters"]
+    changed = parameters | {"scale_bits": parameters["scale_bits"] - 1}
+    (keys / file).write_text(rewritten(keys / file, parameters=changed))
     with pytest.raises(KeyFileError, match="not of the parameters that its file names"):
         load_all(keys, PASSPHRASE)
 
@@ -437,19 +262,6 @@ def test_a_truncated_secret_key_is_still_shown_as_one(keys):
     assert "not a sealed secret key" in damage
 
 
-def test_the_description_names_key_holder_and_security(made, secret):
-    """Each file is shown with its key id, who may hold it and how secure it is, without opening."""
-    entries = {entry.path.as_posix(): entry for entry in describe(made)}
-    assert sorted(entries) == LAYOUT
-    sums = [entry.facts for entry in entries.values() if entry.pair == "sums"]
-    assert len(sums) == 4
-    assert {facts.key_id for facts in sums} == {secret.key_id}
-    assert {facts.security_bits for facts in sums} == {128}
-    assert entries["authority/secret.key"].holder == "authority"
-    assert entries["clients/public.key"].holder == "clients"
-    assert entries["server/parameters.json"].holder == "any role"
-
-
 def test_a_folder_without_roles_is_no_key_folder(tmp_path):
     """Any other folder is refused before its files are looked at."""
     for directory in (tmp_path, tmp_path / "missing"):
@@ -458,20 +270,10 @@ def test_a_folder_without_roles_is_no_key_folder(tmp_path):
 
 
 @pytest.mark.parametrize("copy_it", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_secret_key_cannot_leave_its_process(made, secret, copy_it):
+def test_a_secret_key_cannot_leave_its_process(made_keys, secret, copy_it):
     """A secret key is neither pickled nor copied, nor is anything that holds it."""
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
         copy_it(secret)
     if copy_it is not copy.copy:
         with pytest.raises(TypeError):
-            copy_it(load_all(made, PASSPHRASE))
-
-
-def test_no_text_of_a_secret_key_is_secret(made, secret):
-    """What a log line would show of a key, or of all keys together, is its public id at most."""
-    shown = f"{secret!r} {secret} {load_all(made, PASSPHRASE)!r}"
-    assert repr(secret) == f"SecretKey(key_id={secret.key_id[:16]}…)"
-    assert "secret=" not in shown
-    data = secret.to_secret_bytes()
-    for start in range(0, len(data) - 8, 8):
-        assert data[start : start + 8].hex() not in shown
+            copy_it(load_all(made_keys, PASSPHRASE))

@@ -2,159 +2,46 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import tenseal as ts
+from key_folders import (
+    MATCH_SECRET,
+    PASSPHRASE,
+    count_of,
+    encoded,
+    problems_of,
+    rewritten,
+)
 
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.errors import KeyFileError, WrongPassphrase
+from securefl.errors import KeyFileError
 from securefl.exchange.match_flood import MAX_RELEASES
-from securefl_keys import sealed_file
-from securefl_keys.description import describe
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all, load_match
 from securefl_keys.releases import ReleasesFile
 
-PASSPHRASE = "correct horse battery staple"
-WINDOW_BYTES = 16
-SECRET, RELEASES = "authority/match.key", "authority/match.releases"
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 SERVERS, CLIENTS = "server/match.json", "clients/match-public.key"
-MATCH_FILES = [SECRET, RELEASES, SERVERS, CLIENTS]
 PUBLIC = {SERVERS: ScoringContext, CLIENTS: MatchPublicKey}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("made") / "keys"
-    init_folder(directory, PASSPHRASE)
-    return directory
+def secret(made_keys):
+    return load_match(made_keys, PASSPHRASE).secret
 
 
-@pytest.fixture
-def keys(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "keys")
-
-
-@pytest.fixture(scope="module")
-def secret(made):
-    return load_match(made, PASSPHRASE).secret
-
-
-def problems_of(directory):
-    return {
-        entry.path.as_posix(): entry.problems for entry in describe(directory) if entry.problems
-    }
-
-
-def rewritten(path, **fields):
-    """The file with other fields in it, and a digest that is right for them."""
-    file = json.loads(path.read_text()) | fields
-    content = {name: value for name, value in file.items() if name != "sha256"}
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps(file | {"sha256": hashlib.sha256(canonical).hexdigest()})
-
-
-def encoded(context):
-    return base64.b64encode(context).decode()
-
-
-def windows(data):
-    return {data[i : i + WINDOW_BYTES] for i in range(len(data) - WINDOW_BYTES + 1)}
-
-
-def test_no_window_of_the_match_secret_is_outside_its_sealed_file(made, secret):
-    """No 16 bytes that only the secret has stand in any file of the folder."""
-    public = base64.b64decode(json.loads(secret.public_key().to_json())["context"])
-    only_secret = windows(secret.to_secret_bytes()) - windows(public)
-    assert len(only_secret) > 50_000
-    for path in made.rglob("*"):
-        if path.is_file():
-            file = json.loads(path.read_text())
-            decoded = base64.b64decode(file.get("context", file.get("ciphertext", "")))
-            assert only_secret.isdisjoint(windows(path.read_bytes()) | windows(decoded)), path
-
-
-def test_the_three_parts_and_the_budget_are_of_one_key(made):
+def test_the_three_parts_are_of_one_key_that_has_released_nothing(made_keys):
     """What is loaded names one key; its count is at its start."""
-    keys = load_match(made, PASSPHRASE)
+    keys = load_match(made_keys, PASSPHRASE)
     assert keys.secret.key_id == keys.public.key_id == keys.scoring.key_id
-    assert keys.budget.left == MAX_RELEASES
+    assert keys.left == MAX_RELEASES
     assert not hasattr(keys.scoring, "encrypt")
     assert not hasattr(keys.public, "score")
-
-
-def test_a_folder_without_a_match_key_still_serves_sums(keys):
-    """Made by an older version: sums work, nothing is wrong, and the way to a match key is told."""
-    for file in MATCH_FILES:
-        (keys / file).unlink()
-    assert load_all(keys, PASSPHRASE).secret
-    assert problems_of(keys) == {}
-    assert len(describe(keys)) == 4
-    with pytest.raises(KeyFileError, match=r"has no match key.*securefl keys init"):
-        load_match(keys, PASSPHRASE)
-
-
-@pytest.mark.parametrize("file", MATCH_FILES)
-def test_some_match_files_without_the_others_are_a_problem(keys, file):
-    """One missing file is named, and nothing is loaded."""
-    (keys / file).unlink()
-    assert problems_of(keys) == {file: ("missing, or not a file",)}
-    with pytest.raises(KeyFileError, match=f"{file}: missing.*securefl keys init"):
-        load_match(keys, PASSPHRASE)
-
-
-def test_a_machine_needs_its_own_folder_alone(keys):
-    """A server's machine has one file of the match key, and no problem."""
-    shutil.rmtree(keys / "authority")
-    shutil.rmtree(keys / "clients")
-    assert problems_of(keys) == {}
-    assert [entry.what for entry in describe(keys)] == ["parameters", "match scoring"]
-
-
-def test_the_description_tells_the_two_pairs_apart(made, secret):
-    """Each match file with its holder and key id; the lock of the count is no stranger."""
-    load_match(made, PASSPHRASE).budget.spend(0)
-    entries = {entry.path.as_posix(): entry for entry in describe(made) if entry.pair == "match"}
-    assert list(entries) == MATCH_FILES
-    assert {entry.facts.key_id for entry in entries.values()} == {secret.key_id}
-    assert entries.pop(RELEASES).facts.releases_left == MAX_RELEASES
-    assert {entry.facts.security_bits for entry in entries.values()} == {128}
-    holders = ["authority", "server", "clients"]
-    assert [entry.holder for entry in entries.values()] == holders
-    assert problems_of(made) == {}
-
-
-def test_a_lock_that_holds_something_is_shown(keys):
-    """No file hides under the lock's name."""
-    (keys / "authority/.match.releases.lock").write_text("a key")
-    assert problems_of(keys).keys() == {"authority/.match.releases.lock"}
-
-
-@pytest.mark.parametrize("file", MATCH_FILES)
-def test_match_files_of_two_ceremonies_do_not_mix(keys, tmp_path, file):
-    """A file of another match key is refused by name and shown; the sums' files are not blamed."""
-    init_folder(tmp_path / "other", PASSPHRASE)
-    shutil.copy(tmp_path / "other" / file, keys / file)
-    with pytest.raises(KeyFileError, match=r"the authority holds"):
-        load_match(keys, PASSPHRASE)
-    assert load_all(keys, PASSPHRASE)
-    problems = problems_of(keys)
-    assert not problems.keys() & {"authority/secret.key", "server/parameters.json"}
-    assert all("two key pairs are mixed" in problem for (problem,) in problems.values())
-    assert "copy it again" not in problems.get(RELEASES, ("",))[0]
 
 
 def test_another_form_of_the_same_folder_is_refused(keys, tmp_path):
@@ -163,23 +50,6 @@ def test_another_form_of_the_same_folder_is_refused(keys, tmp_path):
     shutil.copy(tmp_path / "other" / SERVERS, keys / SERVERS)
     with pytest.raises(KeyFileError, match="the authority holds"):
         load_match(keys, PASSPHRASE)
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_match_key_that_others_may_read_is_not_loaded(keys, mode):
-    """As for the key of sums."""
-    (keys / SECRET).chmod(mode)
-    with pytest.raises(KeyFileError, match=f"chmod 600 {keys / SECRET}"):
-        load_match(keys, PASSPHRASE)
-    assert "chmod 600" in problems_of(keys)[SECRET][0]
-
-
-def test_another_passphrase_names_the_file_and_repeats_nothing(made):
-    """One line, which holds neither passphrase."""
-    with pytest.raises(WrongPassphrase, match=r"authority/match\.key: the passphrase") as refusal:
-        load_match(made, "Tr0ub4dor&3")
-    assert "Tr0ub4dor" not in str(refusal.value)
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("file", PUBLIC)
@@ -212,7 +82,7 @@ def test_a_public_key_is_no_servers(keys):
     context = json.loads((keys / CLIENTS).read_text())["context"]
     with pytest.raises(KeyFileError, match="holds a public key"):
         ScoringContext.from_json(rewritten(keys / SERVERS, context=context))
-    with pytest.raises(KeyFileError, match="where securefl-match-parameters/1 is needed"):
+    with pytest.raises(KeyFileError, match="where securefl-match-parameters/2 is needed"):
         ScoringContext.from_json((keys / CLIENTS).read_text())
 
 
@@ -223,45 +93,12 @@ def test_parameters_are_no_public_key(keys):
         MatchPublicKey.from_json(rewritten(keys / CLIENTS, context=context))
 
 
-@pytest.mark.parametrize(
-    ("file", "other"),
-    [
-        (SERVERS, "server/parameters.json"),
-        (CLIENTS, "clients/public.key"),
-        (SERVERS, SECRET),
-        (CLIENTS, RELEASES),
-        ("server/parameters.json", SERVERS),
-        ("clients/public.key", CLIENTS),
-    ],
-)
-def test_no_file_serves_for_another(keys, file, other):
-    """Files of sums and matches are told apart by name; a secret in a handed-out folder, too."""
-    shutil.copy(keys / other, keys / file)
-    load = load_match if file in MATCH_FILES else load_all
-    with pytest.raises(KeyFileError, match=f"{file}: this is a 'securefl-.* is needed"):
-        load(keys, PASSPHRASE)
-    (problem, *_) = problems_of(keys)[file]
-    assert "belongs" in problem or "secret key outside authority/" in problem
-
-
 def test_a_match_key_where_the_key_of_sums_belongs_is_refused(keys):
     """And shown as what it is."""
-    shutil.copy(keys / SECRET, keys / "authority/secret.key")
+    shutil.copy(keys / MATCH_SECRET, keys / "authority/secret.key")
     with pytest.raises(KeyFileError, match=r"secret\.key: not a sealed secret key: format"):
         load_all(keys, PASSPHRASE)
     assert "a match secret file where secret key" in problems_of(keys)["authority/secret.key"][0]
-
-
-@pytest.mark.parametrize("file", PUBLIC)
-@pytest.mark.parametrize("field", ["context", "key_id", "sha256"])
-def test_a_damaged_match_file_is_refused(keys, file, field):
-    """A changed character does not match the file's own SHA-256."""
-    path = keys / file
-    value = json.loads(path.read_text())[field]
-    changed = ("1" if value[0] != "1" else "2") + value[1:]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: changed}))
-    with pytest.raises(KeyFileError, match="does not match its SHA-256"):
-        PUBLIC[file].from_json(path.read_text())
 
 
 @pytest.mark.parametrize("file", PUBLIC)
@@ -314,7 +151,11 @@ def test_a_public_key_under_another_name_is_refused(keys):
         {"codec": "tenseal-0.3.16"},
         {"more": 1},
         {"parameters": None},
-        {"format": "securefl-match-parameters/2"},
+        {"format": "securefl-match-parameters/1"},
+        {"role": "authority"},
+        {"purpose": "sums"},
+        {"epoch": 0},
+        {"created": "yesterday"},
     ],
     ids=str,
 )
@@ -340,18 +181,8 @@ def test_tenseal_sees_nothing_that_failed_a_check(keys, file, monkeypatch):
         PUBLIC[file].from_json(text.replace('"degree": 1', '"degree": 2'))
 
 
-def test_no_text_of_match_keys_is_secret(made, secret):
-    """What a log line would show is the public id at most."""
-    keys = load_match(made, PASSPHRASE)
-    shown = f"{keys!r} {keys.secret!r} {keys.public!r} {keys.scoring!r} {keys.budget!r}"
-    assert "secret=" not in shown
-    data = secret.to_secret_bytes()
-    for start in range(0, len(data) - 8, 8):
-        assert data[start : start + 8].hex() not in shown
-
-
-def test_a_fresh_count_file_names_no_secret(made):
-    """It is four fields, of which none is secret."""
-    file = json.loads(Path(made / RELEASES).read_text())
-    assert file.keys() == {"format", "key_id", "n_released", "sha256"}
-    assert ReleasesFile.parse(json.dumps(file)).left == MAX_RELEASES
+def test_a_fresh_count_file_names_no_secret(made_keys):
+    """It is five fields, of which none is secret."""
+    file = json.loads((made_keys / count_of(made_keys, MATCH_SECRET)).read_text())
+    assert file.keys() == {"format", "purpose", "key_id", "n_released", "sha256"}
+    assert ReleasesFile.parse(json.dumps(file)).n_released == 0

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import subprocess
 import sys
-from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
 import tenseal as ts
 import torch
+from reachability import KEY_PARTS, keyed_contexts, reachable
 
 from securefl.crypto import blinding
-from securefl.crypto.match_artefact import MatchArtefact
+from securefl.crypto.artefact import Artefact, Origin
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.ring import RingFrame
-from securefl.errors import ConfigError, KeyFileError, MessageRefused, OpeningRefused
+from securefl.errors import ConfigError, KeyFileError, KeyWornOut, MessageRefused
 from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES
-from securefl.exchange.releases import MemoryBudget
+from securefl.exchange.releases import MemoryCount
 from securefl.profile import Profile
 
 Q = 64
+ORIGIN = Origin.now()
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
-KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def roles_of(key_sets):
         return (
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),
-            CkksScoreOpener(form, keys.secret, MemoryBudget()),
+            CkksScoreOpener(form, keys.secret, MemoryCount()),
         )
 
     return make
@@ -221,7 +220,7 @@ def test_rubbish_counts_as_released(roles_of):
     """Whether a ciphertext opens tells of the key, too; so it is told no more often."""
     _, _, opener = roles_of(match_forms.LINEAR)
     opener.open([b""] * MAX_RELEASES)
-    with pytest.raises(OpeningRefused, match="new match key"):
+    with pytest.raises(KeyWornOut, match="new key"):
         opener.open([b""])
 
 
@@ -235,25 +234,25 @@ def test_a_score_that_is_no_number_is_none(roles_of, monkeypatch, number):
     assert opener.open([score]) == [None]
 
 
-def test_nothing_is_released_that_the_budget_does_not_cover(roles_of, monkeypatch):
-    """The budget is spent first: where it refuses, nothing is even decrypted."""
+def test_nothing_is_released_that_is_not_counted(roles_of, monkeypatch):
+    """The count is first: where it refuses, nothing is even decrypted."""
     sealer, matcher, opener = roles_of(match_forms.LINEAR)
     baseline = random_profile(np.random.default_rng(8))
     score = matcher.match(sealer.seal(baseline), baseline)
-    opener.budget.spend(MAX_RELEASES - 1)
+    opener.count.spend(MAX_RELEASES - 1, MAX_RELEASES)
     monkeypatch.setattr(MatchSecretKey, "score", lambda *_: pytest.fail("decrypted"))
-    with pytest.raises(OpeningRefused):
+    with pytest.raises(KeyWornOut):
         opener.open([score, score])
-    assert opener.budget.left == 1
+    assert opener.count.n_released == MAX_RELEASES - 1
 
 
 def test_a_count_only_grows():
     """Nobody spends less than nothing."""
-    budget = MemoryBudget()
-    budget.spend(5)
+    count = MemoryCount()
+    count.spend(5, at_most=10)
     with pytest.raises(ValueError, match="only grows"):
-        budget.spend(-1)
-    assert budget.left == MAX_RELEASES - 5
+        count.spend(-1, at_most=10)
+    assert count.n_released == 5
 
 
 def test_a_key_serves_its_own_forms_alone(key_sets):
@@ -262,7 +261,7 @@ def test_a_key_serves_its_own_forms_alone(key_sets):
     for make in (
         lambda form: CkksProfileSealer(form, keys.public),
         lambda form: CkksMatcher(form, keys.scoring),
-        lambda form: CkksScoreOpener(form, keys.secret, keys.budget),
+        lambda form: CkksScoreOpener(form, keys.secret, keys.count),
     ):
         make(match_forms.LINEAR)
         with pytest.raises(ConfigError, match="keys init --match plain-variance"):
@@ -302,7 +301,7 @@ def test_a_scoring_context_refuses_any_key(key_sets, parts):
         context.generate_relin_keys()
     content = context.serialize(**{f"save_{part}": part in parts for part in KEY_PARTS})
     with pytest.raises(KeyFileError, match="key"):
-        ScoringContext(MatchArtefact(content, secret.key_id, secret.parameters))
+        ScoringContext(Artefact(content, secret.key_id, secret.parameters, secret.origin))
 
 
 def test_the_servers_context_neither_encrypts_nor_decrypts(key_sets):
@@ -318,7 +317,7 @@ def test_the_servers_context_neither_encrypts_nor_decrypts(key_sets):
         assert not held.has_galois_keys()
     whole = keys.secret.to_secret_bytes()
     with pytest.raises(KeyFileError, match="secret"):
-        MatchPublicKey(MatchArtefact(whole, keys.public.key_id, keys.public.parameters))
+        MatchPublicKey(Artefact(whole, keys.secret.key_id, keys.secret.parameters, ORIGIN))
 
 
 def test_a_matcher_that_has_scored_reaches_no_key(roles_of):
@@ -332,17 +331,10 @@ def test_a_matcher_that_has_scored_reaches_no_key(roles_of):
 
 
 def keys_reached(root):
-    seen, todo = {}, [root]
-    while todo:
-        thing = todo.pop()
-        if id(thing) not in seen and not isinstance(thing, (type, ModuleType, FunctionType)):
-            seen[id(thing)] = thing
-            todo += gc.get_referents(thing)
-    contexts = [thing for thing in seen.values() if isinstance(thing, ts.Context)]
-    assert contexts
-    keyed = [c for c in contexts if any(getattr(c, f"has_{part}")() for part in KEY_PARTS)]
+    things = reachable(root)
+    assert any(isinstance(thing, ts.Context) for thing in things)
     holders = (MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener)
-    return keyed + [thing for thing in seen.values() if isinstance(thing, holders)]
+    return keyed_contexts(things) + [thing for thing in things if isinstance(thing, holders)]
 
 
 def test_the_matcher_imports_no_secret_key():
@@ -368,7 +360,7 @@ def test_no_key_is_pickled_copied_or_printed(key_sets):
     assert repr(keys.secret) == f"MatchSecretKey(key_id={keys.secret.key_id[:16]}…)"
     assert "secret" not in repr(keys)
     with pytest.raises(KeyFileError):
-        MatchSecretKey(keys.public._context, keys.public.parameters)
+        MatchSecretKey(keys.public._context, keys.public.parameters, ORIGIN)
 
 
 def test_a_ciphertext_survives_the_wire_and_no_other_shape_is_read(key_sets):

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from key_folders import MATCH_FILES, MATCH_SECRET, count_of
 
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl_cli.main import main
-from securefl_keys import layout, sealed_file
 from securefl_keys.folder import init_folder
 from securefl_keys.releases import ReleasesFile
 
@@ -29,25 +29,23 @@ THEOREM_1 = ["--select", "fedprof:alpha=theorem1,fraction=0.6"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory, cheap_guesses):
     """Key folders for the linear form and for squares; making them takes long."""
     root = tmp_path_factory.mktemp("keys")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        init_folder(root / "linear", PASSPHRASE, match=LINEAR)
-        init_folder(root / "square", PASSPHRASE, match=SQUARE)
+    init_folder(root / "linear", PASSPHRASE, match=LINEAR)
+    init_folder(root / "square", PASSPHRASE, match=SQUARE)
     return root
 
 
 @pytest.fixture
 def keys(folders, tmp_path, monkeypatch):
-    """A copy of each folder, an old one without match files, and two passphrases' files."""
+    """A copy of each folder, one without match files, and two passphrases' files."""
     monkeypatch.delenv("SECUREFL_PASSPHRASE", raising=False)
     for name in ("linear", "square"):
         shutil.copytree(folders / name, tmp_path / name)
-    shutil.copytree(folders / "linear", tmp_path / "old")
-    for file in layout.MATCH_FILES:
-        (tmp_path / "old" / file).unlink()
+    shutil.copytree(folders / "linear", tmp_path / "sums")
+    for file in MATCH_FILES:
+        (tmp_path / "sums" / file).unlink()
     (tmp_path / "phrase").write_text(f"{PASSPHRASE}\n")
     (tmp_path / "wrong").write_text("another one\n")
     return tmp_path
@@ -59,8 +57,8 @@ def run(keys, folder, *settings, phrase="phrase", out="run"):
 
 
 def released(keys, folder="linear"):
-    text = (keys / folder / layout.MATCH_RELEASES).read_text()
-    return json.loads(text)["n_released"]
+    directory = keys / folder
+    return json.loads((directory / count_of(directory, MATCH_SECRET)).read_text())["n_released"]
 
 
 def assert_refused(keys, result, message):
@@ -124,17 +122,17 @@ def test_an_interrupted_run_goes_on_under_its_keys(keys, monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [BOTH, ALONE, ["--encrypt", "model"]])
-def test_a_folder_of_an_older_version_has_no_match_key(keys, settings):
+def test_a_folder_without_match_files_serves_no_profiles(keys, settings):
     """The way out is a new folder; sums alone, and Theorem 1, which asks for none, are served."""
-    refused = run(keys, "old", *FEDPROF, *settings)
-    assert_refused(keys, refused, "has no match key")
+    refused = run(keys, "sums", *FEDPROF, *settings)
+    assert_refused(keys, refused, "match-public.key: missing")
     assert "securefl keys init" in refused.stderr
 
 
 @pytest.mark.parametrize(
     "settings", [[*FEDPROF, *SUMS], [*THEOREM_1, *SUMS], [*THEOREM_1, "--encrypt", "model"]]
 )
-@pytest.mark.parametrize("folder", ["old", "linear"])
+@pytest.mark.parametrize("folder", ["sums", "linear"])
 def test_what_sends_no_sealed_profile_needs_no_match_key(keys, folder, settings):
     """Nor does it count as a release."""
     result = run(keys, folder, *settings)
@@ -174,30 +172,43 @@ def test_another_passphrase_opens_nothing(keys, encrypt):
     assert PASSPHRASE not in refused.output
 
 
-def test_a_key_with_too_few_scores_left_begins_nothing(keys):
-    """What a run may need is known beforehand; the count stays."""
-    path = keys / "linear" / layout.MATCH_RELEASES
-    key_id = json.loads(path.read_text())["key_id"]
-    path.write_text(ReleasesFile.stating(key_id, MAX_RELEASES - 7))
+def test_a_key_with_too_few_scores_left_ends_the_run(keys):
+    """A simulation rotates no key of a folder: seven of eight are released, and the line says so.
+
+    The rounds before stand.
+    """
+    directory = keys / "linear"
+    count = directory / count_of(directory, MATCH_SECRET)
+    count.write_text(ReleasesFile.stating("matches", count.stem, MAX_RELEASES - 7))
     refused = run(keys, "linear", *FEDPROF, *BOTH)
-    assert_refused(keys, refused, "releases 7 more: make new keys with `securefl keys init`")
-    assert released(keys) == MAX_RELEASES - 7
+    assert refused.exit_code == 1, refused.output
+    assert "the key has released as much as it may" in refused.stderr
+    assert "Traceback" not in refused.output
+    assert released(keys) == MAX_RELEASES
+    assert len((keys / "run/selections.jsonl").read_text().splitlines()) == 1
 
 
-@pytest.mark.parametrize("file", layout.MATCH_FILES)
+@pytest.mark.parametrize("file", MATCH_FILES)
 def test_a_folder_that_lacks_a_match_file_is_refused(keys, file):
-    """Each of the four is needed, and the line names the one that is missing."""
+    """Each of the three is needed, and the line names the one that is missing."""
     (keys / "linear" / file).unlink()
     refused = run(keys, "linear", *FEDPROF, *ALONE)
-    assert_refused(keys, refused, file.name)
+    assert_refused(keys, refused, file)
+
+
+def test_a_folder_that_lacks_the_count_of_scores_is_refused(keys):
+    """Nobody knows what the key has released."""
+    file = count_of(keys / "linear", MATCH_SECRET)
+    (keys / "linear" / file).unlink()
+    assert_refused(keys, run(keys, "linear", *FEDPROF, *ALONE), f"{file}: missing")
 
 
 def test_match_files_of_another_folder_are_refused(keys, folders):
     """A public key that is not the authority's would make every client's profile useless."""
-    for file in (layout.MATCH_PUBLIC_KEY, layout.MATCH_PARAMETERS, layout.MATCH_RELEASES):
+    for file in MATCH_FILES[1:]:
         shutil.copy(folders / "square" / file, keys / "linear" / file)
         refused = run(keys, "linear", *FEDPROF, *ALONE)
-        assert_refused(keys, refused, file.name)
+        assert_refused(keys, refused, file)
         shutil.copy(folders / "linear" / file, keys / "linear" / file)
 
 

@@ -13,13 +13,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from securefl.errors import KeyMismatch, MessageRefused, OpeningRefused, SignatureRefused
+from securefl.crypto.params import SUMS
+from securefl.errors import (
+    Duplicate,
+    KeyMismatch,
+    MessageRefused,
+    Relabelled,
+    Replayed,
+    SignatureRefused,
+    UnknownSender,
+)
 from securefl.exchange.ckks import CkksSealer
 from securefl.roles import wire
 from securefl.roles.client import Client
 
 PREFIX_BYTES = len(wire.MAGIC) + 2
-CIPHERTEXT_BYTES = 65536
+CIPHERTEXT_BYTES = SUMS.ciphertext_bytes
 FAULTY = "client-3"
 HONEST = ("client-1", "client-2", "client-4", "client-5")
 
@@ -30,8 +39,8 @@ def federation(federate):
 
 
 @pytest.fixture(scope="module")
-def modulus(federation):
-    return federation.keys.public.frame.modulus
+def frame(federation):
+    return federation.keys.public.frame
 
 
 @pytest.fixture
@@ -69,9 +78,10 @@ def honest_header(federation, payload):
     return json.loads(header.model_dump_json())
 
 
-def random_in_ring(modulus, n_bytes=CIPHERTEXT_BYTES, seed=0):
-    ring = np.random.default_rng(seed).integers(0, modulus, n_bytes // 8, dtype=np.uint64)
-    return ring.astype("<u8").tobytes()
+def random_in_ring(frame, seed=0):
+    """Shape (polynomials, primes, N)."""
+    rng, moduli = np.random.default_rng(seed), np.array(frame.moduli, np.uint64)[:, None]
+    return rng.integers(0, moduli, frame.shape, dtype=np.uint64)
 
 
 def assert_refused_amid_honest(federation, parsed, message, refusal, match=None):
@@ -95,7 +105,7 @@ def assert_refused_amid_honest(federation, parsed, message, refusal, match=None)
 def assert_total(federation, arriving, names):
     request = arriving.request()
     assert {signed.header.sender for signed in request.signed} == set(names)
-    opened = federation.authority._opener.open(request.total, federation.n_values)
+    opened = federation.authority.opener.open(request.total, federation.n_values, 26)
     np.testing.assert_allclose(opened.values, federation.mean(*names), rtol=0, atol=1e-7)
     assert opened.n_clients == len(names)
     assert opened.weight == sum(federation.clients[name].weight for name in names)
@@ -180,40 +190,42 @@ def test_a_signed_payload_of_another_length_is_refused(federation, parsed, n_byt
 def test_no_message_names_its_own_size(federation, parsed):
     """A header that claims more values, or more bytes than there are, is refused."""
     payload = federation.sealer.seal(np.ones(5), 0.1)
-    for changes in (
-        {"n_values": 6},
-        {"n_values": 2**39},
-        {"payload_bytes": 2**39},
-        {"payload_bytes": 0},
+    for changes, refusal in (
+        ({"n_values": 6}, Relabelled),
+        ({"n_values": 2**39}, Relabelled),
+        ({"payload_bytes": 2**39}, MessageRefused),
+        ({"payload_bytes": 0}, MessageRefused),
     ):
         message = federation.signed(FAULTY, payload, **changes)
-        assert_refused_amid_honest(federation, parsed, message, MessageRefused)
+        assert_refused_amid_honest(federation, parsed, message, refusal)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "refusal"),
     [
-        ("run", "cd" * 32, MessageRefused),
-        ("round", 0, MessageRefused),
-        ("round", 2, MessageRefused),
-        ("name", "layer/variance", MessageRefused),
-        ("name", "", MessageRefused),
-        ("form", "plain/float64", MessageRefused),
-        ("form", "ckks/tenseal-0.3.16", MessageRefused),
-        ("n_values", 4, MessageRefused),
+        ("run", "cd" * 32, Replayed),
+        ("round", 0, Replayed),
+        ("round", 2, Replayed),
+        ("name", "layer/variance", Relabelled),
+        ("name", "", Relabelled),
+        ("form", "plain/float64", Relabelled),
+        ("form", "ckks/tenseal-0.3.16", Relabelled),
+        ("n_values", 4, Relabelled),
         ("key_id", "", KeyMismatch),
         ("key_id", "ef" * 32, KeyMismatch),
+        ("epoch", 0, KeyMismatch),
+        ("epoch", 2, KeyMismatch),
         ("sender", "client-1", SignatureRefused),
-        ("sender", "client-9", SignatureRefused),
-        ("sender", "", SignatureRefused),
+        ("sender", "client-9", UnknownSender),
+        ("sender", "", UnknownSender),
         ("payload_sha256", "00" * 32, MessageRefused),
     ],
 )
 def test_a_client_that_signs_another_label_is_refused(federation, parsed, field, value, refusal):
-    """A legitimate signature over another run, round, name, form, key, size or sender is none."""
+    """A good signature over another run, round, name, form, key, epoch, size or sender is none."""
     payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
     message = federation.signed(FAULTY, payload, **{field: value})
-    match = None if field in {"payload_sha256", "sender", "key_id"} else f"message of {field}"
+    match = None if refusal not in {Replayed, Relabelled} else f"message of {field}"
     assert_refused_amid_honest(federation, parsed, message, refusal, match)
 
 
@@ -243,7 +255,7 @@ def test_a_replayed_message_is_refused(federation, parsed):
     """What was valid in another round, or for another sum, is not valid in this one."""
     earlier = federation.message(FAULTY, round_number=0)
     in_clear = federation.message(FAULTY, federation.plain_spec)
-    assert_refused_amid_honest(federation, parsed, earlier, MessageRefused, "round 0")
+    assert_refused_amid_honest(federation, parsed, earlier, Replayed, "round 0")
     assert_refused_amid_honest(federation, parsed, in_clear, KeyMismatch)
 
 
@@ -252,7 +264,7 @@ def test_a_client_counts_once(federation, parsed, again):
     """A second contribution of one client is refused, whether it is a copy or a new one."""
     first = federation.message(HONEST[0])
     message = first if again == "the same bytes" else federation.message(HONEST[0])
-    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "already")
+    assert_refused_amid_honest(federation, parsed, message, Duplicate, "already")
 
 
 @pytest.mark.parametrize("name", ["stranger", FAULTY, "client-1"])
@@ -261,94 +273,105 @@ def test_who_is_not_on_the_roster_is_refused(federation, parsed, name):
     stranger = Client(name, 0.1, federation.clients[FAULTY].sealers)
     tensors = {"mean": torch.from_numpy(federation.values[FAULTY])}
     message = stranger.contribute(federation.run, 1, federation.spec, tensors)
-    assert_refused_amid_honest(federation, parsed, message, SignatureRefused)
+    refusal = SignatureRefused if name in federation.clients else UnknownSender
+    assert_refused_amid_honest(federation, parsed, message, refusal)
 
 
 def coefficients(**at):
     """A payload of ones, with some coefficients of one's choice."""
 
-    def make(modulus):
-        ring = np.ones(CIPHERTEXT_BYTES // 8, dtype="<u8")
+    def make(frame):
+        ring = np.ones(frame.shape, np.uint64)
         for place, value in at.items():
-            ring[{"first": 0, "middle": 4096, "last": -1}[place]] = value(modulus)
-        return ring.tobytes()
+            polynomial, prime, coefficient = PLACES[place]
+            ring[polynomial, prime, coefficient] = value(frame.moduli[prime])
+        return frame.to_wire(ring)
 
     return make
 
 
+def without_second(frame):
+    ring = random_in_ring(frame)
+    ring[1:] = 0
+    return frame.to_wire(ring)
+
+
+PLACES = {"first": (0, 0, 0), "middle": (1, 0, 0), "last": (1, 1, 4095)}
+
+
 GARBAGE = {
-    "random bytes": lambda q: np.random.default_rng(1).bytes(CIPHERTEXT_BYTES),
-    "all ones": lambda q: b"\xff" * CIPHERTEXT_BYTES,
-    "all zeros": lambda q: bytes(CIPHERTEXT_BYTES),
+    "random bytes": lambda _: np.random.default_rng(1).bytes(CIPHERTEXT_BYTES),
+    "all ones": lambda _: b"\xff" * CIPHERTEXT_BYTES,
+    "all zeros": lambda _: bytes(CIPHERTEXT_BYTES),
     "the modulus first": coefficients(first=lambda q: q),
     "the modulus in the middle": coefficients(middle=lambda q: q),
     "the modulus last": coefficients(last=lambda q: q),
-    "the largest word": coefficients(last=lambda q: 2**64 - 1),
-    "the sign bit": coefficients(middle=lambda q: 2**63),
-    "an empty second polynomial": lambda q: (
-        random_in_ring(q)[: CIPHERTEXT_BYTES // 2] + bytes(CIPHERTEXT_BYTES // 2)
-    ),
+    "the other prime": coefficients(last=lambda q: 2**46 + 2**45),
+    "the largest number": coefficients(last=lambda q: 2**48 - 1),
+    "the highest bit": coefficients(middle=lambda q: 2**47),
+    "an empty second polynomial": without_second,
 }
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_signed_garbage_is_refused(federation, modulus, parsed, kind):
+def test_signed_garbage_is_refused(federation, frame, parsed, kind):
     """A client of the roster that signs no ciphertext of these parameters is refused unparsed."""
-    message = federation.signed(FAULTY, GARBAGE[kind](modulus))
+    message = federation.signed(FAULTY, GARBAGE[kind](frame))
     assert_refused_amid_honest(federation, parsed, message, MessageRefused, "ciphertext")
 
 
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(seed=st.integers(0, 2**32), position=st.integers(0, 8191), excess=st.integers(0, 2**20))
+@given(seed=st.integers(0, 2**32), position=st.integers(0, 16383), excess=st.integers(0, 2**20))
 def test_one_coefficient_outside_the_ring_is_enough(
-    federation, modulus, parsed, seed, position, excess
+    federation, frame, parsed, seed, position, excess
 ):
     """Wherever it stands among ones that are in range."""
-    ring = np.frombuffer(random_in_ring(modulus, seed=seed), "<u8").copy()
-    ring[position] = modulus + excess
+    ring = random_in_ring(frame, seed)
+    _, prime, _ = np.unravel_index(position, frame.shape)
+    ring.flat[position] = frame.moduli[prime] + excess
     arriving = federation.server.start(1, federation.spec)
     with pytest.raises(MessageRefused, match="outside the ring"):
-        arriving.receive(federation.signed(FAULTY, ring.tobytes()))
+        arriving.receive(federation.signed(FAULTY, frame.to_wire(ring)))
     assert parsed == []
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_random_coefficients_make_a_total_that_nobody_opens(federate, modulus, seed):
+def test_random_coefficients_make_a_total_that_nobody_opens(federate, frame, seed):
     """A client's rubbish in the shape of a ciphertext harms no process; the total stays shut."""
     federation = federate()
     arriving = federation.collect("client-1", "client-2", "client-4")
-    arriving.receive(federation.signed("client-3", random_in_ring(modulus, seed=seed)))
-    with pytest.raises(OpeningRefused, match=r"does not count its clients|weights are not in"):
+    arriving.receive(federation.signed("client-3", frame.to_wire(random_in_ring(frame, seed))))
+    with pytest.raises(MessageRefused, match=r"does not count its clients|weights are not in"):
         federation.authority.open(arriving.request())
     assert federation.log[-1].refused
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["both polynomials", "the second"])
-def test_a_contribution_that_cancels_another_is_refused(federation, modulus, whole):
+def test_a_contribution_that_cancels_another_is_refused(federation, frame, whole):
     """Two clients cannot make a sum without encryption: the second is refused, the first stays."""
     payload = federation.sealer.seal(np.ones(5), 0.1)
-    ring = np.frombuffer(payload, "<u8")
-    negative = np.where(ring == 0, 0, modulus - ring).astype("<u8")
+    ring, moduli = frame.from_wire(payload), np.array(frame.moduli, np.uint64)[:, None]
+    negative = np.where(ring == 0, ring, moduli - ring)
     if not whole:
-        negative[:4096] = 7
+        negative[0] = 7
     arriving = federation.server.start(1, federation.spec)
     arriving.receive(federation.signed(FAULTY, payload))
     before = arriving.request().total
     with pytest.raises(MessageRefused, match="transparent"):
-        arriving.receive(federation.signed("client-4", negative.tobytes()))
+        arriving.receive(federation.signed("client-4", frame.to_wire(negative)))
     assert arriving.request().total == before
 
 
-def test_a_bad_second_ciphertext_keeps_the_first_out(federate, modulus, parsed):
+def test_a_bad_second_ciphertext_keeps_the_first_out(federate, frame, parsed):
     """A message of two ciphertexts is added as a whole or not at all."""
     federation = federate(n_clients=5, n_values=3000)
     payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
     first = payload[:CIPHERTEXT_BYTES]
     arriving = federation.collect("client-1", "client-2")
     before = arriving.request().total
-    for second in (GARBAGE["the modulus last"](modulus), GARBAGE["all zeros"](modulus)):
+    for second in (GARBAGE["the modulus last"](frame), GARBAGE["all zeros"](frame)):
         with pytest.raises(MessageRefused):
             arriving.receive(federation.signed(FAULTY, first + second))
     assert arriving.request().total == before
@@ -391,10 +414,12 @@ BAD_HEADERS = {
     "a byte order mark": lambda good: b"\xef\xbb\xbf" + as_json(good),
     "a missing field": lambda good: as_json({k: v for k, v in good.items() if k != "run"}),
     "one field more": changed(admin=True),
-    "another version": changed(version=2),
+    "another version": changed(version=1),
     "upper case hex": changed(run="AB" * 32),
     "hex with a line end": changed(run="ab" * 32 + "\n"),
     "a short key id": changed(key_id="ab"),
+    "a negative epoch": changed(epoch=-1),
+    "no epoch": lambda good: as_json({k: v for k, v in good.items() if k != "epoch"}),
     "a long name": changed(name="n" * 501),
     "a long sender": changed(sender="n" * 101),
     "nothing": lambda good: b"",
@@ -436,11 +461,11 @@ def test_a_header_over_the_limit_is_refused(federation, parsed):
     arriving.receive(signed_text(federation, fits, payload))
 
 
-@pytest.mark.parametrize("magic", [b"SFL\x02", b"SFL\x00", b"sfl\x01", b"GET ", b"\x00" * 4])
+@pytest.mark.parametrize("magic", [b"SFL\x01", b"SFL\x00", b"sfl\x02", b"GET ", b"\x00" * 4])
 def test_another_format_is_refused(federation, parsed, magic):
-    """Bytes that are not of format version 1 are not looked into."""
+    """Bytes that are not of format version 2 are not looked into."""
     message = magic + federation.message(FAULTY)[4:]
-    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "version 1")
+    assert_refused_amid_honest(federation, parsed, message, MessageRefused, "version 2")
 
 
 @settings(

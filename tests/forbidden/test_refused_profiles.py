@@ -16,7 +16,6 @@ from matching_runs import (
     SEND_PROFILE,
     Q,
     ephemeral,
-    fresh_budget,
     install,
     make_config,
     make_task,
@@ -24,6 +23,7 @@ from matching_runs import (
     random_in_ring,
     run_in,
     turnouts,
+    uncounted,
 )
 from torch.utils.data import TensorDataset
 
@@ -47,7 +47,7 @@ HONEST = 5
 def keys_of():
     square = MatchKeys.ephemeral(FORMS["full"])
     keys = {"linear": ephemeral("linear"), "full": square, "plain-variance": square, "plain": None}
-    return lambda mode: keys[mode] and fresh_budget(keys[mode])
+    return lambda mode: keys[mode] and uncounted(keys[mode])
 
 
 @pytest.fixture(scope="module")

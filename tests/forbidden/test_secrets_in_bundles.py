@@ -18,7 +18,7 @@ from securefl.errors import (
     SecretFound,
 )
 from securefl_keys import sealed_file
-from securefl_keys.export import export
+from securefl_keys.export import export, export_all
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.verification import verify
 
@@ -45,21 +45,41 @@ def problems_of(*arguments, **options):
     return "\n".join(verify(*arguments, **options).problems)
 
 
-@pytest.mark.parametrize("secret", ["authority/secret.key", "authority/match.key"])
+@pytest.mark.parametrize(
+    "secret", ["authority/secret.key", "authority/match.key", "authority/identity.key"]
+)
 @pytest.mark.parametrize("place", ["server/parameters.json", "consortium/policy.json"])
 def test_no_secret_gets_into_a_bundle(made, secret, place):
     """A secret key under a public file's name stops the export, and nothing is written."""
     shutil.copy(made.keys / secret, made.keys / place)
     with pytest.raises(SecretFound):
         export(made.keys, "server", made.root / "new", PASSPHRASE)
+    with pytest.raises(SecretFound):
+        export_all(made.keys, made.root / "new", PASSPHRASE)
     assert not (made.root / "new").exists()
 
 
-@pytest.mark.parametrize("folder", ["for-client", "keys"])
+@pytest.mark.parametrize("folder", ["bundles/client", "keys"])
 def test_a_secret_in_a_folder_that_is_given_away_is_found(made, folder):
     """By what it is, whatever it is called."""
     shutil.copy(made.root / "alice/identity.key", made.root / folder / "clients/notes.txt")
     assert "secret key" in problems_of(made.root / folder)
+
+
+def test_bundles_hold_just_these_files(made):
+    """Nothing of the authority's own folder but the parameters, which are no key."""
+    files = {
+        path.relative_to(made.root / "bundles").as_posix()
+        for path in (made.root / "bundles").rglob("*")
+        if path.is_file()
+    }
+    own = {
+        "client": {"clients/public.key", "clients/match-public.key"},
+        "server": {"server/parameters.json", "server/match.json"},
+        "authority": {"authority/parameters.json"},
+    }
+    common = {f"consortium/{n}" for n in ("ca.crt", "roster.json", "policy.json", "manifest.json")}
+    assert files == {f"{role}/{path}" for role, paths in own.items() for path in paths | common}
 
 
 def test_private_keys_of_other_tools_are_found():

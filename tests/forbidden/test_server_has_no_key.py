@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from reachability import reachable
+from reachability import KEY_PARTS, keyed_contexts, reachable
 
 from securefl.compose import Record, compose
+from securefl.crypto.artefact import Artefact
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.committee_public import Combiner
-from securefl.crypto.public import PARAMETERS_FORMAT, AddingContext, PublicArtefact, PublicKey
+from securefl.crypto.public import PARAMETERS_FILE, AddingContext, PublicKey
 from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.policy import Flooding
 from securefl.roles.authority import Authority
 from securefl.roles.client import Client
 from securefl.types import Kind, MessageSpec
@@ -39,23 +41,18 @@ NEVER_AT_THE_SERVER = (
     OfficerKey,
     Combiner,
 )
-KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 
 
 def keys_among(things):
     """What of it could encrypt or decrypt, by type and by asking TenSEAL itself."""
     found = [thing for thing in things if isinstance(thing, NEVER_AT_THE_SERVER)]
-    for thing in things:
-        context = None
-        if isinstance(thing, ts.Context):
-            context = thing
-        elif isinstance(thing, PublicArtefact):
-            context = ts.context_from(thing.context)
-        if context and (
-            context.is_private() or any(getattr(context, f"has_{part}")() for part in KEY_PARTS)
-        ):
-            found.append(thing)
-    return found
+    artefacts = [thing for thing in things if isinstance(thing, Artefact)]
+    written = [artefact for artefact in artefacts if keyed_contexts([parsed(artefact)])]
+    return found + keyed_contexts(things) + written
+
+
+def parsed(artefact):
+    return ts.context_from(artefact.context)
 
 
 def artefact_with(secret, *parts):
@@ -66,7 +63,7 @@ def artefact_with(secret, *parts):
     if "relin_keys" in parts:
         context.generate_relin_keys()
     content = context.serialize(**{f"save_{part}": part in parts for part in KEY_PARTS})
-    return PublicArtefact(content, secret.key_id, secret.parameters, secret.public_key.frame)
+    return Artefact(content, secret.key_id, secret.parameters, secret.origin)
 
 
 def run_alone(code):
@@ -152,8 +149,7 @@ def test_the_public_key_cannot_decrypt(key_set):
     """A client cannot read even its own ciphertext."""
     public = key_set.public
     context = public._context
-    ciphertext = public.frame.dress(public.encrypt(np.ones(2048)))
-    vector = ts.ckks_vector_from(context, ciphertext)
+    vector = public.frame.loaded(context, public.frame.from_wire(public.encrypt(np.ones(2048))))
     for decrypt in (vector.decrypt, vector.data.decrypt, context.secret_key):
         with pytest.raises(ValueError, match=r"secret_key|Secret key"):
             decrypt()
@@ -181,7 +177,7 @@ def test_an_adding_context_refuses_any_key(key_set, parts):
     with pytest.raises(KeyFileError, match="key"):
         AddingContext(artefact)
     with pytest.raises(KeyFileError, match="key"):
-        AddingContext.from_json(artefact.to_json(PARAMETERS_FORMAT))
+        AddingContext.from_json(artefact.to_json(PARAMETERS_FILE))
 
 
 def test_an_adding_context_takes_parameters_alone(key_set):
@@ -232,7 +228,7 @@ def test_the_server_imports_no_secret_key(module, forbidden):
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_secret_key_cannot_be_pickled(key_set, protocol):
     """No pickle protocol writes a secret key, alone or within what holds it."""
-    for holder in (key_set.secret, key_set, CkksOpener(key_set.secret, 26), [key_set.secret]):
+    for holder in (key_set.secret, key_set, key_set.opener(Flooding(), 4), [key_set.secret]):
         with pytest.raises(TypeError):
             pickle.dumps(holder, protocol)
 
@@ -242,7 +238,7 @@ def test_a_secret_key_cannot_be_copied(key_set):
     for copied in (copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             copied(key_set.secret)
-    for holder in (key_set, CkksOpener(key_set.secret, 26)):
+    for holder in (key_set, key_set.opener(Flooding(), 4)):
         for copied in (copy.deepcopy, dataclasses.asdict):
             with pytest.raises(TypeError, match="cannot be pickled or copied"):
                 copied(holder)
@@ -255,8 +251,9 @@ def test_no_text_shows_a_secret(federate):
     wanted = f"SecretKey(key_id={secret.key_id[:16]}…)"
     for text in (repr(secret), str(secret), f"{secret}"):
         assert text == wanted
-    opener = CkksOpener(secret, 26)
-    assert repr(opener) == f"CkksOpener(secret_key={wanted}, precision_bits=26)"
+    opener = federation.authority.opener
+    assert repr(opener).startswith(f"CkksOpener(secret_key={wanted}, count=MemoryCount(n_released=")
+    assert repr(opener).endswith(f"flooding={Flooding()!r}, max_clients=4)")
     assert "secret" not in repr(federation.keys)
     assert "_identity" not in repr(federation.clients["client-1"])
     assert len(repr(federation.authority)) < 100

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.errors import DataError, OpeningRefused, ValueRefused
-from securefl.exchange import match_forms
+from securefl.errors import DataError, KeyWornOut, ValueRefused
+from securefl.exchange import match_forms, match_open
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.releases import MemoryBudget
+from securefl.exchange.releases import MemoryCount
 from securefl.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
 
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
@@ -56,7 +54,7 @@ class Match:
     def __init__(self, form, keys):
         self.sealer = CkksProfileSealer(form, keys.public)
         self.matcher = CkksMatcher(form, keys.scoring)
-        self.opener = CkksScoreOpener(form, keys.secret, MemoryBudget(), random.Random(0))
+        self.opener = CkksScoreOpener(form, keys.secret, MemoryCount())
 
     def score(self, profiles, baseline):
         sealed = [self.sealer.seal(profile) for profile in profiles]
@@ -129,7 +127,7 @@ def test_scores_are_flooded_and_rounded(key_sets, form):
     baseline = random_profile(8, np.random.default_rng(3))
     payload = CkksProfileSealer(form, keys.public).seal(baseline)
     score = CkksMatcher(form, keys.scoring).match(payload, baseline)
-    opener = CkksScoreOpener(form, keys.secret, MemoryBudget(), random.Random(1))
+    opener = CkksScoreOpener(form, keys.secret, MemoryCount())
     exponent = int.from_bytes(score[:1], signed=True)
     normalised = np.array(opener.open([score] * 150)) * 2.0**-exponent
     assert normalised.std() == pytest.approx(flood_deviation(form.parameters), rel=0.3)
@@ -137,20 +135,16 @@ def test_scores_are_flooded_and_rounded(key_sets, form):
     np.testing.assert_array_equal(on_grid, np.rint(on_grid))
 
 
-def test_without_noise_the_error_is_far_below_the_flood(key_sets):
+def test_without_noise_the_error_is_far_below_the_flood(key_sets, monkeypatch):
     """What a ciphertext's own noise adds is at most t, by which the flooding is sized."""
-
-    class Silent(random.Random):
-        def gauss(self, mu=0.0, sigma=1.0):
-            return mu
-
+    monkeypatch.setattr(match_open, "gaussian", lambda size, _deviation: np.zeros(size))
     form, keys = match_forms.LINEAR, key_sets["linear"]
     baseline = random_profile(1000, np.random.default_rng(4))
     sealer, matcher = CkksProfileSealer(form, keys.public), CkksMatcher(form, keys.scoring)
     raw = [keys.secret.score(matcher.match(sealer.seal(baseline), baseline)[1:]) for _ in range(30)]
     # Decoding to doubles errs by 2^-36 or so; the noise t itself is 2^-53.
     assert np.abs(raw).max() < 2.0**-33 < flood_deviation(form.parameters) / 4
-    opener = CkksScoreOpener(form, keys.secret, MemoryBudget(), Silent())
+    opener = CkksScoreOpener(form, keys.secret, MemoryCount())
     assert opener.open([matcher.match(sealer.seal(baseline), baseline)]) == [0.0]
 
 
@@ -172,11 +166,11 @@ def test_a_key_releases_so_many_scores_and_no_more(match_of):
     """The flooding is sized for MAX_RELEASES: then a new key is due, and nothing is released."""
     match = match_of(match_forms.LINEAR)
     baseline = random_profile(8, np.random.default_rng(5))
-    match.opener.budget.spend(MAX_RELEASES - 1)
-    with pytest.raises(OpeningRefused, match="new match key"):
+    match.opener.count.spend(MAX_RELEASES - 1, MAX_RELEASES)
+    with pytest.raises(KeyWornOut, match="new key"):
         match.score([baseline] * 2, baseline)
     match.score([baseline], baseline)
-    assert match.opener.budget.left == 0
+    assert match.opener.count.n_released == MAX_RELEASES
 
 
 @pytest.mark.parametrize("q", SIZES)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from securefl.crypto.params import SUMS
+from securefl.crypto.secret import KeySet
 from securefl.exchange.ckks import CkksSealer
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -85,3 +86,13 @@ def test_a_linear_match_takes_an_eighth_of_the_bytes_and_with_keys_a_hundredth(b
     assert result.usual.client_bytes >= 8 * result.linear.client_bytes
     assert result.usual.bytes_with_keys >= 100 * result.linear.bytes_with_keys
     assert max(result.linear.max_error, result.full.max_error) < 1e-4
+
+
+def test_a_committees_opening_share_is_half_a_ciphertext_and_its_clients_key_no_larger(benchmark):
+    """One polynomial of two; the collective public key is of the type that clients always hold."""
+    costs = benchmark("committee").main(["--repeats", "1", "--officers", "2"])
+    assert costs.step_bytes["opening share"] == SUMS.ciphertext_bytes // 2
+    alone = len(KeySet.ephemeral().public.to_json())
+    assert costs.step_bytes["assembling the public key"] == pytest.approx(alone, rel=0.01)
+    assert all(seconds > 0 for seconds in costs.step_s.values())
+    assert costs.max_error < costs.tolerance

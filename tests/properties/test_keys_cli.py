@@ -14,18 +14,10 @@ from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase
-from securefl_keys import sealed_file
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all, load_match
 
 PASSPHRASE = "correct horse battery staple"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -166,25 +158,25 @@ def test_show_lists_each_file_and_the_whole_key_id(made, monkeypatch):
     assert result.stdout.count(key_id) == 1
 
 
-def test_show_lists_the_match_key_and_what_it_may_still_release(made, monkeypatch):
-    """The second pair has an id of its own, and its count of releases is told."""
+def test_show_lists_the_match_key_and_what_each_has_released(made, monkeypatch):
+    """The second pair has an id of its own, and both counts of releases are told."""
     monkeypatch.setenv("COLUMNS", "80")
-    keys = load_match(made, PASSPHRASE)
-    keys.budget.spend(96)
+    keys, sums = load_match(made, PASSPHRASE), load_all(made, PASSPHRASE)
+    keys.count.spend(96, 4096)
     result = run("show", made)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     for file in (
         "authority/match.key",
-        "authority/match.releases",
         "server/match.json",
         "clients/match-public.key",
     ):
         line = next(line for line in lines if line.startswith(file))
         assert f" {keys.public.key_id[:16]} " in line
     assert f"Match key id: {keys.public.key_id}" in lines
-    assert "authority/match.releases: 4000 scores may still be released" in lines
+    assert f"Released under key {keys.public.key_id[:16]}: 96 values" in lines
+    assert f"Released under key {sums.public.key_id[:16]}: 0 values" in lines
 
 
 @pytest.mark.parametrize(

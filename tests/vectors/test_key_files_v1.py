@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from securefl.crypto.public import AddingContext, PublicKey
-from securefl_keys.sealed_file import open_secret
+from securefl_keys.sealed_keys import open_secret
 
 FILES = Path(__file__).parent / "v1"
 PASSPHRASE = "correct horse battery staple"

@@ -1,0 +1,60 @@
+"""A key folder made once for several test files, and what is wrong with a copy of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securefl_keys import sealed_file
+from securefl_keys.description import describe
+
+PASSPHRASE = "correct horse battery staple"
+SUMS_SECRET, MATCH_SECRET = "authority/secret.key", "authority/match.key"
+SUMS_FILES = (
+    SUMS_SECRET,
+    "authority/parameters.json",
+    "server/parameters.json",
+    "clients/public.key",
+)
+MATCH_FILES = (MATCH_SECRET, "server/match.json", "clients/match-public.key")
+
+
+def count_of(directory: Path, secret: str) -> str:
+    """Where it is counted what this secret key has released."""
+    key_id = json.loads((directory / secret).read_text())["key_id"]
+    return f"authority/releases/{key_id}.json"
+
+
+def rewritten(path: Path, **fields: Any) -> str:
+    """The file with other fields in it, and a digest that is right for them."""
+    file = json.loads(path.read_text()) | fields
+    content = {name: value for name, value in file.items() if name != "sha256"}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(file | {"sha256": hashlib.sha256(canonical).hexdigest()})
+
+
+def encoded(context: bytes) -> str:
+    """As a file holds it."""
+    return base64.b64encode(context).decode()
+
+
+@contextmanager
+def cheap() -> Iterator[None]:
+    """Guesses of a passphrase cost nothing in what is sealed meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
+        yield
+
+
+def problems_of(directory: Path) -> dict[str, tuple[str, ...]]:
+    """By file, of those that have some."""
+    return {
+        entry.path.as_posix(): entry.problems for entry in describe(directory) if entry.problems
+    }
