@@ -9,8 +9,8 @@ import sys
 
 from securefl.crypto.committee_flood import Flood
 from securefl.crypto.params import SUMS
-from securefl.exchange.committee_open import exact_weight_bits
 from securefl.exchange.policy import Flooding
+from securefl.exchange.reading import exact_weight_bits
 
 CLIENTS = 5, 50, 500
 OFFICERS = 2, 3, 5, 10
@@ -22,7 +22,7 @@ def table() -> str:
     authority = [flooding.deviation(SUMS.noise(n)) for n in CLIENTS]
     rows = ["| opened by | " + " | ".join(f"{n} clients" for n in CLIENTS) + " |"]
     rows.append("|---" * (len(CLIENTS) + 1) + "|")
-    rows.append(_row("one authority", [f"{deviation:.1e}" for deviation in authority]))
+    rows.append(_row("one authority", [_error(deviation) for deviation in authority]))
     rows += [_row(f"{n} officers", [_cell(n, clients) for clients in CLIENTS]) for n in OFFICERS]
     return "\n".join(rows) + "\n"
 
@@ -31,7 +31,11 @@ def _cell(n_officers: int, n_clients: int) -> str:
     flooding = Flooding()
     flood = Flood(SUMS, n_officers, n_clients, flooding.statistical_bits, flooding.releases)
     bits = exact_weight_bits(flood.opened_deviation)
-    return f"{flood.opened_deviation:.1e}; 2^{bits}"
+    return f"{_error(flood.opened_deviation)}; 2^{bits}"
+
+
+def _error(deviation: float) -> str:
+    return f"{deviation:.1e}".replace("e-0", "e-")
 
 
 def _row(name: str, cells: list[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import floor, log2
 
 import numpy as np
 
@@ -19,11 +18,8 @@ from securefl.crypto.committee_public import Combiner
 from securefl.errors import ConfigError, MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
-from securefl.exchange.reading import WEIGHT_BITS, Reading
+from securefl.exchange.reading import Reading, exact_weight_bits
 from securefl.exchange.releases import ReleaseCount
-
-SURE = 6
-"""Standard deviations of the noise that a weight is not off by: once in 10^9 it would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +96,3 @@ class CommitteeOpener:
         return np.stack(
             [self.combiner.slots(c, of_c) for c, *of_c in zip(ciphertexts, *shares, strict=True)]
         )
-
-
-def exact_weight_bits(deviation: float) -> int:
-    """Bits of a weight that this noise leaves right: a size over a smaller power of two is exact.
-
-    The noise of n officers is n times an authority's, and steps of 2^-26 are too fine for it.
-    """
-    return min(WEIGHT_BITS, floor(-log2(2 * SURE * deviation)))

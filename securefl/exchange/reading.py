@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor, log2
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from securefl.exchange.base import OpenedSum, Values
 
 WEIGHT_BITS = 26
 """A weight is a size over a power of two: exact for up to 2^26 samples in all, else to a step."""
+
+SURE = 6
+"""Standard deviations of noise: more come once in 10^9 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,15 @@ class Reading:
         if np.abs(values).max() > self.max_value * (1 + COUNT_TOLERANCE):
             raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
         return OpenedSum(values, min(weight, 1.0), n_clients)
+
+
+def exact_weight_bits(deviation: float) -> int:
+    """Bits of a weight that noise of this deviation, above 0, leaves right: at most 26.
+
+    A size over a smaller power of two then comes out exactly, where steps of 2^-26 are too fine
+    for the noise of many clients, or of several officers.
+    """
+    return min(WEIGHT_BITS, floor(-log2(2 * SURE * deviation)))
 
 
 def rounded(values: Values, bits: int) -> Values:
