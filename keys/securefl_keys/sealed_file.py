@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from securefl.crypto.artefact import CODEC, Epoch, Moment, Origin, Sha256, canonical
+from securefl.crypto.artefact import (
+    CODEC,
+    Epoch,
+    Moment,
+    Origin,
+    Sha256,
+    canonical,
+    require_version,
+)
 from securefl.errors import KeyFileError, WrongPassphrase
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
-from securefl_keys.versions import require_not_older
 
 NONCE_BYTES = 12
 
@@ -57,10 +64,11 @@ class SealedFile(BaseModel):
         Raises:
             KeyFileError: not a sealed secret key, costs out of bounds, or another TenSEAL version.
         """
+        (wanted,) = get_args(cls.model_fields["format"].annotation)
+        require_version(text, wanted)
         try:
             file = cls.model_validate_json(text)
         except ValidationError as error:
-            require_not_older(cls, error, "make it anew, with what goes with it")
             first = error.errors(include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise KeyFileError(

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.crypto.artefact import Sha256, canonical
+from securefl.crypto.artefact import Sha256, canonical, require_version
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
-from securefl_keys.versions import require_not_older
 
 SIGNATURE_BYTES = 64
 _DOMAIN = b"securefl-signed-file/1\n"
@@ -58,10 +57,11 @@ class SignedFile(BaseModel):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The file, whoever signed it; raises KeyFileError."""
+        (wanted,) = get_args(cls.model_fields["format"].annotation)
+        require_version(text, wanted, _ANEW)
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            require_not_older(cls, error, _ANEW)
             first = error.errors(include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise KeyFileError(f"no such file: {field or 'its form'}: {first['msg']}") from None

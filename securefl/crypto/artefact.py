@@ -123,9 +123,10 @@ class Artefact(Generic[Parameters]):
             KeyFileError: damaged, or of another role or TenSEAL version.
         """
         try:
+            require_version(text, kind.format)
             label = Labelled.model_validate_json(text).format
             if label != kind.format:
-                raise KeyFileError(_another(label, kind.format))
+                raise KeyFileError(f"this is a {label!r:.60} file where {kind.format} is needed")
             reader: Any = KeyFile.__class_getitem__(parameters)
             file: KeyFile[Parameters] = reader.model_validate_json(text)
         except ValidationError as error:
@@ -148,11 +149,18 @@ class Artefact(Generic[Parameters]):
         return public_context(self.context, self.parameters)
 
 
-def _another(found: str, wanted: str) -> str:
+def require_version(text: str, wanted: str, anew: str = "make the keys anew") -> None:
+    """Raises KeyFileError, with the way out, where a file's label differs in its version alone."""
+    try:
+        found = Labelled.model_validate_json(text).format
+    except ValidationError:
+        return  # no labelled file at all: what reads it says so
     name, _, version = found.partition("/")
-    if name == wanted.partition("/")[0] and version.isascii() and version.isdigit():
-        return f"a {found:.60} file, of another SecureFL, which reads {wanted}: make the keys anew"
-    return f"this is a {found!r:.60} file where {wanted} is needed"
+    of_this_name = name == wanted.partition("/")[0]
+    if of_this_name and found != wanted and version.isascii() and version.isdigit():
+        raise KeyFileError(
+            f"a {found:.60} file, of another SecureFL; this one reads {wanted}: {anew}"
+        )
 
 
 def decoded(context: str) -> bytes:
