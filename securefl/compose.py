@@ -27,7 +27,7 @@ from securefl.engines.sequential import SequentialEngine
 from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.base import Adder, Sealer
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
@@ -84,7 +84,7 @@ class Composed:
 def compose(
     config: Config,
     task: Task,
-    keys: KeySet | None,
+    keys: OpeningKeys | None,
     record: Record,
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
@@ -138,7 +138,7 @@ def _algorithm(
 def _roles(
     config: Config,
     model: nn.Module,
-    keys: KeySet | None,
+    keys: OpeningKeys | None,
     weights: dict[str, float],
     identities: Identities,
     record: Record,

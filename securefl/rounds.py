@@ -20,7 +20,8 @@ from securefl.engines.evaluation import Score
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.committee import Committee
+from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
@@ -65,17 +66,22 @@ class Rounds:
         self,
         config: Config,
         task: Task | None,
-        keys: KeySet | None,
+        keys: OpeningKeys | None,
         match_keys: MatchKeys | None,
         identities: Identities | None = None,
     ) -> None:
         if not config.exchange.seals_sums:
             keys = None
         elif keys is None:
-            keys = KeySet.ephemeral()
+            keys = _ephemeral(config)
+        elif config.exchange.committee:
+            raise ConfigError(
+                f"exchange.committee = {config.exchange.committee} makes keys of its own, and keys "
+                "are given: leave one of them out"
+            )
         task = task or configured_task(config)
         self.config = config
-        self.key_id = keys.secret.key_id if keys else ""
+        self.key_id = keys.public.key_id if keys else ""
         self._test = TestBench(task)
         self._record = Record()
         self._metrics: list[RoundMetrics] = []
@@ -220,6 +226,11 @@ class Rounds:
         folder.note_model(self._model.state_dict())
         for name, png in pictures(read_run(folder.path)).items():
             folder.note_picture(name, png)
+
+
+def _ephemeral(config: Config) -> OpeningKeys:
+    n_officers = config.exchange.committee
+    return Committee.ephemeral(n_officers) if n_officers else KeySet.ephemeral()
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:

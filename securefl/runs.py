@@ -6,7 +6,7 @@ from pathlib import Path
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.roles.identities import Identities
 from securefl.rounds import OnRound, Result, Rounds
@@ -19,7 +19,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     config: Config | None = None,
     task: Task | None = None,
     *,
-    keys: KeySet | None = None,
+    keys: OpeningKeys | None = None,
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     out: Path | str | None = None,
@@ -30,7 +30,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     Args:
         config: the defaults are the demo's job.
         task: your own model and data; the tables `[data]` and `[model]` then do not count.
-        keys: where sums are encrypted; an ephemeral set where None.
+        keys: where sums are encrypted, a `KeySet` or a `Committee`; ephemeral where None.
         match_keys: where profiles are encrypted; ephemeral ones where None.
         identities: what clients sign with; made for this run where None.
         out: a folder to leave all evidence in; nothing is written where None.
@@ -53,7 +53,7 @@ def resume(
     folder: Path | str,
     task: Task | None = None,
     *,
-    keys: KeySet | None = None,
+    keys: OpeningKeys | None = None,
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     on_round: OnRound | None = None,

@@ -68,6 +68,11 @@ if TYPE_CHECKING:
 @click.option(
     "--encrypt", help="none, statistics, profiles, model, or several: statistics,profiles"
 )
+@click.option(
+    "--committee",
+    metavar="N",
+    help="Sums are opened by N officers together, in the place of one authority; makes its keys.",
+)
 @click.option("--seed", help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
@@ -127,6 +132,7 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run --algorithm fixbn --solver scaffold --encrypt model
       securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
       securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
+      securefl run --committee 3
       securefl run --dataset cifar10 --data-root ~/cifar --model resnet20
       securefl run --corruptions gaussian_noise,fog,contrast --partition iid
       securefl run job.toml --keys my-keys --set train.lr=0.1
@@ -219,12 +225,17 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
                 '--keys with exchange.encrypt = "none": nothing would be encrypted; leave one out'
             )
         return {}
+    if folder and config.exchange.committee:
+        raise ConfigError(
+            f"--keys with exchange.committee = {config.exchange.committee}: a folder holds the key "
+            "of one authority, and officers' keys are not kept on disk; leave one out"
+        )
     if folder is None:
         if passphrase_file:
             raise ConfigError("--passphrase-file opens the keys of --keys DIR: give both or none")
-        click.echo(
-            "No --keys given: using an ephemeral key set, which ends with this process.", err=True
-        )
+        n_officers = config.exchange.committee
+        made = f"an ephemeral committee of {n_officers}" if n_officers else "an ephemeral key set"
+        click.echo(f"No --keys given: using {made}, which ends with this process.", err=True)
         return {}
     from securefl.selecting import asks_for_profiles
     from securefl_keys.identity import load_identities

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
+from securefl.exchange.keyset import for_round
 from securefl.net.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
@@ -34,7 +35,7 @@ class FolderKeeper:
         """See `Keeper.now`."""
         self._read_again()
         flooding = self._standing.policy.flooding
-        if self._keys.for_round(needed, flooding) is not self._keys:  # the folder is rotated
+        if for_round(self._keys, needed, flooding) is not self._keys:  # the folder is rotated
             self._read_again()
         return self._standing
 

@@ -15,6 +15,8 @@ from securefl.errors import ConfigError
 MAX_MODULUS_BITS = {128: {2048: 54, 4096: 109, 8192: 218, 16384: 438}}
 BOOKKEEPING_SLOTS = 2
 """Each ciphertext ends with the client's weight and with the number one."""
+COUNT_TOLERANCE = 1e-3
+"""How far an opened count of ones may be from a whole number."""
 
 
 def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:

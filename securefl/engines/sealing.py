@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys, for_round
 from securefl.exchange.policy import Policy
 from securefl.roles.authority import Authority
 from securefl.types import Kind, MessageSpec
@@ -26,12 +26,12 @@ class Sealing:
     authority: Authority
     policy: Policy
     max_clients: int
-    keys: KeySet
+    keys: OpeningKeys
 
     def __post_init__(self) -> None:
         self.take(self.keys)
 
-    def take(self, keys: KeySet) -> None:
+    def take(self, keys: OpeningKeys) -> None:
         """From now on, all use this key."""
         self.keys = keys
         self.sealers |= dict.fromkeys(self.kinds, CkksSealer(keys.public))
@@ -44,8 +44,8 @@ class Sealing:
         Raises:
             KeyWornOut: no key could.
         """
-        parameters = self.keys.secret.parameters
+        parameters = self.keys.public.parameters
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in self.kinds)
-        keys = self.keys.for_round(needed, self.policy.flooding)
+        keys = for_round(self.keys, needed, self.policy.flooding)
         if keys is not self.keys:
             self.take(keys)

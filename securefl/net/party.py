@@ -110,6 +110,11 @@ def check_scope(config: Config) -> None:
                 f'{key} = "{value}": separate processes run {names}; take that, or run in one '
                 "process with: securefl run"
             )
+    if config.exchange.committee:
+        raise ConfigError(
+            f"exchange.committee = {config.exchange.committee}: separate processes have one "
+            "authority; leave it out, or run in one process with: securefl run"
+        )
     if config.devices != DevicesTable():
         raise ConfigError(
             "[devices]: separate processes are as fast as they are and simulate none; leave the "
