@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from securefl.exchange.base import Adder, Opener, RunningSum, Sealer, Values
+from securefl.exchange.base import Adder, OpenedSum, RunningSum, Sealer, Values
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
@@ -71,7 +71,8 @@ class Channel:
 
     sealer: Sealer
     adder: Adder
-    opener: Opener
+    opening: Callable[[bytes, int], OpenedSum]
+    """Of a total with so many values."""
     n_values: int
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
@@ -84,8 +85,8 @@ class Channel:
         return ChannelServer(self.adder.start(self.n_values))
 
     def open(self, total: bytes) -> Values:
-        """The opener's values."""
-        return self.opener.open(total, self.n_values).values
+        """The opened values."""
+        return self.opening(total, self.n_values).values
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,12 @@ from measure import (
 )
 
 from securefl.algorithms.base import averaged_tensors
-from securefl.config.schema import ExchangeTable
 from securefl.crypto.params import SUMS
 from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import pack
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.policy import Policy
 from securefl.models import build_model
 
 
@@ -59,10 +59,12 @@ def compare(n_clients: int, repeats: int) -> ModelSum:
     values_KV, weight_K = models(n_clients, rng), sample_weights(n_clients, rng)
     n_values = values_KV.shape[1]
     plain, keys = PlainChannel("float32"), KeySet.ephemeral()
-    opener = CkksOpener(keys.secret, ExchangeTable().precision_bits)
+    policy = Policy()
+    opener = keys.opener(policy.flooding, n_clients)
+    opening = partial(opener.open, precision_bits=policy.rule_for("model").precision_bits)
     ways: Mapping[str, Channel] = {
-        "plain": Channel(plain, plain, plain, n_values),
-        "encrypted": Channel(CkksSealer(keys.public), CkksAdder(keys.adding), opener, n_values),
+        "plain": Channel(plain, plain, plain.open, n_values),
+        "encrypted": Channel(CkksSealer(keys.public), CkksAdder(keys.adding), opening, n_values),
     }
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(repeats):

@@ -92,7 +92,7 @@ class Ours:
         keys = MatchKeys.ephemeral(form)
         self._sealer = CkksProfileSealer(form, keys.public)
         self._matcher = CkksMatcher(form, keys.scoring)
-        self._opener = CkksScoreOpener(form, keys.secret, keys.budget)
+        self._opener = CkksScoreOpener(form, keys.secret, keys.count)
         self.key_bytes = keys.public.n_bytes
 
     def seal(self, profile: Profile) -> bytes:

@@ -22,7 +22,7 @@ from securefl.errors import (
     TooFewContributions,
     WrongPassphrase,
 )
-from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.policy import Policy
 from securefl.net import bodies
 from securefl.net.authority import AuthorityProcess, Log
 from securefl.net.client import ClientProcess
@@ -392,8 +392,8 @@ def asking(site, federation, ask, who="server", folder=None):
 
     async def scenario():
         log = Log(folder or site.folder / "log")
-        opener = CkksOpener(federation.keys.secret, 24)
-        role = Authority(opener, federation.roster, 3, log.note)
+        opener = federation.keys.opener(Policy().flooding, federation.n_clients)
+        role = Authority(opener, federation.roster, Policy(), log.note)
         parameters = federation.keys.secret.parameters
         process = AuthorityProcess(role, parameters, "server", log, said.append)
         at = replace(HERE, name="authority")
