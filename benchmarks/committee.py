@@ -31,6 +31,7 @@ from securefl.crypto.params import SUMS
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.exchange.base import Values
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.policy import Flooding
 
 N_CLIENTS = 5
 
@@ -75,7 +76,8 @@ class Clock:
 def compare(n_officers: int, repeats: int) -> Costs:
     """Whole ceremonies with one opening each, and one authority's decryption after it."""
     clock, errors, rng = Clock(), list[float](), np.random.default_rng(n_officers)
-    flood = Flood(SUMS, n_officers, N_CLIENTS, max_releases=1)
+    usual = Flooding()
+    flood = Flood(SUMS, n_officers, N_CLIENTS, usual.statistical_bits, usual.releases)
     alone = KeySet.ephemeral()
     for _ in range(repeats):
         values = rng.normal(size=SUMS.poly_degree // 2)

@@ -27,7 +27,7 @@ from securefl.engines.sequential import SequentialEngine
 from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.base import Adder, Sealer
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
@@ -36,6 +36,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.refinement import check_refinement, expected_public, fewest_clients, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
+from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.roles.score_authority import ScoreAuthority
 from securefl.roles.server import Server
@@ -83,9 +84,10 @@ class Composed:
 def compose(
     config: Config,
     task: Task,
-    keys: KeySet | None,
+    keys: OpeningKeys | None,
     record: Record,
     match_keys: MatchKeys | None = None,
+    identities: Identities | None = None,
 ) -> Composed:
     """The objects of a run; nothing has happened yet.
 
@@ -95,6 +97,7 @@ def compose(
         keys: where sums are encrypted.
         record: what is written down.
         match_keys: of encrypted profiles; a fresh one whenever it is needed where None.
+        identities: what clients sign with; made for this run where None.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
@@ -108,9 +111,11 @@ def compose(
     check_sealed(config, algorithm, task.model, len(data))
     needed, public_samples = fewest_clients(config, algorithm), expected_public(algorithm)
     algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
-    delivery, roster = _roles(config, task.model, keys, weights, record)
+    identities = identities or Identities.ephemeral(data)
+    identities.require(data)
+    delivery = _roles(config, task.model, keys, weights, identities, record)
     engine = SequentialEngine(algorithm, task.model, data, training, delivery)
-    channels = _channels(config, match_keys, roster, record)
+    channels = _channels(config, match_keys, identities.roster, record)
     ground = Ground(task.model, data, public, training, delivery, needed, public_samples)
     who = participation(config, ground, engine.broadcast, channels)
     return Composed(algorithm, training, engine, who)
@@ -133,17 +138,21 @@ def _algorithm(
 def _roles(
     config: Config,
     model: nn.Module,
-    keys: KeySet | None,
+    keys: OpeningKeys | None,
     weights: dict[str, float],
+    identities: Identities,
     record: Record,
-) -> tuple[Delivery, Roster]:
+) -> Delivery:
     dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
     plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
     alike = equal_weight(len(weights))
-    clients = {name: Client(name, weight, sealers, alike) for name, weight in weights.items()}
-    roster = Roster({name: client.identity for name, client in clients.items()})
+    roster, own = identities.roster, identities.keys
+    clients = {
+        name: Client(name, weight, sealers, alike, _identity=own[name])
+        for name, weight in weights.items()
+    }
     sealing = None
     if keys:
         policy = policy_of(config, keys.policy)
@@ -153,7 +162,7 @@ def _roles(
             sealed_kinds(config), sealers, adders, authority, policy, len(clients), keys
         )
     session = secrets.token_hex(32)
-    delivery = Delivery(
+    return Delivery(
         run=session,
         clients=clients,
         server=Server(session, roster, adders),
@@ -163,7 +172,6 @@ def _roles(
         ledger=record.ledger,
         report=record.incidents.append,
     )
-    return delivery, roster
 
 
 def _channels(
@@ -181,7 +189,7 @@ def _channels(
         yield MatchChannel(
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),
-            ScoreAuthority(opener, roster, record.log_opening),
+            ScoreAuthority(opener, roster, policy_of(config, keys.policy), record.log_opening),
             keys,
         )
         keys = keys.successor()

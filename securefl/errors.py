@@ -24,7 +24,7 @@ SecureFLError
 │   ├── ForeignAuthority            of another consortium's certificate authority
 │   ├── RequestRefused              a signing request that gets no certificate
 │   ├── SecretFound                 a secret where none may be
-│   └── CertificateRefused          a certificate that does not make its holder a client
+│   └── CertificateRefused          a certificate that does not make its holder what it takes
 │       ├── CertificateExpired      or not valid yet
 │       ├── CertificateRevoked
 │       └── UnknownClient           the roster does not list it
@@ -137,7 +137,7 @@ class SecretFound(KeyFileError):
 
 
 class CertificateRefused(KeyFileError):
-    """A certificate that does not make its holder a client of this consortium."""
+    """A certificate that does not give its holder the role in this consortium that it takes."""
 
 
 class CertificateExpired(CertificateRefused):
@@ -149,7 +149,7 @@ class CertificateRevoked(CertificateRefused):
 
 
 class UnknownClient(CertificateRefused):
-    """The roster lists no such client, or lists it with another key."""
+    """The roster lists no such client or server, or lists it with another certificate."""
 
 
 class RunFolderError(SecureFLError):

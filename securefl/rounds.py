@@ -20,14 +20,16 @@ from securefl.engines.evaluation import Score
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.committee import Committee
+from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.report.pictures import pictures
 from securefl.roles.authority import Opening
+from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
-from securefl.task import Task, configured_task
+from securefl.task import Task, client_names, configured_task
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -64,25 +66,31 @@ class Rounds:
         self,
         config: Config,
         task: Task | None,
-        keys: KeySet | None,
+        keys: OpeningKeys | None,
         match_keys: MatchKeys | None,
+        identities: Identities | None = None,
     ) -> None:
         if not config.exchange.seals_sums:
             keys = None
         elif keys is None:
-            keys = KeySet.ephemeral()
+            keys = _ephemeral(config)
+        elif config.exchange.committee:
+            raise ConfigError(
+                f"exchange.committee = {config.exchange.committee} makes keys of its own, and keys "
+                "are given: leave one of them out"
+            )
         task = task or configured_task(config)
         self.config = config
-        self.key_id = keys.secret.key_id if keys else ""
+        self.key_id = keys.public.key_id if keys else ""
         self._test = TestBench(task)
         self._record = Record()
         self._metrics: list[RoundMetrics] = []
         self._turnouts: list[Turnout] = []
-        composed = compose(config, task, keys, self._record, match_keys)
+        composed = compose(config, task, keys, self._record, match_keys, identities)
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
         self._own_algorithm = task.algorithm is not None
-        self._qualities = _by_client(task)
+        self._qualities = _by_client(config, task)
         self._model = copy.deepcopy(task.model)
         self._state = self._algorithm.init(self._model)
 
@@ -220,6 +228,11 @@ class Rounds:
             folder.note_picture(name, png)
 
 
+def _ephemeral(config: Config) -> OpeningKeys:
+    n_officers = config.exchange.committee
+    return Committee.ephemeral(n_officers) if n_officers else KeySet.ephemeral()
+
+
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     groups: dict[str, NamedTensors] = {str(k): named for k, named in state.tensors.items()}
     groups["private"] = state.private
@@ -230,11 +243,12 @@ def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     }
 
 
-def _by_client(task: Task) -> dict[str, str]:
+def _by_client(config: Config, task: Task) -> dict[str, str]:
     """What each client's data are like, where the task says so."""
     if len(task.qualities) not in {0, len(task.clients)}:
         raise ConfigError(
             f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "
             "or none"
         )
-    return {f"client-{i}": quality for i, quality in enumerate(task.qualities, 1)}
+    names = client_names(config, len(task.clients)) if task.qualities else ()
+    return dict(zip(names, task.qualities, strict=True))

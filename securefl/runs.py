@@ -6,20 +6,22 @@ from pathlib import Path
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_open import MatchKeys
+from securefl.roles.identities import Identities
 from securefl.rounds import OnRound, Result, Rounds
 from securefl.runfolder import RunFolder
 from securefl.runrecord import read_config, read_run
 from securefl.task import Task
 
 
-def run(
+def run(  # noqa: PLR0913  (what a run may be given)
     config: Config | None = None,
     task: Task | None = None,
     *,
-    keys: KeySet | None = None,
+    keys: OpeningKeys | None = None,
     match_keys: MatchKeys | None = None,
+    identities: Identities | None = None,
     out: Path | str | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
@@ -28,8 +30,9 @@ def run(
     Args:
         config: the defaults are the demo's job.
         task: your own model and data; the tables `[data]` and `[model]` then do not count.
-        keys: where sums are encrypted; an ephemeral set where None.
+        keys: where sums are encrypted, a `KeySet` or a `Committee`; ephemeral where None.
         match_keys: where profiles are encrypted; ephemeral ones where None.
+        identities: what clients sign with; made for this run where None.
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
 
@@ -38,7 +41,7 @@ def run(
         Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
             before.
     """
-    rounds = Rounds(config or Config(), task, keys, match_keys)
+    rounds = Rounds(config or Config(), task, keys, match_keys, identities)
     if out is None:
         return rounds.run(on_round)
     folder = RunFolder.create(Path(out), rounds.config)
@@ -51,8 +54,9 @@ def resume(
     folder: Path | str,
     task: Task | None = None,
     *,
-    keys: KeySet | None = None,
+    keys: OpeningKeys | None = None,
     match_keys: MatchKeys | None = None,
+    identities: Identities | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
@@ -74,7 +78,7 @@ def resume(
                 if task is None
                 else f"{folder}: this run had no task of its own; resume it without one"
             )
-        rounds = Rounds(config, task, keys, match_keys)
+        rounds = Rounds(config, task, keys, match_keys, identities)
         checkpoint = run_folder.checkpoint()
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics

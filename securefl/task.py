@@ -19,6 +19,7 @@ from securefl.data.samples import ClientData, Samples, samples
 from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError
 from securefl.models import build_model
+from securefl.roles.ledger import AUTHORITY, SERVER
 
 N_PUBLIC = 180
 """Samples set aside where something reads them and the settings name no number: a tenth of the
@@ -115,8 +116,21 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
         batch_size *= len(clients)
         clients = [_union(clients)]
     n = len(clients)
-    names = [f"client-{i}" for i in range(1, n + 1)]
-    return {name: samples(d, name) for name, d in zip(names, clients, strict=True)}, batch_size
+    named = zip(client_names(config, n), clients, strict=True)
+    return {name: samples(data, name) for name, data in named}, batch_size
+
+
+def client_names(config: Config, n: int) -> tuple[str, ...]:
+    """Of n clients; raises ConfigError where `data.names` has not one for each."""
+    names = config.data.names
+    if not names or config.algorithm.name == "centralised":
+        return tuple(f"client-{i}" for i in range(1, n + 1))
+    if len(names) != n or len({*names, SERVER, AUTHORITY}) != n + 2:
+        raise ConfigError(
+            f"data.names has {len(names)} names and there are {n} clients: name each of them once, "
+            f"and none {SERVER!r} or {AUTHORITY!r}"
+        )
+    return names
 
 
 def _union(clients: Sequence[ClientData]) -> ClientData:

@@ -1,24 +1,27 @@
-"""A consortium made once for several test files: three clients, and a bundle for each role."""
+"""A consortium made once for several test files: three clients, a server, bundles for each role."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from securefl_keys.bundle import ROLES
 from securefl_keys.certificates import ConsortiumAuthority
-from securefl_keys.consortium import approve
-from securefl_keys.export import export
+from securefl_keys.export import export_all
 from securefl_keys.folder import init_folder
-from securefl_keys.identity import make_identity
+from securefl_keys.holders import Role
+from securefl_keys.identity import make_identities
+from securefl_keys.membership import Approval, approve
+from securefl_keys.roster import VerifiedRoster, load_roster
+from securefl_keys.rotation import rotate
 
 PASSPHRASE = "correct horse battery staple"
 CLIENTS = ("alice", "bob", "Zoë K")
+SERVER = "hub"
 
 
 @dataclass(frozen=True)
 class Made:
-    """Where it lies: `keys`, the clients' folders by name, `for-client`, `for-server`, …"""
+    """Where it lies: `keys`, the members' folders by name, `bundles`"""
 
     root: Path
     ca: ConsortiumAuthority
@@ -28,15 +31,27 @@ class Made:
         return self.root / "keys"
 
     def bundle(self, role: str) -> Path:
-        return self.root / f"for-{role}"
+        return self.root / "bundles" / role
+
+
+def joined(keys: Path, folder: Path, name: str, passphrase: str, role: Role = "client") -> Path:
+    """The folder of a new member: its request was approved."""
+    (request,) = make_identities(folder, [name], role, passphrase)
+    approve(keys, [Approval(request, folder / name / "identity.crt")], PASSPHRASE)
+    return folder / name
+
+
+def revoke(keys: Path, name: str) -> VerifiedRoster:
+    """The roster without this member, in the next epoch."""
+    rotate(keys, PASSPHRASE, revoking=name)
+    return load_roster(keys)
 
 
 def make_consortium(root: Path) -> Made:
     """Every folder of a whole ceremony. Takes the KDF's cost from `sealed_file.KDF_COST`."""
     ca = init_folder(root / "keys", PASSPHRASE, consortium="Nord").consortium
     for name in CLIENTS:
-        request = make_identity(root / name, name, f"of {name}")
-        approve(root / "keys", request, root / name / "identity.crt", PASSPHRASE)
-    for role in ROLES:
-        export(root / "keys", role, root / f"for-{role}", PASSPHRASE)
+        joined(root / "keys", root, name, f"of {name}")
+    joined(root / "keys", root, SERVER, f"of {SERVER}", "server")
+    export_all(root / "keys", root / "bundles", PASSPHRASE)
     return Made(root, ca)

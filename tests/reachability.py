@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
+import tenseal as ts
+
+KEY_PARTS = ("public_key", "secret_key", "galois_keys", "relin_keys")
+
 
 def reachable(root):
     """All objects that one leads to, through attributes, items, slots and closures."""
@@ -19,3 +23,9 @@ def reachable(root):
         else:
             todo += gc.get_referents(thing)
     return list(seen.values())
+
+
+def keyed_contexts(things):
+    """Those of TenSEAL's contexts among them that could encrypt, decrypt or evaluate."""
+    contexts = [thing for thing in things if isinstance(thing, ts.Context)]
+    return [c for c in contexts if any(getattr(c, f"has_{part}")() for part in KEY_PARTS)]

@@ -1,21 +1,14 @@
-"""What the three processes' commands have alike: identity, roster, settings, and Ctrl-C."""
+"""What the three processes' commands have alike: settings, bundle, identity, and Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-from securefl.errors import ConfigError, KeyFileError
-from securefl_cli.passphrase import read_passphrase_file
-
-if TYPE_CHECKING:
-    from securefl.net.identity import Identity
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -24,62 +17,38 @@ config_argument = click.argument("config_file", metavar="[CONFIG.toml]", require
 settings_option = click.option(
     "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting."
 )
-roster_option = click.option(
-    "--roster",
+_bundle_option = click.option(
+    "--bundle",
     required=True,
     type=FILE,
-    metavar="PATH",
-    help="The clients' certificates: a folder of *.pem, or one file.",
+    metavar="DIR",
+    help="What the consortium has signed for this role: `securefl keys export` made it.",
+)
+_identity_option = click.option(
+    "--identity",
+    required=True,
+    type=FILE,
+    metavar="DIR",
+    help="This party's own folder: `securefl keys join request` made it, and its certificate lies "
+    "there as identity.crt.",
 )
 
 
-def identity_options(command: Command) -> Command:
-    """`--ca`, `--cert`, `--key` and `--key-passphrase-file`."""
-    options = [
-        click.option("--ca", required=True, type=FILE, help="Vouches for all peers (PEM)."),
-        click.option("--cert", required=True, type=FILE, help="This process's certificate (PEM)."),
-        click.option("--key", required=True, type=FILE, help="Its Ed25519 key (PEM)."),
-        click.option(
-            "--key-passphrase-file",
-            type=FILE,
-            metavar="FILE",
-            help="Its first line opens an encrypted --key; else the terminal.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def member_options(command: Command) -> Command:
+    """`--bundle` and `--identity`."""
+    return _bundle_option(_identity_option(command))
 
 
-def identity_of(ca: Path, cert: Path, key: Path, passphrase_file: Path | None) -> Identity:
-    """The identity; asks at the terminal where its key is encrypted and no file is given."""
-    from securefl.net.identity import Identity
-    from securefl_keys.key_files import open_to_others, others_may_read
-
-    if others_may_read(key):
-        raise KeyFileError(f"{key}: {open_to_others(key)}")
-    if passphrase_file:
-        passphrase = read_passphrase_file(passphrase_file, "--key-passphrase-file")
-    elif _is_encrypted(key):
-        passphrase = _asked(key)
-    else:
-        passphrase = ""
-    return Identity(ca, cert, key, passphrase)
-
-
-def _is_encrypted(key: Path) -> bool:
-    try:
-        return b"ENCRYPTED" in key.read_bytes()
-    except OSError as error:
-        raise KeyFileError(f"{key}: cannot be read: {error.strerror or error}") from error
-
-
-def _asked(key: Path) -> str:
-    # Not from the environment: the server's is to hold no secret.
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{key} is encrypted: give --key-passphrase-file FILE")
-    typed: str = click.prompt(f"Passphrase of {key}", hide_input=True, err=True)
-    return typed
+def seconds_option(name: str, default: float, least: float, what: str) -> Callable[..., Any]:
+    """An option that says how long something may take."""
+    return click.option(
+        name,
+        default=default,
+        show_default=True,
+        type=click.FloatRange(least, 10**6),
+        metavar="S",
+        help=f"Seconds {what}",
+    )
 
 
 def say(line: str) -> None:

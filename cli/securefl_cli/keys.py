@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl_cli import ceremony
+from securefl.errors import KeyFileError
+from securefl.names import printable
+from securefl_cli import membership, rotation
+from securefl_cli.ceremony import export, verify
+from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
+from securefl_cli.policy import policy, told
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,13 +35,7 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Take the passphrase from the first line of FILE. Without it: the environment variable "
-    "SECUREFL_PASSPHRASE, else the terminal asks.",
-)
+@PASSPHRASE_FILE
 @click.option(
     "--match",
     "form",
@@ -48,9 +47,23 @@ def keys() -> None:
 @click.option(
     "--consortium",
     metavar="NAME",
-    help="Make a certificate authority too, which approves clients and signs what they are given.",
+    help="Make a certificate authority too, which approves members and signs what they are given.",
 )
-def init(directory: Path, passphrase_file: Path | None, form: str, consortium: str | None) -> None:
+@click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What the consortium's authority may open, a TOML file; the messages of SecureFL's "
+    "algorithms where not given.",
+)
+def init(
+    directory: Path,
+    passphrase_file: Path | None,
+    form: str,
+    consortium: str | None,
+    policy_file: Path | None,
+) -> None:
     """Make two key pairs in the new folder DIR, with one folder for each role.
 
     One pair is for encrypted sums, one for encrypted profile matches.
@@ -62,13 +75,20 @@ def init(directory: Path, passphrase_file: Path | None, form: str, consortium: s
       securefl keys init my-keys --consortium "Northern hospitals"
       securefl keys init my-keys --passphrase-file passphrase.txt
     """  # noqa: D301  (click wants the backspace itself)
-    passphrase = read_passphrase(passphrase_file, confirm=True)
-
+    if policy_file and consortium is None:
+        raise click.UsageError("--policy is what a consortium signs: give --consortium NAME too")
     from securefl.exchange.match_forms import FORMS
     from securefl_keys.folder import init_folder
+    from securefl_keys.kdf import measured
+    from securefl_keys.policy import DEFAULT, read_policy
+    from securefl_keys.sealed_file import KDF_COST
 
+    policy = read_policy(policy_file) if policy_file else DEFAULT
+    passphrase = read_passphrase(passphrase_file, confirm=True)
     parameters = FORMS[form].parameters
-    made = init_folder(directory, passphrase, match=parameters, consortium=consortium)
+    made = init_folder(
+        directory, passphrase, match=parameters, consortium=consortium, policy=policy
+    )
     click.echo(
         f"Made two CKKS key pairs of {made.sums.parameters.security_bits}-bit security.\n"
         f"Key id: {made.sums.key_id}\n"
@@ -76,7 +96,8 @@ def init(directory: Path, passphrase_file: Path | None, form: str, consortium: s
         f"{directory / 'authority'}: for the authority alone; secret keys under the passphrase\n"
         f"{directory / 'server'}: for the server; parameters, no key\n"
         f"{directory / 'clients'}: for every client; the public keys\n\n"
-        "Nothing recovers the secret keys without the passphrase.\n"
+        f"Passphrase: {measured(KDF_COST)}.\n"
+        "Nothing recovers the secret keys without it.\n"
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"
     )
     if made.consortium:
@@ -84,7 +105,7 @@ def init(directory: Path, passphrase_file: Path | None, form: str, consortium: s
 
         click.echo(
             f"\nFingerprint of {made.consortium.name}: {readable(made.consortium.fingerprint)}\n"
-            "Read it aloud to each party. Next, each client: securefl keys join request NAME …"
+            "Read it aloud to each party. Next, each of them: securefl keys join request NAME"
         )
 
 
@@ -101,7 +122,9 @@ def show(directory: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from rich.console import Console
 
+    from securefl_keys import layout
     from securefl_keys.description import describe
+    from securefl_keys.policy import load_policy
 
     files = describe(directory)
     Console(highlight=False).print(_table(files))
@@ -109,11 +132,18 @@ def show(directory: Path) -> None:
         ids = {entry.facts.key_id for entry in files if entry.pair == pair}
         for key_id in sorted(ids - {None}, key=str):
             click.echo(f"{label}: {key_id}")
+    in_use = {entry.facts.key_id for entry in files if entry.pair}
     for entry in files:
         if entry.facts.n_released is not None:
+            retired = "" if entry.facts.key_id in in_use else "retired "
             key = str(entry.facts.key_id)[:16]
-            click.echo(f"Released under key {key}: {entry.facts.n_released} values")
+            click.echo(f"Released under {retired}key {key}: {entry.facts.n_released:,} values")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
+    if not problems and any(entry.path == layout.POLICY for entry in files):
+        try:
+            click.echo("\n".join(["", *told(directory, load_policy(directory))]))
+        except KeyFileError as error:
+            problems.append(printable(str(error)))
     if problems:
         click.echo("\n".join(["", *(f"Problem: {problem}" for problem in problems)]))
         raise SystemExit(1)
@@ -128,6 +158,7 @@ def _table(files: list[Description]) -> Table:
     table.add_column("What", no_wrap=True)
     table.add_column("Held by", no_wrap=True)
     table.add_column("Key id", no_wrap=True)
+    table.add_column("Epoch", no_wrap=True)
     table.add_column("Security", no_wrap=True)
     for entry in files:
         table.add_row(
@@ -135,6 +166,7 @@ def _table(files: list[Description]) -> Table:
             entry.what,
             entry.holder,
             "" if _of_no_ckks_key(entry) else (entry.facts.key_id or "unknown")[:16],
+            "" if entry.facts.epoch is None else str(entry.facts.epoch),
             _security(entry),
         )
     return table
@@ -151,5 +183,12 @@ def _of_no_ckks_key(entry: Description) -> bool:
     return entry.pair == "consortium"
 
 
-for command in (ceremony.join, ceremony.export, ceremony.verify, ceremony.revoke):
+for command in (
+    membership.join,
+    export,
+    verify,
+    policy,
+    rotation.rotate,
+    rotation.revoke,
+):
     keys.add_command(command)

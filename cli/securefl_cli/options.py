@@ -25,12 +25,13 @@ KEYS = {
     "norm": "model.norm",
     "rounds": "run.rounds",
     "encrypt": "exchange.encrypt",
+    "committee": "exchange.committee",
     "devices": "devices.preset",
     "seed": "run.seed",
     "name": "run.name",
 }
 """All but `--select`, which writes several."""
-NUMBERS = {"clients", "feature_noise", "severity", "rounds", "seed"}
+NUMBERS = {"clients", "committee", "feature_noise", "severity", "rounds", "seed"}
 LISTS = {"corruptions"}
 TEXTS = {"layer"}
 """Keys of `--select` whose value may look like a number."""

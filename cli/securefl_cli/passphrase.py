@@ -37,6 +37,16 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
     return typed
 
 
+def read_own_passphrase(file: Path | None, identity: Path) -> str:
+    """As `read_passphrase`, but not from the environment: others on the machine may see that."""
+    if file is not None:
+        return read_passphrase_file(file, "--passphrase-file")
+    if not sys.stdin.isatty():
+        raise ConfigError(f"the passphrase of {identity}: give --passphrase-file FILE")
+    typed: str = click.prompt(f"Passphrase of {identity}", hide_input=True, err=True)
+    return typed
+
+
 def read_passphrase_file(file: Path, option: str) -> str:
     """The first line of a file that `option` names; ConfigError where there is none."""
     return _required(_first_line(file, option), f"{option} {file}: its first line")

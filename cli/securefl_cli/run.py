@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import click
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from securefl.config.schema import Config
     from securefl.exchange.keyset import KeySet
     from securefl.exchange.match_open import MatchKeys
+    from securefl.roles.identities import Identities
     from securefl.runrecord import RunRecord
 
 
@@ -66,6 +68,11 @@ if TYPE_CHECKING:
 @click.option(
     "--encrypt", help="none, statistics, profiles, model, or several: statistics,profiles"
 )
+@click.option(
+    "--committee",
+    metavar="N",
+    help="Sums are opened by N officers together, in the place of one authority; makes its keys.",
+)
 @click.option("--seed", help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
@@ -75,6 +82,15 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Keys made by `securefl keys init`; without it, a fresh set in memory.",
+)
+@click.option(
+    "--identity",
+    "identities",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A client of the consortium of --keys, once for each: they sign with their own keys, and "
+    "these are data.names. All under one passphrase. Without it, the run makes identities.",
 )
 @click.option(
     "--passphrase-file",
@@ -95,10 +111,11 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="Go on with an interrupted run; takes no other setting.",
 )
-def run(
+def run(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
     key_folder: Path | None,
+    identities: tuple[Path, ...],
     passphrase_file: Path | None,
     out: Path | None,
     resumed: Path | None,
@@ -115,47 +132,66 @@ def run(
       securefl run --algorithm fixbn --solver scaffold --encrypt model
       securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
       securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
+      securefl run --committee 3
       securefl run --dataset cifar10 --data-root ~/cifar --model resnet20
       securefl run --corruptions gaussian_noise,fog,contrast --partition iid
       securefl run job.toml --keys my-keys --set train.lr=0.1
+      securefl run --keys my-keys --identity alice --identity bob --identity carol
       securefl run --resume runs/first
     """  # noqa: D301  (click wants the backspace itself)
     chosen = settings_of(options)
     if resumed:
         if config_file or chosen or settings or out:
             raise ConfigError(
-                "--resume goes on with the settings in the run's folder: give --keys and "
-                "--passphrase-file with it, and nothing else"
+                "--resume goes on with the settings in the run's folder: give --keys, --identity "
+                "and --passphrase-file with it, and nothing else"
             )
-        _resume(resumed, key_folder, passphrase_file)
+        _resume(resumed, _Secrets(key_folder, identities, passphrase_file))
     else:
-        _start(config_file, [*chosen, *settings], key_folder, passphrase_file, out)
+        secrets = _Secrets(key_folder, identities, passphrase_file)
+        _start(config_file, [*chosen, *settings, *secrets.settings()], secrets, out)
+
+
+class _Secrets(NamedTuple):
+    """Where the run's secrets lie."""
+
+    keys: Path | None
+    identities: tuple[Path, ...]
+    passphrase_file: Path | None
+
+    def settings(self) -> list[str]:
+        """The clients, by their identities."""
+        if not self.identities:
+            return []
+        from securefl_keys.identity import name_in
+
+        names = [name_in(directory) for directory in self.identities]
+        return [f"data.names={json.dumps(names)}", f"data.clients={len(names)}"]
 
 
 def _start(
     config_file: Path | None,
     settings: Iterable[str],
-    key_folder: Path | None,
-    passphrase_file: Path | None,
+    secrets: _Secrets,
     out: Path | None,
 ) -> None:
     from securefl import load_config
     from securefl import run as run_rounds
 
     config = load_config(config_file, settings)
-    keys = _keys(config, key_folder, passphrase_file)
+    keys = _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     with progress_bar(config.name, config.run.rounds) as advance:
         _watched(folder, lambda: run_rounds(config, **keys, out=folder, on_round=advance))
     _report(folder)
 
 
-def _resume(folder: Path, key_folder: Path | None, passphrase_file: Path | None) -> None:
+def _resume(folder: Path, secrets: _Secrets) -> None:
     from securefl import resume
     from securefl.runrecord import read_run
 
     record = read_run(folder)
-    keys = _keys(record.config, key_folder, passphrase_file)
+    keys = _keys(record.config, secrets)
     done = len(record.metrics)
     with progress_bar(record.config.name, record.config.run.rounds, done) as advance:
         _watched(folder, lambda: resume(folder, **keys, on_round=advance))
@@ -176,23 +212,33 @@ class _Keys(TypedDict, total=False):
 
     keys: KeySet
     match_keys: MatchKeys
+    identities: Identities
 
 
-def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> _Keys:
+def _keys(config: Config, secrets: _Secrets) -> _Keys:
+    folder, identities, passphrase_file = secrets
+    if identities and not folder:
+        raise ConfigError("--identity needs the --keys DIR of its consortium: give both or none")
     if not config.exchange.encrypt:
         if folder:
             raise ConfigError(
                 '--keys with exchange.encrypt = "none": nothing would be encrypted; leave one out'
             )
         return {}
+    if folder and config.exchange.committee:
+        raise ConfigError(
+            f"--keys with exchange.committee = {config.exchange.committee}: a folder holds the key "
+            "of one authority, and officers' keys are not kept on disk; leave one out"
+        )
     if folder is None:
         if passphrase_file:
             raise ConfigError("--passphrase-file opens the keys of --keys DIR: give both or none")
-        click.echo(
-            "No --keys given: using an ephemeral key set, which ends with this process.", err=True
-        )
+        n_officers = config.exchange.committee
+        made = f"an ephemeral committee of {n_officers}" if n_officers else "an ephemeral key set"
+        click.echo(f"No --keys given: using {made}, which ends with this process.", err=True)
         return {}
     from securefl.selecting import asks_for_profiles
+    from securefl_keys.identity import load_identities
     from securefl_keys.loading import load_all, load_match
 
     try:
@@ -207,6 +253,8 @@ def _keys(config: Config, folder: Path | None, passphrase_file: Path | None) -> 
         keys["keys"] = load_all(folder, passphrase)
     if config.exchange.seals_profiles and asks_for_profiles(config.selection):
         keys["match_keys"] = load_match(folder, passphrase)
+    if identities:
+        keys["identities"] = load_identities(folder, identities, passphrase)
     return keys
 
 

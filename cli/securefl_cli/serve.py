@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,17 +12,14 @@ from securefl.errors import ConfigError
 from securefl_cli.connection import (
     FILE,
     config_argument,
-    identity_of,
-    identity_options,
-    roster_option,
+    member_options,
     run_until_done,
     say,
+    seconds_option,
     settings_option,
 )
-from securefl_cli.passphrase import read_passphrase
-
-if TYPE_CHECKING:
-    from securefl.crypto.public import AddingContext
+from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
+from securefl_cli.passphrase import ENVIRONMENT, read_own_passphrase, read_passphrase
 
 
 @click.group()
@@ -31,78 +28,61 @@ def authority() -> None:
 
     \b
     Example:
-      securefl authority serve job.toml --secret authority/secret.key --roster clients/ \\
-        --ca ca.pem --cert authority.pem --key authority.key --out authority-log
+      securefl authority serve job.toml --keys my-keys --out openings
     """  # noqa: D301
 
 
 @authority.command("serve")
 @config_argument
 @settings_option
-@identity_options
-@roster_option
-@click.option("--secret", required=True, type=FILE, metavar="FILE", help="The sealed secret key.")
-@click.option(
-    "--passphrase-file",
-    type=FILE,
-    metavar="FILE",
-    help="Its first line opens the secret key; else SECUREFL_PASSPHRASE, else the terminal.",
-)
+@KEYS
+@PASSPHRASE_FILE
 @click.option("--listen", default="127.0.0.1:7444", show_default=True, metavar="HOST:PORT")
-@click.option("--server-name", default="server", show_default=True, help="Who may ask.")
-@click.option("--out", required=True, type=FILE, metavar="DIR", help="The log of openings.")
-def serve_authority(  # noqa: PLR0913, PLR0917
+@click.option(
+    "--out",
+    required=True,
+    type=FILE,
+    metavar="DIR",
+    help="Where the log of openings is kept, one folder for all runs of these keys.",
+)
+def serve_openings(
     config_file: Path | None,
     settings: tuple[str, ...],
-    ca: Path,
-    cert: Path,
-    key: Path,
-    key_passphrase_file: Path | None,
-    roster: Path,
-    secret: Path,
+    directory: Path,
     passphrase_file: Path | None,
     listen: str,
-    server_name: str,
     out: Path,
 ) -> None:
-    """Hold the secret key, and open totals of at least exchange.min_clients until Ctrl-C.
+    """Hold the secret keys, and open what the consortium's policy allows, until Ctrl-C.
 
     The settings are the same file that server and clients have. Whatever is opened or refused is
-    written to DIR first, and nothing is opened twice, also after a restart with the same DIR.
+    written to the log first, and nothing is opened twice, also after a restart with the same log.
+    Before a round whose openings could wear the key out, the keys are rotated; what `securefl keys
+    rotate` and `revoke` change meanwhile holds from the next round on.
 
     \b
     Example:
-      securefl authority serve job.toml --secret authority/secret.key --roster clients/ \\
-        --ca ca.pem --cert authority.pem --key authority.key --out authority-log
+      securefl authority serve job.toml --keys my-keys --out openings
     """  # noqa: D301
     import asyncio
 
     from securefl.config.load import load_config
-    from securefl.exchange.ckks_open import CkksOpener
-    from securefl.exchange.releases import MemoryCount
     from securefl.net.authority import AuthorityProcess, Log
     from securefl.net.connect import Address, bound, listening
-    from securefl.net.identity import read_roster
-    from securefl.roles.authority import Authority
-    from securefl.roles.wire import Roster
-    from securefl.terms import policy_of
-    from securefl_keys.key_files import load_secret
-    from securefl_keys.sealed_file import open_secret
+    from securefl_keys import layout
+    from securefl_keys.keeper import FolderKeeper
+    from securefl_keys.roster import load_roster
+    from securefl_keys.sound_bundle import process_identity
 
     config, at = load_config(config_file, settings), Address.parse(listen)
-    identity, clients = identity_of(ca, cert, key, key_passphrase_file), read_roster(roster)
-    identity.serving()
+    ca = load_roster(directory).ca
     passphrase = read_passphrase(passphrase_file, confirm=False)
-    secret_key = load_secret(secret, lambda text: open_secret(text, passphrase))
-    log = Log(out)
-    policy = policy_of(config, None)
-    opener = CkksOpener(secret_key, MemoryCount(), policy.flooding, len(clients))
-    role = Authority(opener, Roster(clients), policy, log.note)
-    process = AuthorityProcess(role, secret_key.parameters, server_name, log, say)
+    identity = process_identity(directory / layout.AUTHORITY_IDENTITY.parent, passphrase, ca)
+    process = AuthorityProcess(FolderKeeper(directory, passphrase), config, Log(out), say)
 
     async def work() -> None:
-        door = await listening(identity, at, None, process.serve, say)
-        say(f"Listening on {bound(door)} for {server_name}, key {secret_key.key_id[:16]}")
+        door = await listening(identity, process.admitted, at, process.serve, say)
+        say(f"Listening on {bound(door)} for consortium {ca.name}")
         await asyncio.Event().wait()
 
     run_until_done(work())
@@ -114,56 +94,45 @@ def server() -> None:
 
     \b
     Example:
-      securefl server serve job.toml --parameters server/parameters.json --roster clients/ \\
-        --authority 127.0.0.1:7444 --ca ca.pem --cert server.pem --key server.key
+      securefl server serve job.toml --bundle bundles/server --identity hub \\
+        --authority 127.0.0.1:7444
     """  # noqa: D301
 
 
 @server.command("serve")
 @config_argument
 @settings_option
-@identity_options
-@roster_option
+@member_options
 @click.option(
-    "--parameters", type=FILE, metavar="FILE", help="CKKS parameters, where sums are encrypted."
+    "--passphrase-file",
+    type=FILE,
+    metavar="FILE",
+    help="Take the passphrase of its own identity from the first line of FILE, else the terminal "
+    "asks: the server's environment is to hold no secret.",
 )
 @click.option("--listen", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
 @click.option("--authority", "opener", metavar="HOST:PORT", help="Where sums are encrypted.")
-@click.option("--authority-name", default="authority", show_default=True)
-@click.option(
-    "--joining",
-    default=120.0,
-    show_default=True,
-    type=click.FloatRange(0, 10**6),
-    metavar="S",
-    help="Seconds to wait for all clients before the first round.",
-)
-@click.option(
+@seconds_option("--joining", 120.0, 0, "to wait for all clients before the first round.")
+@seconds_option(
     "--timeout",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0.1, 10**6),
-    metavar="S",
-    help="Seconds that a client has for its next message; then the round goes on without it.",
+    60.0,
+    0.1,
+    "that a client has for its next message; then the round goes on without it.",
 )
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
-    ca: Path,
-    cert: Path,
-    key: Path,
-    key_passphrase_file: Path | None,
-    roster: Path,
-    parameters: Path | None,
+    bundle: Path,
+    identity: Path,
+    passphrase_file: Path | None,
     listen: str,
     opener: str | None,
-    authority_name: str,
     joining: float,
     timeout: float,
     out: Path | None,
 ) -> None:
-    """Wait for the roster's clients, and run all rounds of the settings with them.
+    """Wait for the consortium's clients, and run all rounds of the settings with them.
 
     Holds no key that opens anything, and no client's data. A client that drops out or is late
     leaves the round, and may join again for the next one. FedAvg and FedTAN, with all clients in
@@ -171,42 +140,33 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
 
     \b
     Example:
-      securefl server serve job.toml --parameters server/parameters.json --roster clients/ \\
-        --authority 127.0.0.1:7444 --ca ca.pem --cert server.pem --key server.key
+      securefl server serve job.toml --bundle bundles/server --identity hub \\
+        --authority 127.0.0.1:7444 --out runs/first
     """  # noqa: D301
     from securefl.config.load import load_config
     from securefl.net.connect import Address
-    from securefl.net.identity import read_roster
-    from securefl.net.party import check_scope, server_party
+    from securefl.net.party import server_party
     from securefl.net.server import Patience, ServerProcess
     from securefl.runfolder import RunFolder
+    from securefl_keys.sound_bundle import SoundBundle, process_identity
 
-    config, at = load_config(config_file, settings), Address.parse(listen)
-    check_scope(config)
-    identity, clients = identity_of(ca, cert, key, key_passphrase_file), read_roster(roster)
-    identity.serving()
-    adding = _adding(parameters)
-    if (adding is None) == config.exchange.seals_sums or (opener is None) != (adding is None):
+    if ENVIRONMENT in os.environ:
         raise ConfigError(
-            f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted sums "
-            "need --parameters and --authority, sums in the clear take neither"
+            f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it "
+            "here, and give --passphrase-file, or type the passphrase"
         )
-    party = server_party(config, len(clients))
-    process = ServerProcess(identity, party, clients, adding, Patience(joining, timeout), say)
+    config, at = load_config(config_file, settings), Address.parse(listen)
+    sound = SoundBundle.load(bundle, "server")
+    party = server_party(config)
+    passphrase = read_own_passphrase(passphrase_file, identity)
+    mine = process_identity(identity, passphrase, sound.ca)
+    process = ServerProcess(mine, sound, party, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.create(path, config)
-    authority_at = Address.parse(opener, authority_name) if opener else None
+    authority_at = Address.parse(opener) if opener else None
     with folder.locked():
         # The clients' tasks are their own: `securefl run --resume` does not go on from here.
-        folder.note_session(config, adding.key_id if adding else "", own_task=True)
+        sealed = config.exchange.seals_sums
+        folder.note_session(config, sound.adding.key_id if sealed else "", own_task=True)
         run_until_done(process.run(at, authority_at, folder))
     say(f"Run folder: {path}")
-
-
-def _adding(parameters: Path | None) -> AddingContext | None:
-    if parameters is None:
-        return None
-    from securefl.crypto.public import AddingContext
-    from securefl_keys.key_files import load
-
-    return load(parameters, AddingContext.from_json)

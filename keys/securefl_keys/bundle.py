@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,7 @@ from securefl.errors import FileSignatureRefused, KeyFileError
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority
 from securefl_keys.fingerprints import sha256
+from securefl_keys.holders import Role
 from securefl_keys.key_files import MAX_FILE_BYTES, parsed
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import PolicyFile
@@ -28,13 +29,14 @@ from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now
 
 BUNDLE_FORMAT: Literal["securefl-bundle/1"] = "securefl-bundle/1"
-Role = Literal["client", "server", "authority"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class _Keyed(Protocol):
     @property
     def key_id(self) -> str: ...
+
+    @property
+    def epoch(self) -> int: ...
 
 
 SUMS: dict[Role, Path] = {
@@ -91,10 +93,14 @@ class Bundle:
     def read(cls, directory: Path, authority: str | None, at: datetime) -> Bundle:
         """The folder's files; raises KeyFileError where there is no signed list of them."""
         found = _regular_files(directory)
-        texts = {path: text_of(directory / path) for path in found}
+        return cls.of({path: text_of(directory / path) for path in found}, authority, at)
+
+    @classmethod
+    def of(cls, texts: dict[Path, str], authority: str | None, at: datetime) -> Bundle:
+        """These files; raises KeyFileError where there is no signed list of them."""
         for path in (layout.CA_CERTIFICATE, layout.MANIFEST):
             if path not in texts:
-                raise KeyFileError(f"{directory / path}: missing: {_WAY_OUT}")
+                raise KeyFileError(f"{path}: missing: {_WAY_OUT}")
         with found_in(layout.CA_CERTIFICATE):
             ca = read_authority(texts[layout.CA_CERTIFICATE], at)
             ca.require_fingerprint(authority)
@@ -137,14 +143,25 @@ class Bundle:
 
     def _check_signed(self, path: Path) -> None:
         if path in PARSERS:
-            key_id = parsed(self.texts[path], PARSERS[path]).key_id
-            sums = path in SUMS.values()
+            key = parsed(self.texts[path], PARSERS[path])
+            key_id, sums = key.key_id, path in SUMS.values()
+            self._require_epoch(key.epoch)
             if key_id != (self.manifest.key_id if sums else self.manifest.match_key_id):
                 raise KeyFileError(f"of another key than the signed list names: {_WAY_OUT}")
         if path == layout.ROSTER:
-            self._require_version(self.roster().file.version, self.manifest.roster_version)
+            roster = self.roster().file
+            self._require_epoch(roster.epoch)
+            self._require_version(roster.version, self.manifest.roster_version)
         if path == layout.POLICY:
-            self._require_version(self.policy().version, self.manifest.policy_version)
+            policy = self.policy()
+            self._require_epoch(policy.epoch)
+            self._require_version(policy.version, self.manifest.policy_version)
+
+    def _require_epoch(self, found: int) -> None:
+        if found != self.manifest.epoch:
+            raise KeyFileError(
+                f"of epoch {found}, the signed list names {self.manifest.epoch}: {_WAY_OUT}"
+            )
 
     @staticmethod
     def _require_version(found: int, listed: int) -> None:
@@ -158,13 +175,18 @@ _WAY_OUT = "take the whole bundle again from who exported it"
 def load_bundle(
     directory: Path, role: Role, authority: str | None = None, at: datetime | None = None
 ) -> Bundle:
-    """A bundle in which nothing is wrong; raises KeyFileError or what its subclass says."""
+    """A folder's bundle in which nothing is wrong; raises as `require_sound`."""
     bundle = Bundle.read(directory, authority, at or now())
+    require_sound(bundle, role)
+    return bundle
+
+
+def require_sound(bundle: Bundle, role: Role) -> None:
+    """Raises KeyFileError, or what its subclass says, where anything is wrong with a bundle."""
     if bundle.manifest.role != role:
-        raise KeyFileError(f"{directory}: a bundle for role {bundle.manifest.role}, not {role}")
+        raise KeyFileError(f"a bundle for the role {bundle.manifest.role}, not {role}")
     for problem in bundle.problems():
         raise problem
-    return bundle
 
 
 def _expected(manifest: Manifest) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The consortium's certificate authority, and the certificates that it issues to clients.
+"""The consortium's certificate authority, and the certificates that it issues, each for one role.
 
 X.509 v3 with Ed25519 (RFC 8410). A chain is one link long and each certificate has exactly the
 extensions written here, so that checking one means comparing. `cryptography.x509.verification`
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -27,13 +26,20 @@ from securefl.errors import (
 from securefl.names import printable
 from securefl_keys.certificate_text import UNREADABLE, der_of, read_pem, strictly
 from securefl_keys.fingerprints import key_id_of, sha256
+from securefl_keys.holders import AUTHORITY, ROLES, Holder, Role, alternative_name, subject
 from securefl_keys.member_names import require_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
-CLIENT_LIFETIME = timedelta(days=398)
+MEMBER_LIFETIME = timedelta(days=398)
 CLOCK_SKEW = timedelta(hours=1)
 """A certificate begins so much earlier, for machines whose clock is behind."""
 
+_EXTENDED_USES: dict[Role, list[x509.ObjectIdentifier]] = {
+    "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    # It is the authority's client.
+    "server": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+    "authority": [ExtendedKeyUsageOID.SERVER_AUTH],
+}
 _USES = (
     "digital_signature",
     "content_commitment",
@@ -68,10 +74,9 @@ class ConsortiumAuthority:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientCertificate:
-    """A certificate found to be of a client; `require_current` checks its dates."""
+class HolderCertificate(Holder):
+    """A certificate found to be of this consortium; `require_current` checks its dates."""
 
-    name: str
     key_id: str
     public_key: Ed25519PublicKey = field(repr=False)
     certificate: x509.Certificate = field(repr=False)
@@ -82,8 +87,15 @@ class ClientCertificate:
 
     def require_current(self, at: datetime) -> None:
         """Raises CertificateExpired where it is not valid at this time."""
-        renew = "revoke it, and let the client join again: securefl keys join request"
+        renew = "revoke it, and let its holder join again: securefl keys join request"
         _require_current(self.certificate, at, f"{self.name}'s certificate", renew)
+
+    def require_role(self, role: Role) -> None:
+        """Raises CertificateRefused where it is of another role."""
+        if self.role != role:
+            raise CertificateRefused(
+                f"{self.name}'s certificate is for the role {self.role}, not for {role} as needed"
+            )
 
 
 def make_authority(name: str, key: Ed25519PrivateKey, at: datetime) -> x509.Certificate:
@@ -91,20 +103,22 @@ def make_authority(name: str, key: Ed25519PrivateKey, at: datetime) -> x509.Cert
     require_name(name, KeyFileError)
     extensions = _authority_extensions(key.public_key())
     builder = _builder(name, key.public_key(), extensions, at, AUTHORITY_LIFETIME)
-    return builder.issuer_name(_subject(name)).sign(key, algorithm=None)
+    return builder.issuer_name(subject(name)).sign(key, algorithm=None)
 
 
 def issue(
     ca: ConsortiumAuthority,
     key: Ed25519PrivateKey,
-    name: str,
-    client: Ed25519PublicKey,
+    holder: Holder,
+    public_key: Ed25519PublicKey,
     at: datetime,
 ) -> x509.Certificate:
-    """A client's certificate, never valid for longer than the authority's own."""
-    lifetime = min(CLIENT_LIFETIME, ca.certificate.not_valid_after_utc - at)
-    extensions = _client_extensions(name, client, ca.public_key)
-    builder = _builder(name, client, extensions, at, lifetime)
+    """A certificate for one role, never valid for longer than the certificate authority's own."""
+    # The authority's identity lies beside the key that would renew it.
+    usual = AUTHORITY_LIFETIME if holder == AUTHORITY else MEMBER_LIFETIME
+    lifetime = min(usual, ca.certificate.not_valid_after_utc - at)
+    extensions = _holder_extensions(holder, public_key, ca.public_key)
+    builder = _builder(holder.name, public_key, extensions, at, lifetime)
     return builder.issuer_name(ca.certificate.subject).sign(key, algorithm=None)
 
 
@@ -132,12 +146,12 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
     return ConsortiumAuthority(name, certificate, sha256(der_of(certificate)), key)
 
 
-def client_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -> ClientCertificate:
-    """A certificate found to be issued by this authority to a client. Dates are not looked at.
+def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -> HolderCertificate:
+    """A certificate found to be issued by this authority for a role. Dates are not looked at.
 
     Raises:
         ForeignAuthority: not issued by it.
-        CertificateRefused: not a client's.
+        CertificateRefused: for none of the roles.
     """
     try:
         certificate.verify_directly_issued_by(ca.certificate)
@@ -147,16 +161,16 @@ def client_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -
         ) from None
     try:
         name, key = _name_of(certificate), _ed25519(certificate)
-        as_issued = _has(certificate, _client_extensions(name, key, ca.public_key))
+        as_issued = (Holder(name, role) for role in ROLES)
+        holder = next(
+            (h for h in as_issued if _has(certificate, _holder_extensions(h, key, ca.public_key))),
+            None,
+        )
     except UNREADABLE as error:
-        raise CertificateRefused(f"no client's certificate: {error}") from None
-    if not as_issued:
-        raise CertificateRefused(f"{name}'s certificate is none of a client")
-    return ClientCertificate(name, key_id_of(key), key, certificate)
-
-
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        raise CertificateRefused(f"no certificate of a client or a server: {error}") from None
+    if holder is None:
+        raise CertificateRefused(f"{name}'s certificate is for no role of a consortium")
+    return HolderCertificate(name, holder.role, key_id_of(key), key, certificate)
 
 
 def _builder(
@@ -169,7 +183,7 @@ def _builder(
     at = at.astimezone(UTC).replace(microsecond=0)
     builder = (
         x509.CertificateBuilder()
-        .subject_name(_subject(name))
+        .subject_name(subject(name))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(at - CLOCK_SKEW)
@@ -191,16 +205,14 @@ def _authority_extensions(
     ]
 
 
-def _client_extensions(
-    name: str, key: Ed25519PublicKey, issuer: Ed25519PublicKey
+def _holder_extensions(
+    holder: Holder, key: Ed25519PublicKey, issuer: Ed25519PublicKey
 ) -> list[x509.Extension[x509.ExtensionType]]:
-    # A client's name need not be a host's: as a URI, any text can be a subject alternative name.
-    uri = x509.UniformResourceIdentifier(f"urn:securefl:client:{quote(name, safe='')}")
     return [
         _extension(x509.BasicConstraints(ca=False, path_length=None), critical=True),
         _extension(_key_usage("digital_signature"), critical=True),
-        _extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])),
-        _extension(x509.SubjectAlternativeName([uri])),
+        _extension(x509.ExtendedKeyUsage(_EXTENDED_USES[holder.role])),
+        _extension(alternative_name(holder)),
         _extension(x509.SubjectKeyIdentifier.from_public_key(key)),
         _extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)),
     ]
@@ -226,7 +238,7 @@ def _name_of(certificate: x509.Certificate) -> str:
     with strictly():
         attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(attributes[0].value) if attributes else ""
-    if certificate.subject != _subject(name or "?"):
+    if certificate.subject != subject(name or "?"):
         raise ValueError(f"its subject is {printable(certificate.subject.rfc4514_string())!r:.80}")
     require_name(name, CertificateRefused)
     return name

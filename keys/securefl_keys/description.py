@@ -92,7 +92,7 @@ def _described(directory: Path, path: Path) -> Description:
 def _labelled(text: str) -> Kind:
     # A damaged file must still show what it was, so its label is searched for, not parsed.
     for kind in KINDS:
-        if kind.format in text:
+        if kind.label in text:
             return kind
     raise KeyFileError("no SecureFL key file: move it elsewhere")
 

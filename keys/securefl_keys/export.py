@@ -1,4 +1,4 @@
-"""A bundle is written: only what its role may hold, and no secret."""
+"""Bundles are written: only what its role may hold, and no secret."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from securefl_keys.bundle import (
     SUMS,
     BundledFile,
     Manifest,
-    Role,
 )
-from securefl_keys.consortium import open_signer
 from securefl_keys.fingerprints import sha256
+from securefl_keys.holders import ROLES, Role
 from securefl_keys.key_files import appearing_whole, parsed, write_new
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import PolicyFile
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import now
+from securefl_keys.signer import Signer, open_signer
 
 
 def export(
@@ -38,10 +38,32 @@ def export(
         WrongPassphrase: of the certificate authority's key, which signs the list.
         KeyFileError: a file is missing or damaged, or `out` exists.
     """
-    at = at or now()
+    signer = _signer_for(directory, out, passphrase, at or now())
+    texts = bundle_texts(directory, role, signer)
+    _write(out, texts)
+    return Manifest.verified(texts[layout.MANIFEST], signer.ca)
+
+
+def export_all(
+    directory: Path, out: Path, passphrase: str, at: datetime | None = None
+) -> tuple[Manifest, ...]:
+    """As `export`, for each role a bundle in a new folder; all of them or none."""
+    signer = _signer_for(directory, out, passphrase, at or now())
+    bundles = {role: bundle_texts(directory, role, signer) for role in ROLES}
+    _write(
+        out, {Path(r, path): text for r, texts in bundles.items() for path, text in texts.items()}
+    )
+    return tuple(Manifest.verified(texts[layout.MANIFEST], signer.ca) for texts in bundles.values())
+
+
+def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Signer:
     if lexists(out):
         raise KeyFileError(f"{out} exists: bundles are never overwritten; name another folder")
-    signer = open_signer(directory, passphrase, at)
+    return open_signer(directory, passphrase, at)
+
+
+def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
+    """What a bundle for that role holds now; raises as `export`."""
     paths = [SUMS[role], *COMMON]
     if role in MATCH and lexists(directory / MATCH[role]):
         paths.insert(1, MATCH[role])
@@ -52,8 +74,9 @@ def export(
             require_no_secret(text.encode())
     with found_in(directory / layout.POLICY):
         policy = PolicyFile.verified(texts[layout.POLICY], signer.ca)
+    at = signer.roster.at
     roster = VerifiedRoster.parse(texts[layout.ROSTER], signer.ca, at).file
-    text = Manifest.signing(
+    texts[layout.MANIFEST] = Manifest.signing(
         signer.ca,
         signer.key,
         at,
@@ -66,8 +89,7 @@ def export(
         policy_version=policy.version,
         files=tuple(_entry(path, text) for path, text in texts.items()),
     )
-    _write(out, texts | {layout.MANIFEST: text})
-    return Manifest.verified(text, signer.ca)
+    return texts
 
 
 def _public_key_id(path: Path, text: str) -> str:
@@ -85,7 +107,7 @@ def _write(out: Path, texts: dict[Path, str]) -> None:
     try:
         with appearing_whole(out) as building:
             for path, text in texts.items():
-                (building / path).parent.mkdir(exist_ok=True)
+                (building / path).parent.mkdir(parents=True, exist_ok=True)
                 write_new(building / path, text, mode=0o644)
     except OSError as error:
         raise KeyFileError(

@@ -13,12 +13,14 @@ from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import PublicKey
 from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError
+from securefl.exchange.policy import Policy
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.consortium import new_consortium
 from securefl_keys.key_files import appearing_whole, write_new
+from securefl_keys.policy import DEFAULT
 from securefl_keys.releases import ReleasesFile
-from securefl_keys.sealed_file import seal_match_secret, seal_secret
+from securefl_keys.sealed_keys import seal_match_secret, seal_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +83,26 @@ def init_folder(
     sums: CkksParameters = SUMS,
     match: MatchParameters = LINEAR,
     consortium: str | None = None,
+    policy: Policy = DEFAULT,
 ) -> MadeKeys:
     """Make two CKKS key pairs, for sums and for profile matches, and the folder that holds them.
 
-    With the name of a `consortium`, its certificate authority too. The folder appears whole or not
-    at all.
+    With the name of a `consortium`, its certificate authority too, which signs the `policy`. The
+    folder appears whole or not at all.
 
     Raises:
-        ConfigError: the passphrase is empty.
+        ConfigError: the passphrase is empty, or the policy is looser than any may be.
         KeyFileError: `directory` exists or cannot be written, or `consortium` is no name.
     """
     if lexists(directory):
         raise KeyFileError(
             f"{directory} exists: keys are never overwritten; name another folder, or move it away"
         )
-    new = None if consortium is None else new_consortium(consortium, passphrase)
+    new = None if consortium is None else new_consortium(consortium, passphrase, policy)
     made = new_pairs(passphrase, sums, match)
     secret, public = dict(made.secret), dict(made.public)
     if new:
-        secret[layout.CA_KEY] = new.sealed_key
+        secret |= new.secret
         public |= new.public
     try:
         with appearing_whole(directory) as building:

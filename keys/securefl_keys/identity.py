@@ -1,104 +1,134 @@
-"""A client's identity: made on its own machine, where the secret half stays.
+"""An identity of a client or a server: made on its own machine, where the secret half stays.
 
-DIR/identity.key    sealed with the client's own passphrase, mode 0600
+DIR/identity.key    sealed with its own passphrase, mode 0600
 DIR/identity.csr    the signing request, for the consortium
 DIR/identity.crt    the certificate that comes back
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefl.errors import CertificateRefused, KeyFileError, RequestRefused, UnknownClient
+from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
+from securefl.roles.identities import Identities
 from securefl_keys import layout
 from securefl_keys.certificate_text import read_pem
-from securefl_keys.certificates import ClientCertificate, client_certificate
-from securefl_keys.fingerprints import key_id_of
-from securefl_keys.key_files import appearing_whole, load_secret, write_new
-from securefl_keys.member_names import require_name
+from securefl_keys.certificates import HolderCertificate, holder_certificate
+from securefl_keys.holders import Holder, Role
+from securefl_keys.key_files import appearing_together, load_secret, write_new
+from securefl_keys.member_names import alike, require_name
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.request import JoinRequest, make_request, read_request
-from securefl_keys.roster import VerifiedRoster
+from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key, seal_identity_key
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """A client's private key, and the certificate that makes others believe it."""
+class Identity(Holder):
+    """A private key, and the certificate that makes others believe it."""
 
-    name: str
     private_key: Ed25519PrivateKey = field(repr=False)
     certificate_pem: str = field(repr=False)
 
 
-def make_identity(directory: Path, name: str, passphrase: str) -> JoinRequest:
-    """A new folder with a new key and the request to join; it appears whole or not at all.
+def make_identities(
+    parent: Path, names: Sequence[str], role: Role, passphrase: str
+) -> tuple[JoinRequest, ...]:
+    """For each name a new folder with a new key and the request to join; all appear, or none.
 
     Raises:
-        RequestRefused: `name` cannot be one.
+        RequestRefused: a name cannot be one, or is there twice; nobody joins in this role.
         ConfigError: the passphrase is empty.
-        KeyFileError: `directory` exists, or cannot be written.
+        KeyFileError: a folder exists, or cannot be written.
     """
-    require_name(name, RequestRefused)
-    if lexists(directory):
-        raise KeyFileError(f"{directory} exists: identities are never overwritten; name another")
-    key = Ed25519PrivateKey.generate()
-    sealed, request = seal_identity_key(key, name, passphrase), make_request(name, key)
+    for name in names:
+        require_name(name, RequestRefused)
+        if lexists(parent / name):
+            raise KeyFileError(f"{parent / name} exists: identities are never overwritten")
+    if len({alike(name) for name in names}) != len(names):
+        raise RequestRefused("two of the names are one, or look and sound like one")
+    made = [_made(Holder(name, role), passphrase) for name in names]
     try:
-        with appearing_whole(directory) as building:
-            building.chmod(0o700)
-            write_new(building / layout.IDENTITY_KEY, sealed, mode=0o600)
-            write_new(building / layout.IDENTITY_REQUEST, request, mode=0o644)
+        with appearing_together([parent / name for name in names]) as buildings:
+            for building, (sealed, request) in zip(buildings, made, strict=True):
+                building.chmod(0o700)
+                write_new(building / layout.IDENTITY_KEY, sealed, mode=0o600)
+                write_new(building / layout.IDENTITY_REQUEST, request, mode=0o644)
     except OSError as error:
         raise KeyFileError(
-            f"{directory}: cannot make the folder: {error.strerror or error}; nothing was left"
+            f"{parent}: cannot make the folder: {error.strerror or error}; nothing was left"
         ) from error
-    return read_request(request)
+    return tuple(read_request(request) for _, request in made)
+
+
+def _made(owner: Holder, passphrase: str) -> tuple[str, str]:
+    key = Ed25519PrivateKey.generate()
+    return seal_identity_key(key, owner, passphrase), make_request(owner, key)
 
 
 def load_identity(directory: Path, passphrase: str) -> Identity:
-    """What a client signs with. Whether the consortium still lists it, `listed` tells.
+    """What its owner signs with. Whether the consortium still lists it, `listed` tells.
 
     Raises:
         WrongPassphrase: another passphrase, or the key's file was changed.
-        CertificateRefused: the certificate is of another name or key.
+        CertificateRefused: the certificate is of another key.
         KeyFileError: a file is missing, damaged, or readable by other users.
     """
     path = directory / layout.IDENTITY_KEY
-    name, key = load_secret(path, lambda text: open_identity_key(text, passphrase))
+    owner, key = load_secret(path, lambda text: open_identity_key(text, passphrase))
     pem = _certificate_text(directory)
     with found_in(directory / layout.IDENTITY_CERTIFICATE):
         certificate = read_pem(pem)
         if certificate.public_key() != key.public_key():
-            raise CertificateRefused(f"it is not of {name}'s key: put the right one there")
-    return Identity(name, key, pem)
+            raise CertificateRefused(f"it is not of {owner.name}'s key: put the right one there")
+    return Identity(owner.name, owner.role, key, pem)
 
 
-def listed(directory: Path, roster: VerifiedRoster) -> ClientCertificate:
-    """The certificate in an identity's folder, found in the roster; needs no passphrase.
+def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) -> Identities:
+    """The clients of these folders, for a simulation under the consortium of the folder `keys`.
 
     Raises:
-        ForeignAuthority, CertificateRefused: another consortium's, or not a client's.
+        WrongPassphrase: one has another passphrase.
+        CertificateRefused: one is no client, or none that the roster lists now.
+        KeyFileError: a file is missing, damaged, or readable by other users.
+    """
+    roster = load_roster(keys)
+    for directory in directories:
+        listed(directory, roster).require_role("client")
+    found = [load_identity(directory, passphrase) for directory in directories]
+    return Identities({own.name: own.private_key for own in found}, roster.identities())
+
+
+def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
+    """The certificate in an identity's folder, found in the roster; needs no passphrase.
+
+    The authority's own is in no roster, and is found to be the authority's.
+
+    Raises:
+        ForeignAuthority, CertificateRefused: another consortium's, or of another role.
         CertificateExpired, CertificateRevoked, UnknownClient: no longer, or never, a member.
         KeyFileError: a file is missing, damaged, or readable by other users.
     """
     header = load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse)
     with found_in(directory / layout.IDENTITY_CERTIFICATE):
         certificate = read_pem(_certificate_text(directory))
-        mine = client_certificate(certificate, roster.ca)
-        if (mine.name, mine.key_id) != (header.name, header.key_id):
+        claimed = holder_certificate(certificate, roster.ca)
+        if (claimed.name, claimed.key_id) != (header.name, header.key_id):
             raise CertificateRefused(
-                f"it is {mine.name}'s, and {layout.IDENTITY_KEY} is {header.name}'s key "
+                f"it is {claimed.name}'s, and {layout.IDENTITY_KEY} is {header.name}'s key "
                 f"{header.key_id[:16]}…"
             )
-        roster.require_key(mine.name, key_id_of(mine.public_key))
-        if roster.member(mine.name).certificate != certificate:
-            raise UnknownClient(f"{mine.name}: the roster lists another certificate")
-    return mine
+        return roster.holder_of(certificate, header.role)
+
+
+def name_in(directory: Path) -> str:
+    """Whose folder it is, by its key's header: nothing has vouched for it yet."""
+    return load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse).name
 
 
 def _certificate_text(directory: Path) -> str:

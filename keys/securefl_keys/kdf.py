@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import unicodedata
 from dataclasses import dataclass
 from typing import Literal
@@ -27,6 +28,17 @@ class KdfCost:
     iterations: int
     lanes: int
     memory_kib: int
+
+
+def measured(cost: KdfCost) -> str:
+    """The costs in words, with the time of one guess on this machine."""
+    started = time.perf_counter()
+    KdfHeader.fresh(cost).derive("a guess")
+    seconds = time.perf_counter() - started
+    return (
+        f"Argon2id (RFC 9106): {cost.iterations} passes over {cost.memory_kib // 1024} MiB in "
+        f"{cost.lanes} lanes, {seconds:.2f} s a guess on this machine"
+    )
 
 
 class KdfHeader(BaseModel):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,12 +76,16 @@ def open_to_others(path: Path) -> str:
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """A file that must not exist yet, on the disk when this returns; raises OSError."""
+    """A file that must not exist yet, on the disk when this returns, or none; raises OSError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(handle, "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(handle)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(handle)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def replace(path: Path, text: str, mode: int) -> None:
@@ -91,8 +95,8 @@ def replace(path: Path, text: str, mode: int) -> None:
     """
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)  # of a process that was killed
+    write_new(partial, text, mode)
     try:
-        write_new(partial, text, mode)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -113,15 +117,31 @@ def _settle(directory: Path) -> None:
 @contextmanager
 def appearing_whole(directory: Path) -> Iterator[Path]:
     """A sibling to write in, which at the end becomes `directory`, or on any error vanishes."""
-    made_parents = [parent for parent in directory.parents if not parent.exists()]
-    building = directory.parent / f".{directory.name}.{secrets.token_hex(8)}"
-    try:
-        building.mkdir(parents=True)
+    with appearing_together([directory]) as (building,):
         yield building
-        building.rename(directory)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        for parent in made_parents:
-            with suppress(OSError):
-                parent.rmdir()
-        raise
+
+
+@contextmanager
+def appearing_together(directories: Sequence[Path]) -> Iterator[list[Path]]:
+    """As `appearing_whole` for several folders: all of them appear, or none."""
+    with ExitStack() as undo:
+        buildings = [_begun(directory, undo) for directory in directories]
+        yield buildings
+        for building, directory in zip(buildings, directories, strict=True):
+            building.rename(directory)
+            undo.callback(shutil.rmtree, directory, ignore_errors=True)
+        undo.pop_all()
+
+
+def _begun(directory: Path, undo: ExitStack) -> Path:
+    for parent in reversed([parent for parent in directory.parents if not parent.exists()]):
+        undo.callback(_remove_if_empty, parent)
+    building = directory.parent / f".{directory.name}.{secrets.token_hex(8)}"
+    undo.callback(shutil.rmtree, building, ignore_errors=True)
+    building.mkdir(parents=True)
+    return building
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with suppress(OSError):
+        directory.rmdir()

@@ -24,16 +24,17 @@ from securefl_keys.certificate_text import read_pem
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
-from securefl_keys.sealed_file import (
-    SEALED_KEY_FORMAT,
-    SEALED_MATCH_KEY_FORMAT,
-    SealedKey,
-    SealedMatchKey,
-)
 from securefl_keys.sealed_identity import (
     SEALED_CA_KEY_FORMAT,
     SEALED_IDENTITY_FORMAT,
     SealedCaKey,
+    SealedIdentityKey,
+)
+from securefl_keys.sealed_keys import (
+    SEALED_KEY_FORMAT,
+    SEALED_MATCH_KEY_FORMAT,
+    SealedKey,
+    SealedMatchKey,
 )
 
 
@@ -42,6 +43,7 @@ class Facts:
     """What a file says of itself."""
 
     key_id: str | None = None
+    epoch: int | None = None
     security_bits: int | None = None
     n_released: int | None = None
     """Of the file that counts them."""
@@ -52,12 +54,16 @@ class Kind:
     """One kind of file."""
 
     format: str
-    """What its text holds, also where it is damaged."""
     what: str
     holder: str
     pair: str
     facts: Callable[[str], Facts]
     secret: bool = False
+
+    @property
+    def label(self) -> str:
+        """What its text holds in any version, also where it is damaged."""
+        return self.format.rstrip("0123456789")
 
 
 class _Secure(Protocol):
@@ -70,13 +76,16 @@ class _Keyed(Protocol):
     def key_id(self) -> str: ...
 
     @property
+    def epoch(self) -> int: ...
+
+    @property
     def parameters(self) -> _Secure: ...
 
 
 def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
     def facts(text: str) -> Facts:
         key = parse(text)
-        return Facts(key.key_id, key.parameters.security_bits)
+        return Facts(key.key_id, key.epoch, key.parameters.security_bits)
 
     return facts
 
@@ -125,7 +134,12 @@ _CA_SECRET = Kind(
     secret=True,
 )
 _IDENTITY = Kind(
-    SEALED_IDENTITY_FORMAT, "identity key", "its client", "", _parses(str), secret=True
+    SEALED_IDENTITY_FORMAT,
+    "identity key",
+    "its owner",
+    "consortium",
+    _parses(SealedIdentityKey.parse),
+    secret=True,
 )
 
 
@@ -133,9 +147,9 @@ def _of_consortium(label: str, what: str, parse: Callable[[str], object]) -> Kin
     return Kind(label, what, "any role", "consortium", _parses(parse))
 
 
-_CA = _of_consortium("-----BEGIN CERTIFICATE-----", "CA certificate", read_pem)
-_ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.model_validate_json)
-_POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.model_validate_json)
+_CERTIFICATE = _of_consortium("-----BEGIN CERTIFICATE-----", "certificate", read_pem)
+_ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.parse)
+_POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.parse)
 LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
     layout.AUTHORITY_PARAMETERS: _PARAMETERS,
@@ -145,12 +159,14 @@ LAYOUT = {
     layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
     layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
     layout.CA_KEY: _CA_SECRET,
-    layout.CA_CERTIFICATE: _CA,
+    layout.AUTHORITY_IDENTITY: _IDENTITY,
+    layout.AUTHORITY_CERTIFICATE: _CERTIFICATE,
+    layout.CA_CERTIFICATE: _CERTIFICATE,
     layout.ROSTER: _ROSTER,
     layout.POLICY: _POLICY,
 }
 """But for the counts of releases, each of which is named after its key."""
-KINDS = (*dict.fromkeys(LAYOUT.values()), _IDENTITY, _RELEASES)
+KINDS = (*dict.fromkeys(LAYOUT.values()), _RELEASES)
 
 
 def kind_at(path: Path) -> Kind | None:

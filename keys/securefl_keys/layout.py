@@ -3,7 +3,7 @@
 DIR/authority/secret.key         sealed with the passphrase, mode 0600
 DIR/authority/parameters.json
 DIR/authority/match.key          of profile matches; sealed, mode 0600
-DIR/authority/releases/KEYID.json  how many values that key has released
+DIR/authority/releases/KEY.json  how many values that key has released
 DIR/server/parameters.json       no key at all
 DIR/server/match.json            no key at all
 DIR/clients/public.key
@@ -12,8 +12,10 @@ DIR/clients/match-public.key
 A consortium's certificate authority adds:
 
 DIR/authority/ca.key             of the certificate authority; sealed, mode 0600
-DIR/consortium/ca.crt            its certificate
-DIR/consortium/roster.json       the clients' certificates, signed by it
+DIR/authority/identity.key       by which the authority is known; sealed, mode 0600
+DIR/authority/identity.crt       its certificate
+DIR/consortium/ca.crt            the certificate authority's certificate
+DIR/consortium/roster.json       the clients' and servers' certificates, signed by it
 DIR/consortium/policy.json       what the authority may open, signed by it
 
 An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold.
@@ -36,17 +38,27 @@ RELEASES = Path("authority/releases")
 
 def releases_of(key_id: str) -> Path:
     """Where it is counted what that key has released."""
-    return RELEASES / f"{key_id}.json"
+    return RELEASES / f"{key_id[:16]}.json"
 
-
-CA_KEY = Path("authority/ca.key")
-CA_CERTIFICATE = Path("consortium/ca.crt")
-ROSTER = Path("consortium/roster.json")
-POLICY = Path("consortium/policy.json")
-CONSORTIUM_FILES = (CA_KEY, CA_CERTIFICATE, ROSTER, POLICY)
-"""A folder without a consortium has none of them."""
-MANIFEST = Path("consortium/manifest.json")
 
 IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")
 IDENTITY_CERTIFICATE = Path("identity.crt")
+
+AUTHORITY = Path("authority")
+CA_KEY = AUTHORITY / "ca.key"
+AUTHORITY_IDENTITY = AUTHORITY / IDENTITY_KEY
+AUTHORITY_CERTIFICATE = AUTHORITY / IDENTITY_CERTIFICATE
+CA_CERTIFICATE = Path("consortium/ca.crt")
+ROSTER = Path("consortium/roster.json")
+POLICY = Path("consortium/policy.json")
+CONSORTIUM_FILES = (
+    CA_KEY,
+    AUTHORITY_IDENTITY,
+    AUTHORITY_CERTIFICATE,
+    CA_CERTIFICATE,
+    ROSTER,
+    POLICY,
+)
+"""A folder without a consortium has none of them."""
+MANIFEST = Path("consortium/manifest.json")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
+from securefl.crypto.params import CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.crypto.secret import SecretKey
-from securefl.errors import KeyFileError, KeyWornOut
+from securefl.errors import KeyFileError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
+from securefl.exchange.policy import Policy
 from securefl_keys import layout
 from securefl_keys.key_files import WAY_OUT, load, load_secret
+from securefl_keys.policy import load_policy
+from securefl_keys.reading import text_of
 from securefl_keys.releases import FileCount
-from securefl_keys.sealed_file import open_match_secret, open_secret
+from securefl_keys.rotation import finish_rotation, rotate
+from securefl_keys.sealed_keys import SealedKey, SealedMatchKey, open_match_secret, open_secret
 
 
 def load_client(directory: Path) -> PublicKey:
@@ -25,6 +30,14 @@ def load_client(directory: Path) -> PublicKey:
 def load_server(directory: Path) -> AddingContext:
     """What the server holds; raises KeyFileError."""
     return load(directory / layout.SERVER_PARAMETERS, AddingContext.from_json)
+
+
+def load_parameters(directory: Path) -> CkksParameters:
+    """Of sums, in a key folder or any role's bundle; raises KeyFileError."""
+    for path in (layout.SERVER_PARAMETERS, layout.AUTHORITY_PARAMETERS):
+        if (directory / path).exists():
+            return load(directory / path, AddingContext.from_json).parameters
+    return load_client(directory).parameters
 
 
 def load_authority(directory: Path, passphrase: str) -> SecretKey:
@@ -45,13 +58,31 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
         WrongPassphrase: another passphrase, or the secret key's file was changed.
         KeyFileError: a file is missing or damaged, or is not of the authority's key.
     """
+    finish_rotation(directory)
     public, adding = load_client(directory), load_server(directory)
     secret = load_authority(directory, passphrase)
     _require_same(directory / layout.CLIENT_KEY, public, secret.public_key)
     _require_same(directory / layout.SERVER_PARAMETERS, adding, secret.adding_context())
     count = FileCount(directory / layout.releases_of(secret.key_id), "sums", secret.key_id)
 
-    return KeySet(secret, public, adding, count, _worn_out)
+    def successor() -> KeySet:
+        _rotate_unless_done(directory, passphrase, layout.AUTHORITY_KEY, secret.key_id)
+        return load_all(directory, passphrase)
+
+    return KeySet(secret, public, adding, count, successor, _policy(directory))
+
+
+def _policy(directory: Path) -> Policy | None:
+    if not (directory / layout.POLICY).exists():
+        return None
+    return load_policy(directory).policy()
+
+
+def _rotate_unless_done(directory: Path, passphrase: str, path: Path, worn: str) -> None:
+    """Another process that uses the same keys may have been first."""
+    text = text_of(directory / path)
+    if (SealedKey if path == layout.AUTHORITY_KEY else SealedMatchKey).parse(text).key_id == worn:
+        rotate(directory, passphrase)
 
 
 def load_match(directory: Path, passphrase: str) -> MatchKeys:
@@ -61,6 +92,7 @@ def load_match(directory: Path, passphrase: str) -> MatchKeys:
         WrongPassphrase: another passphrase, or the secret key's file was changed.
         KeyFileError: a file is missing or damaged, or is not of the authority's key.
     """
+    finish_rotation(directory)
     public_path = directory / layout.MATCH_PUBLIC_KEY
     scoring_path = directory / layout.MATCH_PARAMETERS
     public = load(public_path, MatchPublicKey.from_json)
@@ -72,11 +104,11 @@ def load_match(directory: Path, passphrase: str) -> MatchKeys:
     _require_same(scoring_path, scoring, secret.scoring_context())
     count = FileCount(directory / layout.releases_of(secret.key_id), "matches", secret.key_id)
 
-    return MatchKeys(secret, public, scoring, count, _worn_out)
+    def successor() -> MatchKeys:
+        _rotate_unless_done(directory, passphrase, layout.MATCH_KEY, secret.key_id)
+        return load_match(directory, passphrase)
 
-
-def _worn_out() -> NoReturn:
-    raise KeyWornOut("the key has released as much as it may: make new ones: securefl keys init")
+    return MatchKeys(secret, public, scoring, count, successor, _policy(directory))
 
 
 class _Public(Protocol):

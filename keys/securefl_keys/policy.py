@@ -1,62 +1,128 @@
-"""The policy: which totals the authority may open and how, signed by the consortium."""
+"""The policy as a signed file, and as people write it in TOML."""
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from securefl.errors import OpeningRefused
-from securefl_keys.signed_file import Counting, SignedFile
+from securefl.config.load import parse_tables, read_tables
+from securefl.exchange.policy import Flooding, OpeningRule, Policy
+from securefl_keys import layout
+from securefl_keys.key_files import replace
+from securefl_keys.reading import found_in, text_of
+from securefl_keys.roster import load_authority_certificate
+from securefl_keys.signed_file import Counting, VersionedFile, now
+from securefl_keys.signer import changing, open_signer
 
-POLICY_FORMAT: Literal["securefl-policy/1"] = "securefl-policy/1"
+POLICY_FORMAT: Literal["securefl-policy/2"] = "securefl-policy/2"
+
+SENT = (
+    "update/*",  # what a round ends with, one for each kind of tensor
+    "*/sum",  # of a layer with batch normalisation
+    "*/mean",
+    "*/variance",
+    "*/gradient",
+    "fnr/*",
+    "profile/score",
+)
+"""The messages of SecureFL's algorithms. An algorithm of your own needs a rule of its own."""
+DEFAULT = Policy(rules=tuple(OpeningRule(names) for names in SENT))
 
 
-class Flooding(BaseModel):
-    """Noise that is added to what is opened."""
+class FloodingTable(BaseModel):
+    """As `Flooding`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     statistical_bits: Annotated[int, Field(ge=20, le=64)]
-    releases: Annotated[int, Field(ge=1, lt=2**31)]
-    """That it is sized for; after these the key is rotated."""
+    releases: Counting
 
 
-class OpeningRule(BaseModel):
-    """For the messages whose names match."""
+class RuleTable(BaseModel):
+    """As `OpeningRule`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     names: Annotated[str, Field(min_length=1, max_length=500)]
-    """Shell pattern, as in `layer*/mean`."""
     precision_bits: Annotated[int, Field(ge=1, le=26)]
-    """Bits after the point that are released."""
-    flooding: Flooding | None
 
 
-class PolicyFile(SignedFile):
-    """The policy as it is written."""
+def _no_flooding(value: object) -> object:
+    return None if value == "none" else value  # TOML has no null
 
-    format: Literal["securefl-policy/1"]
-    version: Counting
+
+class PolicyTable(BaseModel):
+    """As `Policy`, within the bounds that no policy may leave. Nothing has a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
     min_contributions: Annotated[int, Field(ge=3, le=10**6)]
-    openings_per_run: Annotated[int, Field(ge=1, lt=2**31)]
-    rules: Annotated[tuple[OpeningRule, ...], Field(min_length=1, max_length=100)]
-    """The first that matches counts; a name that none matches is not opened."""
+    openings_per_run: Counting
+    flooding: Annotated[FloodingTable | None, BeforeValidator(_no_flooding)]
+    rules: Annotated[tuple[RuleTable, ...], Field(strict=False, min_length=1, max_length=100)]
 
-    def rule_for(self, name: str) -> OpeningRule:
-        """Raises OpeningRefused where the policy opens no message of this name."""
-        for rule in self.rules:
-            if fnmatchcase(name, rule.names):
-                return rule
-        raise OpeningRefused(f"the consortium's policy opens no {name!r:.100}")
+    def policy(self) -> Policy:
+        """What the authority enforces."""
+        return Policy(
+            self.min_contributions,
+            self.openings_per_run,
+            None if self.flooding is None else Flooding(**self.flooding.model_dump()),
+            tuple(OpeningRule(**rule.model_dump()) for rule in self.rules),
+        )
 
 
-DEFAULT: dict[str, Any] = {
-    "version": 1,
-    "min_contributions": 3,
-    "openings_per_run": 1_000_000,
-    "rules": (OpeningRule(names="*", precision_bits=24, flooding=None),),
-}
-"""What the authority does today: rounding to 24 bits, no flooding of sums."""
+class PolicyFile(PolicyTable, VersionedFile):
+    """A policy, signed."""
+
+    format: Literal["securefl-policy/2"]
+
+
+def stated(policy: Policy) -> dict[str, Any]:
+    """The fields of its file; raises ConfigError where it leaves the bounds of `PolicyTable`."""
+    return parse_tables(PolicyTable, asdict(policy)).model_dump()
+
+
+def read_policy(path: Path) -> Policy:
+    """A policy in TOML; raises ConfigError for an unknown, missing or wrong key."""
+    return parse_tables(PolicyTable, read_tables(path), f"{path}: ").policy()
+
+
+def load_policy(directory: Path, at: datetime | None = None) -> PolicyFile:
+    """The policy in a key folder or a bundle.
+
+    Raises:
+        KeyFileError: and its subclasses, as `SignedFile.verified`.
+    """
+    ca = load_authority_certificate(directory, None, at or now())
+    with found_in(directory / layout.POLICY):
+        return PolicyFile.verified(text_of(directory / layout.POLICY), ca)
+
+
+def sign_policy(
+    directory: Path, policy: Policy, passphrase: str, at: datetime | None = None
+) -> PolicyFile:
+    """Sign the consortium's next policy. Who has an older bundle still believes the one before.
+
+    Raises:
+        ConfigError: it leaves the bounds of `PolicyTable`.
+        WrongPassphrase: of the certificate authority's key.
+        KeyFileError: a file is missing, damaged or cannot be written.
+    """
+    fields, at = stated(policy), at or now()
+    with changing(directory):
+        signer, old = open_signer(directory, passphrase, at), load_policy(directory, at)
+        text = PolicyFile.signing(
+            signer.ca,
+            signer.key,
+            at,
+            format=POLICY_FORMAT,
+            epoch=old.epoch,
+            version=old.version + 1,
+            **fields,
+        )
+        replace(directory / layout.POLICY, text, mode=0o644)
+    return PolicyFile.verified(text, signer.ca)

@@ -1,4 +1,4 @@
-"""The roster: who is a client of the consortium, signed by its certificate authority."""
+"""The roster: who are the consortium's clients and servers, signed by its authority."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from securefl_keys import layout
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificate_text import der_of, read_der
 from securefl_keys.certificates import (
-    ClientCertificate,
     ConsortiumAuthority,
-    client_certificate,
+    HolderCertificate,
+    holder_certificate,
     read_authority,
 )
+from securefl_keys.holders import AUTHORITY, MEMBER_ROLES, Role
 from securefl_keys.member_names import alike
 from securefl_keys.reading import found_in, text_of
-from securefl_keys.signed_file import Counting, Moment, SignedFile, now
+from securefl_keys.signed_file import Counting, Moment, VersionedFile, now
 
-ROSTER_FORMAT: Literal["securefl-roster/1"] = "securefl-roster/1"
-MAX_CLIENTS = 2000
+ROSTER_FORMAT: Literal["securefl-roster/2"] = "securefl-roster/2"
+MAX_MEMBERS = 2000
 
 
 class Revoked(BaseModel):
-    """A client that was one."""
+    """A member that was one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
+    role: Role
     key_id: Sha256
     at: Moment
     epoch: Counting
-    """Of the CKKS keys that it knew."""
+    """Of the CKKS keys that a client knew."""
 
 
-class RosterFile(SignedFile):
+class RosterFile(VersionedFile):
     """The roster as it is written."""
 
-    format: Literal["securefl-roster/1"]
-    version: Counting
-    """One more with each change."""
-    certificates: Annotated[tuple[str, ...], Field(max_length=MAX_CLIENTS)]
+    format: Literal["securefl-roster/2"]
+    certificates: Annotated[tuple[str, ...], Field(max_length=MAX_MEMBERS)]
     """DER in base64, in the order of joining."""
-    revoked: Annotated[tuple[Revoked, ...], Field(max_length=MAX_CLIENTS)]
+    revoked: Annotated[tuple[Revoked, ...], Field(max_length=MAX_MEMBERS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class VerifiedRoster:
 
     ca: ConsortiumAuthority
     file: RosterFile = field(repr=False)
-    members: dict[str, ClientCertificate]
+    members: dict[str, HolderCertificate]
     """By name, also those whose certificate has expired."""
     at: datetime
     """When: decides who has expired."""
@@ -74,9 +74,11 @@ class VerifiedRoster:
     def parse(cls, text: str, ca: ConsortiumAuthority, at: datetime) -> VerifiedRoster:
         """Raises as `SignedFile.verified`; CertificateRefused where it lists what it may not."""
         file = RosterFile.verified(text, ca)
-        members: dict[str, ClientCertificate] = {}
+        members: dict[str, HolderCertificate] = {}
         for written in file.certificates:
-            member = client_certificate(read_der(decoded(written)), ca)
+            member = holder_certificate(read_der(decoded(written)), ca)
+            if member.role not in MEMBER_ROLES or alike(member.name) == AUTHORITY.name:
+                raise CertificateRefused("the roster lists the authority, which is no member")
             members[member.name] = member
         names = {alike(name) for name in members}
         key_ids = {member.key_id for member in members.values()}
@@ -86,21 +88,16 @@ class VerifiedRoster:
             raise CertificateRevoked("the roster lists a key that it has revoked")
         return cls(ca, file, members, at)
 
-    @property
-    def rotation_due(self) -> bool:
-        """Whether somebody who was revoked knew this epoch's keys."""
-        return any(entry.epoch == self.file.epoch for entry in self.file.revoked)
-
     def expirations(self) -> Iterator[str]:
-        """Of each client whose certificate is not valid at this time, why."""
+        """Of each member whose certificate is not valid at this time, why."""
         for member in self.members.values():
             try:
                 member.require_current(self.at)
             except CertificateExpired as error:
                 yield str(error)
 
-    def member(self, name: str) -> ClientCertificate:
-        """A client that may take part.
+    def member(self, name: str) -> HolderCertificate:
+        """A client or a server that may take part.
 
         Raises:
             CertificateExpired, CertificateRevoked, UnknownClient: it may not, and why.
@@ -109,21 +106,42 @@ class VerifiedRoster:
             gone = [entry for entry in self.file.revoked if entry.name == name]
             if gone:
                 raise CertificateRevoked(f"{name!r:.80} was revoked on {gone[-1].at}")
-            raise UnknownClient(f"{name!r:.80} is no client of consortium {self.ca.name!r}")
+            raise UnknownClient(f"{name!r:.80} is no member of consortium {self.ca.name!r}")
         self.members[name].require_current(self.at)
         return self.members[name]
 
-    def require_key(self, name: str, key_id: str) -> None:
-        """As `member`, and it must have this key: one that was revoked is named as such."""
-        if key_id in {entry.key_id for entry in self.file.revoked}:
-            raise CertificateRevoked(f"the key {key_id[:16]}… of {name!r:.80} was revoked")
-        if self.member(name).key_id != key_id:
-            raise UnknownClient(f"the roster lists {name!r:.80} with another key")
+    def holder_of(self, certificate: x509.Certificate, role: Role) -> HolderCertificate:
+        """Who shows this certificate, found to have that role now.
+
+        Raises:
+            ForeignAuthority: another consortium's.
+            CertificateRefused: of another role.
+            CertificateExpired, CertificateRevoked, UnknownClient: no longer, or never, a member.
+        """
+        shown = holder_certificate(certificate, self.ca)
+        shown.require_role(role)
+        if role == "authority":
+            shown.require_current(self.at)  # in no roster: the certificate says it all
+            return shown
+        if shown.key_id in {entry.key_id for entry in self.file.revoked}:
+            raise CertificateRevoked(f"the key {shown.key_id[:16]}… of {shown.name!r} was revoked")
+        if self.member(shown.name).certificate != certificate:
+            raise UnknownClient(f"{shown.name!r}: the roster lists another certificate")
+        return shown
+
+    def clients(self) -> list[HolderCertificate]:
+        """Its clients, also those whose certificate has expired."""
+        return [member for member in self.members.values() if member.role == "client"]
 
     def identities(self) -> wire.Roster:
         """For the checks on messages: every client whose certificate is valid at this time."""
-        current = [m for m in self.members.values() if m.is_current(self.at)]
-        return wire.Roster({member.name: member.public_key for member in current})
+        clients = self.clients()
+        current = [client for client in clients if client.is_current(self.at)]
+        return wire.Roster(
+            {client.name: client.public_key for client in current},
+            expired=[client.name for client in clients if client not in current],
+            revoked=[entry.name for entry in self.file.revoked if entry.name not in self.members],
+        )
 
 
 def load_roster(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self, TypeVar, final, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -24,22 +23,15 @@ from securefl.crypto.artefact import (
     canonical,
     require_version,
 )
-from securefl.crypto.match_params import MatchParameters
-from securefl.crypto.match_secret import MatchSecretKey
-from securefl.crypto.params import CkksParameters
-from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError, WrongPassphrase
 from securefl_keys.base64_text import decoded, encoded
+from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
 
-SEALED_KEY_FORMAT: Literal["securefl-secret-key/2"] = "securefl-secret-key/2"
-SEALED_MATCH_KEY_FORMAT: Literal["securefl-match-secret-key/2"] = "securefl-match-secret-key/2"
 NONCE_BYTES = 12
 
 KDF_COST = KdfCost(iterations=3, lanes=4, memory_kib=64 * 1024)
 """The second recommended option of RFC 9106, section 4."""
-
-_Key = TypeVar("_Key", SecretKey, MatchSecretKey)
 
 
 class SealedFile(BaseModel):
@@ -47,14 +39,14 @@ class SealedFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    holder: ClassVar[str] = "authority"
+    holders: ClassVar[tuple[Role, ...]] = ("authority",)
     use: ClassVar[str]
     """What the key is for, and nothing else."""
     serialisation: ClassVar[str] = CODEC
     """Of the plaintext: what reads it."""
 
     format: str
-    role: str
+    role: Role
     purpose: str
     key_id: Sha256
     epoch: Epoch
@@ -82,10 +74,10 @@ class SealedFile(BaseModel):
             raise KeyFileError(
                 f"not a sealed secret key: {f'{field}: ' if field else ''}{first['msg']}"
             ) from None
-        if (file.role, file.purpose) != (cls.holder, cls.use):
+        if file.role not in cls.holders or file.purpose != cls.use:
             raise KeyFileError(
-                f"not a sealed secret key of the role {cls.holder}, for {cls.use}: it names "
-                f"{file.role!r:.40} and {file.purpose!r:.40}"
+                f"not a sealed secret key of {' or '.join(cls.holders)} for {cls.use}: it names "
+                f"{file.role!r} and {file.purpose!r:.40}"
             )
         if file.codec != cls.serialisation:
             raise KeyFileError(
@@ -94,11 +86,18 @@ class SealedFile(BaseModel):
         return file
 
     @classmethod
-    def sealing(cls, secret: bytes, passphrase: str, origin: Origin, **fields: Any) -> str:
+    def sealing(
+        cls,
+        secret: bytes,
+        passphrase: str,
+        origin: Origin,
+        role: Role = "authority",
+        **fields: Any,
+    ) -> str:
         """The text of a file with these fields and a fresh salt and nonce."""
         nonce = os.urandom(NONCE_BYTES)
         file = cls(
-            role=cls.holder,
+            role=role,
             purpose=cls.use,
             epoch=origin.epoch,
             created=origin.created,
@@ -143,83 +142,3 @@ class SealedFile(BaseModel):
                 f"the passphrase does not open secret key {self.key_id[:16]}…, or the file was "
                 "changed"
             ) from None
-
-
-@final
-class SealedKey(SealedFile):
-    """The secret key of sums."""
-
-    use: ClassVar[str] = "sums"
-
-    format: Literal["securefl-secret-key/2"]
-    parameters: CkksParameters
-
-
-@final
-class SealedMatchKey(SealedFile):
-    """The secret key of profile matches."""
-
-    use: ClassVar[str] = "matches"
-
-    format: Literal["securefl-match-secret-key/2"]
-    parameters: MatchParameters
-
-
-def seal_secret(key: SecretKey, passphrase: str) -> str:
-    """The text of a file that only `passphrase` opens.
-
-    Raises:
-        ConfigError: the passphrase is empty or is no text.
-    """
-    return SealedKey.sealing(
-        key.to_secret_bytes(),
-        passphrase,
-        key.origin,
-        format=SEALED_KEY_FORMAT,
-        key_id=key.key_id,
-        parameters=key.parameters,
-    )
-
-
-def open_secret(text: str, passphrase: str) -> SecretKey:
-    """The key in a file that `seal_secret` wrote.
-
-    Raises:
-        WrongPassphrase: another passphrase, or a field was changed.
-        KeyFileError: not a sealed secret key, damaged, or of another TenSEAL version.
-        ConfigError: the passphrase is empty or is no text.
-    """
-    file = SealedKey.parse(text)
-    secret = file.opened(passphrase)
-    return _checked(file, lambda: SecretKey.from_secret_bytes(secret, file.parameters, file.origin))
-
-
-def seal_match_secret(key: MatchSecretKey, passphrase: str) -> str:
-    """As `seal_secret`, for a match key."""
-    return SealedMatchKey.sealing(
-        key.to_secret_bytes(),
-        passphrase,
-        key.origin,
-        format=SEALED_MATCH_KEY_FORMAT,
-        key_id=key.key_id,
-        parameters=key.parameters,
-    )
-
-
-def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
-    """The key in a file that `seal_match_secret` wrote; raises as `open_secret`."""
-    file = SealedMatchKey.parse(text)
-    secret = file.opened(passphrase)
-    return _checked(
-        file, lambda: MatchSecretKey.from_secret_bytes(secret, file.parameters, file.origin)
-    )
-
-
-def _checked(file: SealedFile, read: Callable[[], _Key]) -> _Key:
-    try:
-        key = read()
-    except (RuntimeError, ValueError) as error:
-        raise KeyFileError(f"what was sealed is no CKKS secret key: {error}") from error
-    if key.key_id != file.key_id:
-        raise KeyFileError(f"the header names key {file.key_id[:16]}…, inside is {key!r}")
-    return key

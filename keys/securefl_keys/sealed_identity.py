@@ -1,4 +1,4 @@
-"""Ed25519 secrets at rest: the certificate authority's key, and a client's identity key."""
+"""Ed25519 secrets at rest: the certificate authority's key, and the keys of identities."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from securefl.crypto.artefact import Origin
 from securefl.errors import KeyFileError
 from securefl_keys.fingerprints import key_id_of
+from securefl_keys.holders import ROLES, Holder, Role
 from securefl_keys.sealed_file import SealedFile
 
 SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/2"] = "securefl-ca-secret-key/2"
@@ -30,14 +31,18 @@ class SealedCaKey(_SealedEd25519):
 
 @final
 class SealedIdentityKey(_SealedEd25519):
-    """The key that signs what a client sends."""
+    """The key by which a client, a server or the authority is known."""
 
-    holder: ClassVar[str] = "client"
+    holders: ClassVar[tuple[Role, ...]] = ROLES
     use: ClassVar[str] = "signatures"
 
     format: Literal["securefl-identity-secret-key/2"]
     name: str
-    """The client's."""
+
+    @property
+    def owner(self) -> Holder:
+        """Whose key it is."""
+        return Holder(self.name, self.role)
 
 
 _Sealed = TypeVar("_Sealed", SealedCaKey, SealedIdentityKey)
@@ -54,15 +59,16 @@ def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
     )
 
 
-def seal_identity_key(key: Ed25519PrivateKey, name: str, passphrase: str) -> str:
-    """As `seal_ca_key`, for a client's key."""
+def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) -> str:
+    """As `seal_ca_key`, for an identity."""
     return SealedIdentityKey.sealing(
         key.private_bytes_raw(),
         passphrase,
         Origin.now(),
+        owner.role,
         format=SEALED_IDENTITY_FORMAT,
         key_id=key_id_of(key.public_key()),
-        name=name,
+        name=owner.name,
     )
 
 
@@ -71,10 +77,10 @@ def open_ca_key(text: str, passphrase: str) -> Ed25519PrivateKey:
     return _opened(SealedCaKey.parse(text), passphrase)
 
 
-def open_identity_key(text: str, passphrase: str) -> tuple[str, Ed25519PrivateKey]:
-    """Name and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
+def open_identity_key(text: str, passphrase: str) -> tuple[Holder, Ed25519PrivateKey]:
+    """Owner and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
     file = SealedIdentityKey.parse(text)
-    return file.name, _opened(file, passphrase)
+    return file.owner, _opened(file, passphrase)
 
 
 def _opened(file: _Sealed, passphrase: str) -> Ed25519PrivateKey:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.crypto.artefact import Sha256, canonical
+from securefl.crypto.artefact import Sha256, canonical, require_version
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
@@ -24,6 +24,10 @@ _DOMAIN = b"securefl-signed-file/1\n"
 
 Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 Counting = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+_ANEW = "make the consortium anew, with: securefl keys init DIR --consortium NAME"
+_BY_SIGNING = {"consortium", "authority", "created", "signature"}
 
 
 class SignedFile(BaseModel):
@@ -51,20 +55,27 @@ class SignedFile(BaseModel):
         return unsigned.model_copy(update={"signature": signature}).text()
 
     @classmethod
-    def verified(cls, text: str, ca: ConsortiumAuthority) -> Self:
-        """The file, as this authority signed it.
-
-        Raises:
-            KeyFileError: no such file.
-            ForeignAuthority: it names another authority.
-            FileSignatureRefused: changed.
-        """
+    def parse(cls, text: str) -> Self:
+        """The file, whoever signed it; raises KeyFileError."""
+        (wanted,) = get_args(cls.model_fields["format"].annotation)
+        require_version(text, wanted, _ANEW)
         try:
-            file = cls.model_validate_json(text)
+            return cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise KeyFileError(f"no such file: {field or 'its form'}: {first['msg']}") from None
+
+    @classmethod
+    def verified(cls, text: str, ca: ConsortiumAuthority) -> Self:
+        """The file, as this authority signed it.
+
+        Raises:
+            KeyFileError: no such file, or an older version's.
+            ForeignAuthority: it names another authority.
+            FileSignatureRefused: changed.
+        """
+        file = cls.parse(text)
         if (file.authority, file.consortium) != (ca.fingerprint, ca.name):
             raise ForeignAuthority(
                 f"signed by authority {file.authority[:16]}…, not by {ca.fingerprint[:16]}… of "
@@ -79,6 +90,13 @@ class SignedFile(BaseModel):
             raise FileSignatureRefused("changed since it was signed: wrong signature") from None
         return file
 
+    def signed_anew(
+        self, ca: ConsortiumAuthority, key: Ed25519PrivateKey, at: datetime, **changes: Any
+    ) -> str:
+        """The text of a file that differs in these fields, and in who signed it and when."""
+        kept = {name: value for name, value in self if name not in _BY_SIGNING}
+        return self.signing(ca, key, at, **kept | changes)
+
     def text(self) -> str:
         """The file's one form."""
         fields = self._fields() | {"signature": self.signature}
@@ -90,6 +108,13 @@ class SignedFile(BaseModel):
 
     def _fields(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"signature"})
+
+
+class VersionedFile(SignedFile):
+    """One of which there is one after the other."""
+
+    version: Counting
+    """One more with each change."""
 
 
 def moment(at: datetime) -> str:

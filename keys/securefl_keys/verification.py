@@ -11,9 +11,10 @@ from securefl_keys import layout
 from securefl_keys.bundle import Bundle
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.description import describe
+from securefl_keys.holders import Role
 from securefl_keys.identity import listed
 from securefl_keys.no_secret import require_no_secret
-from securefl_keys.policy import PolicyFile
+from securefl_keys.policy import load_policy
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.signed_file import now
@@ -26,6 +27,8 @@ class Verdict:
     what: str
     ca: ConsortiumAuthority | None
     """Who signed it; None where nobody did."""
+    role: Role | None
+    """Whom a bundle is for."""
     roster: VerifiedRoster | None
     can: tuple[str, ...]
     cannot: tuple[str, ...]
@@ -41,7 +44,7 @@ CAN = {
     ),
     "owner": (
         "open totals and scores, with the passphrase",
-        "approve and revoke clients, with the passphrase",
+        "approve and revoke clients and servers, with the passphrase",
     ),
 }
 CANNOT = {
@@ -52,6 +55,11 @@ CANNOT = {
     "server": ("decrypt or encrypt anything: no key is in this folder", "sign for a client"),
     "authority": ("decrypt with this folder alone: no secret key is in it", "sign for a client"),
     "owner": ("sign for a client: clients keep their identity keys",),
+}
+WITH_IDENTITY: dict[Role, str] = {
+    "client": "sign contributions as",
+    "server": "show that it is the server",
+    "authority": "show that it is the",
 }
 
 
@@ -65,7 +73,7 @@ def verify(
 
     Args:
         directory: the folder.
-        identity: a client's own folder, to be checked against it.
+        identity: a client's or a server's own folder, to be checked against it.
         authority: the fingerprint that the consortium must have.
         at: when; now where None.
 
@@ -77,7 +85,7 @@ def verify(
         verdict = _bundle(directory, authority, at)
     elif (directory / layout.IDENTITY_KEY).is_file():
         raise KeyFileError(
-            f"{directory}: a client's identity is checked against its consortium's bundle: "
+            f"{directory}: an identity is checked against its consortium's bundle: "
             f"securefl keys verify BUNDLE --identity {directory}"
         )
     else:
@@ -89,7 +97,7 @@ def _bundle(directory: Path, authority: str | None, at: datetime) -> Verdict:
     try:
         bundle = Bundle.read(directory, authority, at)
     except KeyFileError as error:
-        return Verdict("A bundle that cannot be trusted", None, None, (), (), (str(error),))
+        return Verdict("A bundle that cannot be trusted", None, None, None, (), (), (str(error),))
     problems, roster = [str(problem) for problem in bundle.problems()], None
     try:
         roster = bundle.roster()
@@ -97,7 +105,7 @@ def _bundle(directory: Path, authority: str | None, at: datetime) -> Verdict:
         problems = problems or ["the roster cannot be read"]
     role = bundle.manifest.role
     what = f"A bundle for the role {role}, epoch {bundle.manifest.epoch}"
-    return Verdict(what, bundle.ca, roster, CAN[role], CANNOT[role], _all(problems, roster))
+    return Verdict(what, bundle.ca, role, roster, CAN[role], CANNOT[role], _all(problems, roster))
 
 
 def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict:
@@ -107,19 +115,20 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
         if entry.path.parts[0] != "authority":
             problems += _secrets(directory / entry.path)
     roster = None
+    owner = "owner" if (directory / layout.AUTHORITY_KEY).exists() else None
     if (directory / layout.CA_CERTIFICATE).exists():
         try:
             roster = load_roster(directory, authority, at)
-            with found_in(directory / layout.POLICY):
-                PolicyFile.verified(text_of(directory / layout.POLICY), roster.ca)
+            load_policy(directory, at)
+            if owner:
+                listed(directory / layout.AUTHORITY, roster).require_role("authority")
         except KeyFileError as error:
             problems.append(str(error))
     elif authority is not None:
         problems.append("nothing in it is signed: it has no consortium")
-    owner = "owner" if (directory / layout.AUTHORITY_KEY).exists() else None
     can, cannot = (CAN[owner], CANNOT[owner]) if owner else ((), ())
     ca = roster.ca if roster else None
-    return Verdict("A key folder", ca, roster, can, cannot, _all(problems, roster))
+    return Verdict("A key folder", ca, None, roster, can, cannot, _all(problems, roster))
 
 
 def _secrets(path: Path) -> list[str]:
@@ -142,8 +151,9 @@ def _with_identity(verdict: Verdict, identity: Path) -> Verdict:
         return replace(verdict, problems=(*verdict.problems, unchecked))
     try:
         mine = listed(identity, verdict.roster)
+        mine.require_role(verdict.role or mine.role)
     except KeyFileError as error:
         return replace(verdict, problems=(*verdict.problems, str(error)))
-    can = (*verdict.can, f"sign contributions as {mine.name}")
+    can = (*verdict.can, f"{WITH_IDENTITY[mine.role]} {mine.name}")
     cannot = tuple(text for text in verdict.cannot if not text.startswith("sign contributions"))
     return replace(verdict, can=can, cannot=cannot)

@@ -44,6 +44,9 @@ _STANDARD_FILES = {
 }
 
 
+ClientName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,64}$")]
+
+
 class DataTable(Table):
     """The table `[data]`."""
 
@@ -63,6 +66,9 @@ class DataTable(Table):
     classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
     `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
+    names: tuple[ClientName, ...] = ()
+    """The clients', in the order of their parts, as their certificates have them; `client-1`,
+    `client-2` … where absent."""
     public: Annotated[int, Field(ge=2, le=10**6, strict=True)] | None = None
     """Training samples that are set aside before clients get theirs: FedProf's server profiles
     them, FNR-FL trains on them. Where absent, 180 if something reads them, else none; with a number

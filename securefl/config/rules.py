@@ -84,6 +84,7 @@ def reasons_against(config: Config) -> Iterator[str]:
         yield from _regression(config)
     if config.exchange.encrypt:
         yield from _encrypted(config)
+    yield from _committee(config)
     if config.algorithm.name in ALONE:
         yield from _alone(config)
 
@@ -246,6 +247,18 @@ def _encrypted(config: Config) -> Iterator[str]:
             f'server.name = "fednova" with algorithm.local_steps = {algorithm.local_steps}: its '
             f"count of steps, {most:.0f} with this momentum, is sealed as a value of at most "
             f"{MAX_STEPS}; take fewer local steps"
+        )
+
+
+def _committee(config: Config) -> Iterator[str]:
+    exchange = config.exchange
+    if exchange.committee == 1:
+        yield ("exchange.committee = 1: a committee has two officers or more; 0 is one authority")
+    if exchange.committee and not exchange.seals_sums:
+        yield (
+            f"exchange.committee = {exchange.committee} opens encrypted sums, and "
+            "exchange.encrypt leaves all in the clear: set exchange.encrypt = "
+            '"statistics" or "model", or leave the committee out'
         )
 
 

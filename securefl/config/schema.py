@@ -176,6 +176,9 @@ class ExchangeTable(Table):
     """The authority opens no total of fewer: with two, each learns the other's value."""
     precision_bits: Annotated[int, Field(ge=16, le=26, strict=True)] = 24
     """Bits after the point that the authority releases."""
+    committee: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
+    """Officers who open sums together, in the place of one authority: an ephemeral key that none of
+    them holds (docs/threshold.md). 0: one authority. Scores of profiles have one authority."""
 
     @property
     def seals_sums(self) -> bool:

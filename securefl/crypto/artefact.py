@@ -127,7 +127,7 @@ class Artefact(Generic[Parameters]):
             label = Labelled.model_validate_json(text).format
             if label != kind.format:
                 raise KeyFileError(f"this is a {label!r:.60} file where {kind.format} is needed")
-            reader = KeyFile.__class_getitem__(parameters)  # type: ignore[arg-type]
+            reader: Any = KeyFile.__class_getitem__(parameters)
             file: KeyFile[Parameters] = reader.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
@@ -149,8 +149,8 @@ class Artefact(Generic[Parameters]):
         return public_context(self.context, self.parameters)
 
 
-def require_version(text: str, wanted: str) -> None:
-    """Raises KeyFileError where a file's label differs in its version alone."""
+def require_version(text: str, wanted: str, anew: str = "make the keys anew") -> None:
+    """Raises KeyFileError, with the way out, where a file's label differs in its version alone."""
     try:
         found = Labelled.model_validate_json(text).format
     except ValidationError:
@@ -159,7 +159,7 @@ def require_version(text: str, wanted: str) -> None:
     of_this_name = name == wanted.partition("/")[0]
     if of_this_name and found != wanted and version.isascii() and version.isdigit():
         raise KeyFileError(
-            f"a {found:.60} file, of another SecureFL; this one reads {wanted}: make the keys anew"
+            f"a {found:.60} file, of another SecureFL; this one reads {wanted}: {anew}"
         )
 
 

@@ -7,7 +7,7 @@ through what TenSEAL exposes: decrypting (c_0, c_1) is c_0 + c_1 s, for any c_0 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -28,6 +28,9 @@ from securefl.crypto.held import Held
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.ring import Residues, RingFrame, words_of
 from securefl.errors import ConfigError, KeyFileError
+
+_ANY = 1
+"""The scale, in bits, of what is never decoded."""
 
 
 @final
@@ -69,21 +72,23 @@ class OfficerKey(Held):
         else may ever see b', which is why it is made and forgotten here.
 
         Raises:
-            ConfigError: parameters whose two primes have the same size.
+            ConfigError: the special prime has the size of a data prime.
         """
         degree, moduli = self.parameters.poly_degree, primes(self.parameters)
+        frame, by_special = self._frame(), self._by_the_special_prime()
         own = sealapi.PublicKey()
         seal = self._context.seal_context().data
         sealapi.KeyGenerator(seal, self._context.secret_key().data).create_public_key(own)
-        residues = words_of(own.data(), 4 * degree).reshape(2, 2, degree)
+        residues = words_of(own.data(), 2 * len(moduli) * degree).reshape(2, -1, degree)
         modulus = np.array(moduli, np.uint64)[:, None]
         residues[1] = (residues[1] + (modulus - common)) % modulus
-        data = _decrypted(self._context, self.parameters, residues[:, :1])
-        special = _decrypted(*self._by_the_special_prime(), residues[:, 1:])
-        return to_wire(np.concatenate([data, special]))
+        data = _decrypted(self._context, frame, residues[:, :-1])
+        reordered = np.roll(residues, 1, axis=1)[:, :-1]
+        special = _decrypted(by_special, RingFrame.of_fresh(by_special, _ANY), reordered)
+        return to_wire(np.concatenate([data, special[:1]]), moduli)
 
     def opening_share(self, total: bytes, flood: Flood, rng: random.Random) -> bytes:
-        """h_i = c_1 s_i + noise, for one ciphertext of `total`; shape (1, N).
+        """h_i = c_1 s_i + noise modulo each data prime, for one ciphertext of a total.
 
         SEAL adds the noise to (0, c_1) as a plaintext and decrypts that. `rng` draws the noise: the
         operating system's, but in tests.
@@ -94,7 +99,7 @@ class OfficerKey(Held):
         """
         if flood.parameters != self.parameters:
             raise ConfigError("the noise is sized for other CKKS parameters than the key's")
-        frame = RingFrame.of_fresh(self._context, self.parameters.scale_bits)
+        frame = self._frame()
         residues = frame.from_wire(total)
         residues[0] = 0
         ciphertext = frame.loaded(self._context, residues).ciphertext()[0]
@@ -103,27 +108,43 @@ class OfficerKey(Held):
         slots = _gaussian(self.parameters.poly_degree // 2, flood.slot_deviation, rng)
         sealapi.CKKSEncoder(seal).encode(slots, 2.0**self.parameters.scale_bits, noise)
         sealapi.Evaluator(seal).add_plain_inplace(ciphertext, noise)
-        return to_wire(_read(self._context, ciphertext))
+        return to_wire(_read(self._context, ciphertext), frame.moduli)
 
-    def _by_the_special_prime(self) -> tuple[ts.Context, CkksParameters]:
-        """The same key with the primes in the other order.
+    def _frame(self) -> RingFrame:
+        return RingFrame.of_fresh(self._context, self.parameters.scale_bits)
 
-        SEAL decrypts by the data primes alone, but a public key is of the special prime, too.
+    def _by_the_special_prime(self) -> ts.Context:
+        """The same key with the special prime in front, and so the last data prime special.
+
+        SEAL decrypts by all primes but the last, but a public key is of the last one, too.
         """
-        first, second = self.parameters.modulus_bits
-        if first == second:
-            raise ConfigError(f"modulus_bits = {first}, {second}: a committee's primes must differ")
-        parameters = replace(self.parameters, modulus_bits=(second, first), scale_bits=20)
-        degree = parameters.poly_degree
-        secret = words_of(self._context.secret_key().data.data(), 2 * degree).reshape(2, degree)
-        empty = fresh_context(parameters)
+        moduli, degree = primes(self.parameters), self.parameters.poly_degree
+        *data_bits, special_bits = self.parameters.modulus_bits
+        reordered = _Reordered(degree, (special_bits, *data_bits))
+        if primes(reordered) != [moduli[-1], *moduli[:-1]]:
+            raise ConfigError(
+                f"modulus_bits = {self.parameters.modulus_bits}: a committee's special prime, the "
+                "last, must differ in size from the others"
+            )
+        words = words_of(self._context.secret_key().data.data(), len(moduli) * degree)
+        empty = fresh_context(reordered)
         whole = empty.seal_context().data.key_context_data().parms_id()
-        key = sealwire.field(1, sealwire.secret_key(whole, secret[::-1]))
+        secret = np.roll(words.reshape(-1, degree), 1, axis=0)
+        key = sealwire.field(1, sealwire.secret_key(whole, secret))
         bare = without_secret_key(empty, public_key=False)
-        return ts.context_from(bare + sealwire.field(3, key)), parameters
+        return ts.context_from(bare + sealwire.field(3, key))
 
     def __repr__(self) -> str:
         return "OfficerKey()"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reordered:
+    """Of a context that decodes nothing, so that no scale has to fit."""
+
+    poly_degree: int
+    modulus_bits: tuple[int, ...]
+    scale_bits: int = _ANY
 
 
 def _gaussian(size: int, deviation: float, rng: random.Random) -> list[complex]:
@@ -131,13 +152,14 @@ def _gaussian(size: int, deviation: float, rng: random.Random) -> list[complex]:
     return [complex(rng.gauss(0, deviation), rng.gauss(0, deviation)) for _ in range(size)]
 
 
-def _decrypted(context: ts.Context, parameters: CkksParameters, residues: Residues) -> Residues:
-    vector = RingFrame.of_fresh(context, parameters.scale_bits).loaded(context, residues)
-    return _read(context, vector.ciphertext()[0])
+def _decrypted(context: ts.Context, frame: RingFrame, residues: Residues) -> Residues:
+    return _read(context, frame.loaded(context, residues).ciphertext()[0])
 
 
 def _read(context: ts.Context, ciphertext: sealapi.Ciphertext) -> Residues:
+    """c_0 + c_1 s modulo each data prime: shape (primes, N)."""
     plain = sealapi.Plaintext()
     seal, secret = context.seal_context().data, context.secret_key().data
     sealapi.Decryptor(seal, secret).decrypt(ciphertext, plain)
-    return words_of(plain, ciphertext.poly_modulus_degree())[None]
+    n_primes, degree = ciphertext.coeff_modulus_size(), ciphertext.poly_modulus_degree()
+    return words_of(plain, n_primes * degree).reshape(n_primes, degree)

@@ -1,10 +1,13 @@
 """The noise that hides an officer's key in what it gives to an opening.
 
-CKKS is not IND-CPA-D secure: an exact opening shows its ciphertext's noise, and that is linear in
-the key. Gaussian noise of σ = √(12 τ) 2^(s/2) t in each coefficient makes τ openings safe to s bits
-(Li, Micciancio, Schultz, Sorrell 2022), t the Euclidean length of the noise that it hides, over all
-N coefficients: between two Gaussians that far apart, the divergence of one opening is
-t² / 2σ² = 2^-s / (24 τ).
+CKKS is not IND-CPA-D secure: an exact opening shows its ciphertext's noise t, and that is linear
+in the key. Gaussian noise of σ = √(12 τ) 2^(s/2) t makes τ openings safe to s bits (Li, Micciancio,
+Schultz, Sorrell 2022). Counted as where one authority opens: τ are values, N/2 of a ciphertext,
+and t is two standard deviations of a slot's noise.
+
+The combiner sees all N coefficients. With coefficients' noise of standard deviation d, the
+divergence of one ciphertext's opening is N d² / 2σ² at σ per coefficient, half of the
+(N/2) (2d)² / 2σ² that N/2 values are counted by.
 """
 
 from __future__ import annotations
@@ -12,17 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from securefl.crypto.params import CkksParameters
+from securefl.crypto.params import COUNT_TOLERANCE, CkksParameters
 from securefl.errors import ConfigError
-
-STATISTICAL_BITS = 30
-"""s."""
-
-NOISE_MARGIN = 1.25
-"""The noise's length varies by a few per cent from one opening to the next."""
 
 TAIL = 8
 """Standard deviations that no opened slot is away from what it should be."""
+
+EXACT = 2.0**53
+"""Noise is drawn in floating point, whose numbers have gaps beyond: its low bits would hide
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +34,55 @@ class Flood:
     hides its key.
 
     Raises:
-        ConfigError: a number that makes no sense, or noise that drowns the count of clients.
+        ConfigError: a number that makes no sense, or noise that drowns the count of clients, or
+            that is too large to be drawn.
     """
 
     parameters: CkksParameters
     n_officers: int
     max_clients: int
     """Ciphertexts in one total, at most: each brings noise."""
-    max_releases: int
-    """τ: ciphertexts that are opened under one key, at most."""
+    statistical_bits: int
+    """s."""
+    releases: int
+    """τ: values that are opened under one key, at most; a ciphertext has N/2."""
 
     def __post_init__(self) -> None:
         if self.n_officers < 2:
             raise ConfigError(f"n_officers = {self.n_officers}: a committee has two or more")
-        if min(self.max_clients, self.max_releases) < 1:
+        if min(self.max_clients, self.statistical_bits, self.releases) < 1:
             raise ConfigError(
-                f"max_clients, max_releases = {self.max_clients}, {self.max_releases}: "
-                "each must be 1 or more"
+                f"max_clients, statistical_bits, releases = {self.max_clients}, "
+                f"{self.statistical_bits}, {self.releases}: each must be 1 or more"
             )
-        if self.tolerance > 0.25:
+        if self.tolerance > COUNT_TOLERANCE:
             raise ConfigError(
                 f"scale_bits = {self.parameters.scale_bits}: the noise that hides the officers' "
                 f"keys is ±{self.tolerance:.2g} in what is opened, and clients could not be "
                 "counted; take a larger scale_bits, or open less under one key"
             )
+        if TAIL * self.deviation > EXACT:
+            raise ConfigError(
+                f"scale_bits = {self.parameters.scale_bits}: the noise that hides the officers' "
+                f"keys is ±{TAIL * self.deviation:.2g} in a coefficient, and can be drawn to "
+                f"{EXACT:.2g}; take fewer statistical_bits, or open less under one key"
+            )
 
     @property
     def noise(self) -> float:
-        """The noise of a total: t.
-
-        Each fresh ciphertext brings what rounding leaves when SEAL divides the special prime away:
-        variance N/18 in a coefficient under one ternary key, n times that under the sum of n.
-        """
-        degree = self.parameters.poly_degree
-        return NOISE_MARGIN * degree * sqrt(self.max_clients * self.n_officers / 18)
-
-    @property
-    def deviation(self) -> float:
-        """Of one officer's noise in each coefficient: σ."""
-        return sqrt(12 * self.max_releases) * 2 ** (STATISTICAL_BITS / 2) * self.noise
+        """Of a slot of a total: t. Under the sum of n keys its variance is n times as large."""
+        return self.parameters.noise(self.max_clients * self.n_officers)
 
     @property
     def slot_deviation(self) -> float:
-        """The same noise in the real part, and in the imaginary part, of each slot."""
+        """Of one officer's noise in the real part, and in the imaginary part, of each slot: σ."""
+        return sqrt(12 * self.releases) * 2 ** (self.statistical_bits / 2) * self.noise
+
+    @property
+    def deviation(self) -> float:
+        """The same noise in each coefficient."""
         scale = 2.0**self.parameters.scale_bits
-        return self.deviation * sqrt(self.parameters.poly_degree / 2) / scale
+        return self.slot_deviation * scale / sqrt(self.parameters.poly_degree / 2)
 
     @property
     def opened_deviation(self) -> float:

@@ -22,11 +22,10 @@ from securefl.crypto.contexts import fresh_context, primes, without_secret_key
 from securefl.crypto.held import Held
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
-from securefl.crypto.ring import Residues, RingFrame
+from securefl.crypto.ring import Residues, RingFrame, packed, unpacked
 from securefl.errors import ConfigError, MessageRefused
 
 CONTRIBUTION_BYTES = 32
-WORD_BYTES = 8
 _COMMON = "securefl-committee-common/1"
 _COMMITMENT = b"securefl-committee-commitment/1"
 
@@ -62,7 +61,7 @@ def common_polynomial(
 
 def _uniform(seed: bytes, size: int, modulus: int) -> Residues:
     """By rejection, from four words for each residue: at most every other one is rejected."""
-    stream = hashlib.shake_256(seed).digest(4 * size * WORD_BYTES)
+    stream = hashlib.shake_256(seed).digest(4 * size * 8)
     drawn = np.frombuffer(stream, "<u8") & np.uint64((1 << modulus.bit_length()) - 1)
     return drawn[drawn < modulus][:size]
 
@@ -86,6 +85,7 @@ class CollectiveKey:
         commitments: Sequence[str],
         public_shares: Sequence[bytes],
         parameters: CkksParameters = SUMS,
+        epoch: int = 1,
     ) -> CollectiveKey:
         """(Σ b_i, a), the same at every officer, as its `key_id` shows.
 
@@ -105,16 +105,16 @@ class CollectiveKey:
             if commitment(share) != stated:
                 raise MessageRefused(f"officer {number} had committed to another share of the key")
             total = added(total, from_wire(share, moduli, parameters.poly_degree), moduli)
-        return cls._of(np.stack([total, common]), parameters)
+        return cls._of(np.stack([total, common]), parameters, Origin.now(epoch))
 
     @classmethod
-    def _of(cls, public_key: Residues, parameters: CkksParameters) -> CollectiveKey:
+    def _of(cls, public_key: Residues, parameters: CkksParameters, origin: Origin) -> CollectiveKey:
         context = fresh_context(parameters)
         whole = context.seal_context().data.key_context_data().parms_id()
         bare = without_secret_key(context, public_key=False)
         key = sealwire.field(1, sealwire.ciphertext(whole, public_key, scale=1.0))
         parsed = ts.context_from(bare + sealwire.field(2, key))
-        public = PublicKey.of(without_secret_key(parsed, public_key=True), parameters, Origin.now())
+        public = PublicKey.of(without_secret_key(parsed, public_key=True), parameters, origin)
         return cls(public, public.adding_context())
 
 
@@ -128,7 +128,7 @@ class Combiner(Held):
         self.n_officers = n_officers
         self.parameters = parameters
         self._context = fresh_context(parameters)
-        self._frame = RingFrame.of_fresh(self._context, parameters.scale_bits)
+        self.frame = RingFrame.of_fresh(self._context, parameters.scale_bits)
 
     def slots(self, total: bytes, shares: Sequence[bytes]) -> NDArray[np.float64]:
         """The N/2 slots of c_0 + Σ h_i, for one ciphertext.
@@ -140,14 +140,14 @@ class Combiner(Held):
         """
         if len(shares) != self.n_officers:
             raise MessageRefused(f"{len(shares)} shares, but all {self.n_officers} open together")
-        residues, moduli = self._frame.from_wire(total), self._frame.moduli
+        residues, moduli = self.frame.from_wire(total), self.frame.moduli
         for share in shares:
             decoded = from_wire(share, moduli, self.parameters.poly_degree)
             residues[0] = added(residues[0], decoded, moduli)
         # TenSEAL decodes only what it decrypts. Without its second polynomial a ciphertext hides
         # nothing, and every key decrypts it: this context's, which no one encrypts with.
         residues[1] = 0
-        return np.asarray(self._frame.loaded(self._context, residues).decrypt())
+        return np.asarray(self.frame.loaded(self._context, residues).decrypt())
 
 
 def added(left: Residues, right: Residues, moduli: Sequence[int]) -> Residues:
@@ -155,9 +155,9 @@ def added(left: Residues, right: Residues, moduli: Sequence[int]) -> Residues:
     return (left + right) % np.array(moduli, np.uint64)[:, None]
 
 
-def to_wire(residues: Residues) -> bytes:
-    """A share as bytes: shape (primes, N), eight bytes a residue."""
-    return np.ascontiguousarray(residues, "<u8").tobytes()
+def to_wire(residues: Residues, moduli: Sequence[int]) -> bytes:
+    """A share as bytes: shape (primes, N), each residue in as many bytes as a ciphertext's."""
+    return packed(residues, moduli)
 
 
 def from_wire(share: bytes, moduli: Sequence[int], poly_degree: int) -> Residues:
@@ -166,13 +166,7 @@ def from_wire(share: bytes, moduli: Sequence[int], poly_degree: int) -> Residues
     Raises:
         MessageRefused: wrong length, or a residue outside the ring.
     """
-    expected = len(moduli) * poly_degree * WORD_BYTES
-    if len(share) != expected:
-        raise MessageRefused(f"share of {len(share)} bytes, expected exactly {expected}")
-    residues = np.frombuffer(share, "<u8").reshape(len(moduli), poly_degree)
-    if (residues >= np.array(moduli, np.uint64)[:, None]).any():
-        raise MessageRefused("share with a residue outside the ring")
-    return residues
+    return unpacked(share, (len(moduli), poly_degree), moduli, "share")
 
 
 def _require_committee(n_officers: int) -> None:

@@ -15,6 +15,8 @@ from securefl.errors import ConfigError
 MAX_MODULUS_BITS = {128: {2048: 54, 4096: 109, 8192: 218, 16384: 438}}
 BOOKKEEPING_SLOTS = 2
 """Each ciphertext ends with the client's weight and with the number one."""
+COUNT_TOLERANCE = 1e-3
+"""How far an opened count of ones may be from a whole number."""
 
 
 def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
@@ -78,6 +80,10 @@ class CkksParameters:
     def max_value(self) -> float:
         """Largest absolute total. One bit is the sign's, one is kept free: overflow is silent."""
         return 2.0 ** (sum(self.modulus_bits[:-1]) - self.scale_bits - 2)
+
+    def message_bytes(self, n_values: int) -> int:
+        """Of a message with so many values, or of their total."""
+        return self.n_ciphertexts(n_values) * self.ciphertext_bytes
 
     def n_released(self, n_values: int) -> int:
         """Slots of such a message: what opening it shows, whatever they hold."""

@@ -7,6 +7,7 @@ range and writes everything else itself (`sealwire`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +50,7 @@ class RingFrame:
     @property
     def word_bytes(self) -> int:
         """Bytes that a coefficient needs on the wire."""
-        return (max(self.moduli).bit_length() + 7) // 8
+        return word_bytes(self.moduli)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -82,9 +83,8 @@ class RingFrame:
         return words_of(ciphertext, n_words).reshape(self.shape)
 
     def to_wire(self, residues: Residues) -> bytes:
-        """Each coefficient in `word_bytes` bytes, little-endian."""
-        words = np.ascontiguousarray(residues, "<u8").view(np.uint8).reshape(-1, _WORD)
-        return words[:, : self.word_bytes].tobytes()
+        """The coefficients of one ciphertext."""
+        return packed(residues, self.moduli)
 
     def from_wire(self, coefficients: bytes) -> Residues:
         """The checked coefficients.
@@ -93,17 +93,7 @@ class RingFrame:
             MessageRefused: wrong length, a coefficient outside the ring, or a ciphertext that
                 hides nothing (all but its first polynomial are zero).
         """
-        if len(coefficients) != self.n_bytes:
-            raise MessageRefused(
-                f"ciphertext of {len(coefficients)} bytes, expected exactly {self.n_bytes}"
-            )
-        words = np.zeros((int(np.prod(self.shape)), _WORD), np.uint8)
-        words[:, : self.word_bytes] = np.frombuffer(coefficients, np.uint8).reshape(
-            -1, self.word_bytes
-        )
-        residues = words.view("<u8").reshape(self.shape)
-        if (residues.max(axis=(0, 2)) >= np.array(self.moduli, np.uint64)).any():
-            raise MessageRefused("ciphertext with a coefficient outside the ring")
+        residues = unpacked(coefficients, self.shape, self.moduli, "ciphertext")
         if not residues[1:].any():
             raise MessageRefused("ciphertext that encrypts nothing: only one polynomial in it")
         return residues
@@ -140,6 +130,34 @@ class RingFrame:
             MessageRefused: `payload` is not exactly that long.
         """
         return split_payload(payload, self.n_bytes, count)
+
+
+def word_bytes(moduli: Sequence[int]) -> int:
+    """Bytes that a coefficient needs on the wire."""
+    return (max(moduli).bit_length() + 7) // 8
+
+
+def packed(residues: Residues, moduli: Sequence[int]) -> bytes:
+    """Each coefficient in `word_bytes` bytes, little-endian; axes as in `unpacked`."""
+    words = np.ascontiguousarray(residues, "<u8").view(np.uint8).reshape(-1, _WORD)
+    return words[:, : word_bytes(moduli)].tobytes()
+
+
+def unpacked(content: bytes, shape: tuple[int, ...], moduli: Sequence[int], what: str) -> Residues:
+    """The checked coefficients, of shape (..., primes, N).
+
+    Raises:
+        MessageRefused: wrong length, or a coefficient outside the ring; it names `what`.
+    """
+    size, n_words = word_bytes(moduli), int(np.prod(shape))
+    if len(content) != n_words * size:
+        raise MessageRefused(f"{what} of {len(content)} bytes, expected exactly {n_words * size}")
+    words = np.zeros((n_words, _WORD), np.uint8)
+    words[:, :size] = np.frombuffer(content, np.uint8).reshape(-1, size)
+    residues: Residues = words.view("<u8").reshape(shape)
+    if (residues >= np.array(moduli, np.uint64)[:, None]).any():
+        raise MessageRefused(f"{what} with a coefficient outside the ring")
+    return residues
 
 
 def split_payload(payload: bytes, n_bytes: int, count: int) -> list[bytes]:

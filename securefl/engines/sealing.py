@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from securefl.errors import KeyWornOut
 from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.keyset import OpeningKeys, for_round
 from securefl.exchange.policy import Policy
 from securefl.roles.authority import Authority
 from securefl.types import Kind, MessageSpec
@@ -27,12 +26,12 @@ class Sealing:
     authority: Authority
     policy: Policy
     max_clients: int
-    keys: KeySet
+    keys: OpeningKeys
 
     def __post_init__(self) -> None:
         self.take(self.keys)
 
-    def take(self, keys: KeySet) -> None:
+    def take(self, keys: OpeningKeys) -> None:
         """From now on, all use this key."""
         self.keys = keys
         self.sealers |= dict.fromkeys(self.kinds, CkksSealer(keys.public))
@@ -45,14 +44,8 @@ class Sealing:
         Raises:
             KeyWornOut: no key could.
         """
-        if self.policy.flooding is None:
-            return
-        parameters, most = self.keys.secret.parameters, self.policy.flooding.releases
+        parameters = self.keys.public.parameters
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in self.kinds)
-        if needed > most:
-            raise KeyWornOut(
-                f"a round opens {needed} values, and the policy's flooding hides {most} under one "
-                "key: sign a policy with more releases"
-            )
-        if self.keys.count.n_released + needed > most:
-            self.take(self.keys.successor())
+        keys = for_round(self.keys, needed, self.policy.flooding)
+        if keys is not self.keys:
+            self.take(keys)

@@ -81,8 +81,7 @@ class CkksAdder:
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length."""
-        parameters = self.context.parameters
-        return parameters.n_ciphertexts(n_values) * parameters.ciphertext_bytes
+        return self.context.parameters.message_bytes(n_values)
 
     def start(self, n_values: int) -> CkksSum:
         """An empty sum."""

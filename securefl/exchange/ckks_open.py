@@ -6,20 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.secret import SecretKey
-from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
 from securefl.exchange.gaussian import gaussian
 from securefl.exchange.policy import Flooding
+from securefl.exchange.reading import Reading
 from securefl.exchange.releases import ReleaseCount
-
-COUNT_TOLERANCE = 1e-3
-"""How far a count of ones may be from a whole number."""
-
-WEIGHT_BITS = 26
-"""A weight is a size over a power of two: exact for up to 2^26 samples in all, else to a step."""
 
 UNCOUNTED = 2**62
 """At most so many values are released where no noise has to hide them."""
@@ -68,32 +61,10 @@ class CkksOpener:
                 rubbish), more clients than the noise is sized for, or ciphertexts that do not
                 count the same clients.
         """
-        parameters = self.secret_key.parameters
         slots = self._released(total, n_values)
-        weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
-        n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
-        if n_clients < 1 or np.abs(ones - n_clients).max() > COUNT_TOLERANCE:
-            raise MessageRefused(
-                "the total does not count its clients: it is sealed under another key, or a "
-                "client sent rubbish"
-            )
-        if n_clients > self.max_clients:
-            raise MessageRefused(
-                f"the total counts {n_clients} clients, and the noise is sized for at most "
-                f"{self.max_clients}"
-            )
-        # Rounded before anything else is done with them: a client that lies about its weight
-        # must not get at the digits below.
-        rounded_weights = rounded(weights, WEIGHT_BITS)
-        weight = float(np.median(rounded_weights))
-        spread = 2.0**-WEIGHT_BITS + 16 * self.deviation
-        if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:
-            raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
-        sums = rounded(slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values], precision_bits)
-        values = rounded(sums / weight, precision_bits)
-        if np.abs(values).max() > parameters.max_value * (1 + COUNT_TOLERANCE):
-            raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
-        return OpenedSum(values, min(weight, 1.0), n_clients)
+        largest = self.secret_key.parameters.max_value
+        reading = Reading(largest, self.max_clients, self.deviation)
+        return reading.read(slots, n_values, precision_bits)
 
     def _released(self, total: bytes, n_values: int) -> Values:
         """Shape (ciphertexts, N/2), flooded before anything looks at it."""
@@ -103,8 +74,3 @@ class CkksOpener:
         self.count.spend(size, self.flooding.releases if self.flooding else UNCOUNTED)
         slots = np.stack([self.secret_key.decrypt(chunk) for chunk in chunks])
         return slots + gaussian(size, self.deviation).reshape(slots.shape)
-
-
-def rounded(values: Values, bits: int) -> Values:
-    """The nearest multiples of 2^-`bits`."""
-    return np.asarray(np.rint(np.ldexp(values, bits)) * 2.0**-bits)

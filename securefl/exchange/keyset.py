@@ -4,13 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.crypto.secret import SecretKey
+from securefl.errors import KeyWornOut
+from securefl.exchange.base import Opener
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.policy import Flooding, Policy
 from securefl.exchange.releases import MemoryCount, ReleaseCount
+
+
+class OpeningKeys(Protocol):
+    """What a run needs of the key of its sums, whoever opens with it."""
+
+    @property
+    def public(self) -> PublicKey:
+        """The clients'."""
+
+    @property
+    def adding(self) -> AddingContext:
+        """The server's."""
+
+    @property
+    def n_released(self) -> int:
+        """Values that were opened with it."""
+
+    @property
+    def policy(self) -> Policy | None:
+        """Of the consortium whose key it is; None where there is none."""
+
+    @property
+    def successor(self) -> Callable[[], OpeningKeys]:
+        """Makes the key of the next epoch."""
+
+    def opener(self, flooding: Flooding | None, max_clients: int) -> Opener:
+        """The authority's capability; its noise is sized for so many clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +55,11 @@ class KeySet:
     """Makes the key of the next epoch, once this one has released what its noise hides."""
     policy: Policy | None = None
     """Of the consortium whose key it is; None where there is none."""
+
+    @property
+    def n_released(self) -> int:
+        """Values that it has released."""
+        return self.count.n_released
 
     def opener(self, flooding: Flooding | None, max_clients: int) -> CkksOpener:
         """The authority's capability; its noise is sized for so many clients."""
@@ -41,3 +76,19 @@ class KeySet:
             MemoryCount(),
             lambda: cls.ephemeral(parameters, epoch + 1),
         )
+
+
+def for_round(keys: OpeningKeys, needed: int, flooding: Flooding | None) -> OpeningKeys:
+    """These keys, or the next where they may not release so many values more.
+
+    Raises:
+        KeyWornOut: no keys may.
+    """
+    if flooding is None:
+        return keys
+    if needed > flooding.releases:
+        raise KeyWornOut(
+            f"a round opens {needed} values, and the policy's flooding hides {flooding.releases} "
+            "under one key: sign a policy with more releases"
+        )
+    return keys.successor() if keys.n_released + needed > flooding.releases else keys

@@ -13,6 +13,7 @@ from securefl.exchange.gaussian import gaussian
 from securefl.exchange.match_ckks import EXPONENT, form_name
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_forms import MatchForm, require_parameters_of
+from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount, ReleaseCount
 
 
@@ -82,6 +83,8 @@ class MatchKeys:
     count: ReleaseCount
     successor: Callable[[], MatchKeys]
     """Makes the key of the next epoch, once this one has released what its noise hides."""
+    policy: Policy | None = None
+    """Of the consortium whose key it is; None where there is none."""
 
     @property
     def left(self) -> int:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from securefl.append import append_whole
-from securefl.crypto.params import CkksParameters
+from securefl.config.schema import Config
 from securefl.errors import (
+    KeyFileError,
     MessageRefused,
     OpeningRefused,
-    PeerError,
     RunFolderError,
     TooFewContributions,
 )
-from securefl.exchange.base import OpenedSum
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
+from securefl.net.identity import peer_name
 from securefl.net.opening import RELEASED
-from securefl.roles.authority import Authority, Opening
+from securefl.net.trust import Keeper
+from securefl.roles.authority import Authority, Opened, Opening
 from securefl.runrecord import OPENINGS
+from securefl.terms import policy_of
 
 MAX_OPEN_BYTES = 2**24
 RELEASES = "released.jsonl"
@@ -35,7 +39,7 @@ class Log:
     """
 
     folder: Path
-    _released: set[tuple[str, int, str]] = field(default_factory=set)
+    released: set[Opened] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         path = self.folder / RELEASES
@@ -44,7 +48,7 @@ class Log:
             lines = path.read_text().splitlines() if path.exists() else []
             for line in lines:
                 run, number, name = json.loads(line)
-                self._released.add((run, number, name))
+                self.released.add((run, number, name))
         except (OSError, ValueError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}); name another folder"
@@ -54,13 +58,9 @@ class Log:
         """One line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
 
-    def claim(self, run: str, number: int, name: str) -> None:
-        """Count a total as released; raises OpeningRefused where it is already."""
-        key = run, number, name
-        if key in self._released:
-            raise OpeningRefused(f"round {number}, {name!r}: opened once already")
-        self._append(RELEASES, key)
-        self._released.add(key)
+    def claim(self, total: Opened) -> None:
+        """It counts as released, also after a restart."""
+        self._append(RELEASES, total)
 
     def _append(self, name: str, row: object) -> None:
         try:
@@ -70,45 +70,61 @@ class Log:
             raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
 
 
-@dataclass(frozen=True, slots=True)
 class AuthorityProcess:
-    """Serves one server, of that name."""
+    """Serves the consortium's servers, one round after the other."""
 
-    authority: Authority
-    parameters: CkksParameters
-    """Its key's."""
-    server_name: str
-    log: Log
-    say: Callable[[str], None]
+    def __init__(
+        self, keeper: Keeper, config: Config, log: Log, say: Callable[[str], None]
+    ) -> None:
+        """Raises as `Keeper.now`."""
+        self._keeper = keeper
+        self._config = config
+        self._log = log
+        self._say = say
+        self._standing = standing = keeper.now(0)
+        clients, policy = standing.trust.clients(), policy_of(config, standing.policy)
+        self._role = Authority(standing.opener, clients, policy, log.note, log.released)
+
+    def admitted(self, tls: ssl.SSLObject) -> str:
+        """The server's name; raises PeerError where the peer is none."""
+        return peer_name(tls, self._standing.trust, "server")
 
     async def serve(self, link: Link) -> None:
-        """Answer until the run is over; raises PeerError where the peer is another."""
-        if link.name != self.server_name:
-            raise PeerError(f"{link.name!r:.100} is not the server, {self.server_name!r}")
-        self.say(f"{link.name} is connected")
+        """Answer until the run is over; raises PeerError where the server breaks the protocol."""
+        self._say(f"{link.name} is connected")
+        asked = {Frame.READY: SMALL, Frame.OPEN: MAX_OPEN_BYTES, Frame.GOODBYE: SMALL}
         while True:
-            received = await link.receive({Frame.OPEN: MAX_OPEN_BYTES, Frame.GOODBYE: SMALL})
+            received = await link.receive(asked)
             if received.frame is Frame.GOODBYE:
-                self.say(f"{link.name}: the run is over")
+                self._say(f"{link.name}: the run is over")
                 return
-            body = bodies.parsed(bodies.OpenRequest, received.body, link.name)
-            size = self.parameters.n_ciphertexts(body.n_values) * self.parameters.ciphertext_bytes
-            total = (await link.receive({Frame.CIPHERTEXT: size})).body
+            answer = self._ready if received.frame is Frame.READY else self._opened
             try:
-                opened = self._open(body, total)
-            except OpeningRefused as error:
+                await link.send(*await answer(link, received.body))
+            except (KeyFileError, MessageRefused, OpeningRefused) as error:
                 too_few = isinstance(error, TooFewContributions)
                 refusal = bodies.Refusal(too_few=too_few, reason=str(error)[: bodies.MAX_REASON])
-                self.say(f"Refused: {error}")
+                self._say(f"Refused: {error}")
                 await link.send(Frame.REFUSED, refusal.to_bytes())
-                continue
-            self.say(f"Round {body.round}: opened {body.name}, {opened.n_clients} clients")
-            await link.send(Frame.OPENED, bodies.total_bytes(opened, RELEASED))
 
-    def _open(self, body: bodies.OpenRequest, total: bytes) -> OpenedSum:
-        try:
-            opened = self.authority.open(bodies.sum_request(body, total))
-        except MessageRefused as error:
-            raise OpeningRefused(str(error)) from error
-        self.log.claim(body.run, body.round, body.name)
-        return opened
+    async def _ready(self, link: Link, body: bytes) -> tuple[Frame, bytes]:
+        """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
+        asked = bodies.parsed(bodies.Ready, body, link.name)
+        standing = await asyncio.to_thread(self._keeper.now, asked.needed)
+        if standing.age != self._standing.age:
+            self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
+        self._standing = standing
+        self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
+        self._role.policy = policy_of(self._config, standing.policy)
+        self.admitted(link.tls)
+        bundles = standing.bundles if standing.age != asked.known else {}
+        return Frame.STANDING, bodies.News.model_validate({"bundles": bundles}).to_bytes()
+
+    async def _opened(self, link: Link, body: bytes) -> tuple[Frame, bytes]:
+        asked = bodies.parsed(bodies.OpenRequest, body, link.name)
+        size = self._keeper.parameters.message_bytes(asked.n_values)
+        total = (await link.receive({Frame.CIPHERTEXT: size})).body
+        opened = self._role.open(bodies.sum_request(asked, total))
+        self._log.claim((asked.run, asked.round, asked.name))
+        self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
+        return Frame.OPENED, bodies.total_bytes(opened, RELEASED)

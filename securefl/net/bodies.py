@@ -26,6 +26,8 @@ HEAD_BYTES = 2**16
 MAX_VALUES = 2**26
 """Of one total that the authority opens."""
 MAX_CLIENTS = 10_000
+MAX_BUNDLE = 2**24
+"""Characters of a bundle's files."""
 MAX_REASON = 500
 """Characters: even as escapes they fit into a small frame."""
 
@@ -40,13 +42,36 @@ class Body(BaseModel):
         return self.model_dump_json().encode()
 
 
+Age = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=2**31)], Annotated[int, Field(ge=0, lt=2**31)]],
+    Field(strict=False),
+]
+"""Epoch, and version of the roster."""
+
+
 class Hello(Body):
     """A client's first words."""
 
     version: Literal[1] = 1
     settings: wire.Hex32
     """Digest of its settings, which must be the server's."""
-    key_id: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    age: Age
+    """Of its bundle."""
+
+
+class Ready(Body):
+    """The server's question before a round."""
+
+    known: Age
+    """Of the bundles that it has had from this authority; (0, 0) at first."""
+    needed: Annotated[int, Field(ge=0, lt=2**62)]
+    """Values that the round will have opened."""
+
+
+class News(Body):
+    """The authority's answer: bundles by role, none where the server has them."""
+
+    bundles: dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
 
 
 class Welcome(Body):

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import torch
 
 from securefl.engines.training import round_generator
-from securefl.errors import PeerError, ValueRefused
+from securefl.errors import KeyFileError, PeerError, ValueRefused
 from securefl.exchange.layout import unpack
 from securefl.net import bodies
 from securefl.net.connect import Address, connected
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import Identity
-from securefl.net.party import ClientParty, settings_digest
+from securefl.net.party import ClientParty, sealers, settings_digest
+from securefl.net.trust import ClientBundle
 from securefl.roles.client import Client
 from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
@@ -44,8 +45,7 @@ class ClientProcess:
     identity: Identity
     party: ClientParty
     client: Client
-    key_id: str
-    """Of the key that it seals with; empty where nothing is sealed."""
+    bundle: ClientBundle
     say: Callable[[str], None]
     memory: Memory = field(default_factory=Memory)
     _begun: tuple[str, int] = ("", 0)
@@ -59,12 +59,12 @@ class ClientProcess:
                 has failed there.
         """
         while True:
-            link = await connected(self.identity, server, patience_s)
+            link = await connected(self.identity, self.bundle, "server", server, patience_s)
             try:
                 await self._take_part(link)
             except _RunOver as over:
                 if reason := str(over):
-                    raise PeerError(f"{server.name}: {reason}") from over
+                    raise PeerError(f"{link.name}: {reason}") from over
                 self.say(f"{self.client.name}: the run is over")
                 return
             except PeerError as error:
@@ -77,20 +77,21 @@ class ClientProcess:
 
     async def _take_part(self, link: Link) -> None:
         digest = settings_digest(self.party.common.config)
-        await link.send(Frame.HELLO, bodies.Hello(settings=digest, key_id=self.key_id).to_bytes())
+        hello = bodies.Hello(settings=digest, age=self.bundle.age)
+        await link.send(Frame.HELLO, hello.to_bytes())
         try:
             body = await self._receive(link, Frame.WELCOME, SMALL)
         except PeerError as error:
             raise PeerError(
-                f"{error}, without a welcome: is {self.client.name} in its --roster, with a "
-                "certificate of its --ca?"
+                f"{error}, without a welcome: does its bundle list {self.client.name}, and with "
+                "this certificate?"
             ) from error
         run = bodies.parsed(bodies.Welcome, body, link.name).run
         common = self.party.common
         self.say(f"{self.client.name}: joined, {common.config.run.rounds} rounds")
         like = common.algorithm.init(common.model)
         while True:
-            body = await self._receive(link, Frame.ROUND, SMALL)
+            body = await self._next_round(link)
             number = bodies.parsed(bodies.RoundBegins, body, link.name).round
             if self._begun[0] == run and number <= self._begun[1]:
                 # Two contributions under one name would show their difference.
@@ -103,6 +104,23 @@ class ClientProcess:
                 self.say(f"{self.client.name}: round {number} counts")
             except _LeftRound as error:
                 self.say(f"{self.client.name}: round {number} goes on without: {error}")
+
+    async def _next_round(self, link: Link) -> bytes:
+        """The round that begins; before it, the keys of another epoch may come."""
+        while True:
+            received = await link.receive(
+                {Frame.ROUND: SMALL, Frame.BUNDLE: bodies.MAX_BUNDLE, Frame.GOODBYE: SMALL}
+            )
+            if received.frame is Frame.ROUND:
+                return received.body
+            if received.frame is Frame.GOODBYE:
+                raise _RunOver(bodies.parsed(bodies.Reason, received.body, link.name).reason)
+            try:
+                self.bundle = self.bundle.newer(received.body.decode())
+            except (KeyFileError, UnicodeDecodeError) as error:
+                raise PeerError(f"{link.name}: sent a bundle that is none: {error}") from error
+            self.client.sealers = sealers(self.party.common, self.bundle.public)
+            self.say(f"{self.client.name}: epoch {self.bundle.age[0]}")
 
     async def _round(self, link: Link, run: str, state: State) -> None:
         common = self.party.common

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from securefl.errors import ConfigError, PeerError, SecureFLError
-from securefl.net.frames import Link
+from securefl.net import bodies
+from securefl.net.frames import Frame, Link
 from securefl.net.identity import Identity, peer_name
+from securefl.net.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
 PAUSE_S = 0.3
@@ -23,23 +23,23 @@ class Address:
 
     host: str
     port: int
-    name: str = ""
-    """That the certificate there must bear."""
 
     @classmethod
-    def parse(cls, text: str, name: str = "") -> Address:
+    def parse(cls, text: str) -> Address:
         """`HOST:PORT`; raises ConfigError."""
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) < 2**16):
             raise ConfigError(f"{text!r:.100}: write HOST:PORT, for example 127.0.0.1:7443")
-        return cls(host.strip("[]"), int(port), name)
+        return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
-async def connected(identity: Identity, to: Address, patience_s: float) -> Link:
-    """A connection to the peer of just that name; nothing has been sent on it yet.
+async def connected(
+    identity: Identity, trust: Trust, role: Role, to: Address, patience_s: float
+) -> Link:
+    """A connection to a peer of that role; nothing has been sent on it yet.
 
     Raises:
         PeerError: nobody listens there for `patience_s`, or somebody else does.
@@ -57,31 +57,29 @@ async def connected(identity: Identity, to: Address, patience_s: float) -> Link:
         except OSError as error:
             if loop.time() >= deadline:
                 raise PeerError(
-                    f"{to}: nobody answers ({error.strerror or error}); is the {to.name} running?"
+                    f"{to}: nobody answers ({error.strerror or error}); is the {role} running?"
                 ) from error
             await asyncio.sleep(PAUSE_S)
     try:
-        name = peer_name(writer.get_extra_info("ssl_object"), None)
-    except PeerError:
+        name = peer_name(writer.get_extra_info("ssl_object"), trust, role)
+    except PeerError as error:
         writer.close()
-        raise
-    if name != to.name:
-        writer.close()
-        raise PeerError(f"{to}: is {name!r:.100}, not {to.name!r}")
+        raise PeerError(f"{to}: {error}") from error
     return Link(name, reader, writer)
 
 
 async def listening(
     identity: Identity,
+    admitted: Callable[[ssl.SSLObject], str],
     at: Address,
-    known: Mapping[str, Ed25519PublicKey] | None,
     serve: Callable[[Link], Awaitable[None]],
     say: Callable[[str], None],
 ) -> asyncio.Server:
-    """Listen for peers whose certificate the CA vouches for, and whose key is the known one.
+    """Listen for peers of the consortium.
 
-    `serve` has the connection from then on; it is closed when `serve` ends. Whatever a peer does,
-    listening goes on.
+    `admitted` names the peer of a finished handshake, or raises PeerError. `serve` has the
+    connection from then on; it is closed when `serve` ends. Whatever a peer does, listening goes
+    on.
 
     Raises:
         ConfigError: the address cannot be had.
@@ -89,8 +87,13 @@ async def listening(
 
     async def arrived(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            name = peer_name(writer.get_extra_info("ssl_object"), known)
-            await serve(Link(name, reader, writer))
+            link = Link("a peer", reader, writer)
+            try:
+                link.name = admitted(link.tls)
+            except PeerError as error:  # the CA vouches for it, so it may know why
+                await link.send(Frame.GOODBYE, bodies.reason(str(error)))
+                raise
+            await serve(link)
         except SecureFLError as error:
             say(f"Refused: {error}")
         finally:

@@ -6,6 +6,7 @@ kind, 1 byte | length, 4 bytes, big-endian | body
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ class Frame(IntEnum):
     """Authority to server: the total."""
     REFUSED = 13
     """Authority to server: why it does not open that."""
+    READY = 14
+    """Server to authority: a round is to begin, and what it will open."""
+    STANDING = 15
+    """Authority to server: what holds in that round; with bundles where these are news."""
+    BUNDLE = 16
+    """Server to client, before a round: the files of another epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,12 @@ class Link:
         """Hang up, without waiting for what is still under way."""
         self._writer.close()
         self._ended.set()
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        """The encrypted connection, which knows the peer's certificate."""
+        found: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
+        return found
 
     async def ended(self) -> None:
         """Wait until somebody closes this end."""

@@ -29,13 +29,14 @@ class Members:
     run: str
     settings: str
     """Digest of the server's settings."""
-    key_id: str
     names: Collection[str]
     """The roster's, in the order in which clients are added up."""
     timeout_s: float
     """What a client has for its next word."""
     say: Callable[[str], None]
     links: dict[str, Link] = field(default_factory=dict)
+    ages: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each client's bundle."""
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def welcome(self, link: Link) -> None:
@@ -46,27 +47,32 @@ class Members:
         except TimeoutError:
             raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
-        if reason := self._against(hello):
+        if reason := self._against(link.name, hello):
             await link.send(Frame.GOODBYE, bodies.reason(reason))
             raise PeerError(f"{link.name}: {reason}")
         await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
         async with self._changed:
             if old := self.links.get(link.name):
                 old.close()
-            self.links[link.name] = link
+            self.links[link.name], self.ages[link.name] = link, hello.age
             self._changed.notify_all()
         self.say(f"{link.name} has joined, {len(self.links)} of {len(self.names)}")
         await link.ended()
 
-    def _against(self, hello: bodies.Hello) -> str:
+    def _against(self, name: str, hello: bodies.Hello) -> str:
+        if name not in self.names:
+            return f"{name!r} is no client of these settings: see data.names"
         if hello.settings != self.settings:
             return "it has other settings than the server: give all processes the same file"
-        if hello.key_id != self.key_id:
-            return (
-                f"it seals with key {hello.key_id[:16] or 'none'}, this run's key is "
-                f"{self.key_id[:16] or 'none'}: give it the authority's public key"
-            )
         return ""
+
+    async def bring_up_to(
+        self, links: Mapping[str, Link], age: tuple[int, int], files: str
+    ) -> dict[str, Lost]:
+        """Send the clients whose bundle is older these files; who could not be reached is lost."""
+        behind = {name: link for name, link in links.items() if self.ages[name] < age}
+        self.ages |= dict.fromkeys(behind, age)
+        return await self.send(behind, Frame.BUNDLE, files.encode())
 
     async def all_here(self, within_s: float) -> bool:
         """Wait for the whole roster, but not for longer; whether all have come."""

@@ -21,7 +21,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
-from securefl.task import Task, client_data, configured_task
+from securefl.task import Task, client_data, client_names, configured_task
 from securefl.terms import check_sealed, client_weights, equal_weight, sealed_kinds, training_of
 from securefl.testbench import TestBench
 from securefl.types import Kind, Memory, State
@@ -35,10 +35,17 @@ class Common:
     """What server and clients have alike."""
 
     config: Config
+    names: tuple[str, ...]
+    """The clients', in the order in which they are added up."""
     algorithm: Algorithm
     model: nn.Module
     training: Training
     precision: Precision
+
+    @property
+    def sealed(self) -> frozenset[Kind]:
+        """The kinds that travel as ciphertext."""
+        return sealed_kinds(self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,11 @@ def check_scope(config: Config) -> None:
                 f'{key} = "{value}": separate processes run {names}; take that, or run in one '
                 "process with: securefl run"
             )
+    if config.exchange.committee:
+        raise ConfigError(
+            f"exchange.committee = {config.exchange.committee}: separate processes have one "
+            "authority; leave it out, or run in one process with: securefl run"
+        )
     if config.devices != DevicesTable():
         raise ConfigError(
             "[devices]: separate processes are as fast as they are and simulate none; leave the "
@@ -110,23 +122,20 @@ def check_scope(config: Config) -> None:
         )
 
 
-def sealers(common: Common, key: PublicKey | None) -> dict[Kind, Sealer]:
+def sealers(common: Common, key: PublicKey) -> dict[Kind, Sealer]:
     """How each kind of value leaves a client."""
-    plain = PlainChannel(common.precision)
-    found: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
-    if key:
-        found |= dict.fromkeys(sealed_kinds(common.config), CkksSealer(key))
-    return found
+    plain: dict[Kind, Sealer] = dict.fromkeys(Kind, PlainChannel(common.precision))
+    return plain | dict.fromkeys(common.sealed, CkksSealer(key))
 
 
-def server_party(config: Config, n_clients: int) -> ServerParty:
+def server_party(config: Config) -> ServerParty:
     """The server's part. In a simulation it comes with the clients' data, which are let go here.
 
     Raises:
-        ConfigError, DataError: the settings, the model and the number of clients do not fit.
+        ConfigError, DataError: the settings and the model do not fit.
     """
-    task = _task(config, n_clients)
-    return ServerParty(_common(config, task, n_clients), TestBench(task))
+    task = _task(config)
+    return ServerParty(_common(config, task), TestBench(task))
 
 
 def client_party(config: Config, name: str) -> ClientParty:
@@ -136,16 +145,14 @@ def client_party(config: Config, name: str) -> ClientParty:
         ConfigError: there is none of that name, or the settings do not fit.
         DataError: its data cannot be used.
     """
-    check_scope(config)
-    task = configured_task(config)
+    task = _task(config)
     data, batch_size = client_data(config, task)
     if name not in data:
-        names = list(data)
         raise ConfigError(
-            f"{name!r:.100} is no client of these settings: they have {names[0]} to {names[-1]}, "
-            "and a client's certificate bears its name"
+            f"{name!r:.100} is no client of these settings, which name {', '.join(data):.200}: "
+            "name them as their certificates do, with data.names"
         )
-    common = _common(config, task, len(data))
+    common = _common(config, task)
     travelling = set().union(*averaged_tensors(common.model).values())
     return ClientParty(
         common,
@@ -157,14 +164,9 @@ def client_party(config: Config, name: str) -> ClientParty:
     )
 
 
-def _task(config: Config, n_clients: int) -> Task:
+def _task(config: Config) -> Task:
     check_scope(config)
     task = configured_task(config)
-    if len(task.clients) != n_clients:
-        raise ConfigError(
-            f"the roster has {n_clients} clients and the settings {len(task.clients)}: see "
-            "data.clients and --roster"
-        )
     if task.client_tests:
         raise ConfigError(
             "each client has test data of its own here, which no server sees: take data with a "
@@ -173,11 +175,11 @@ def _task(config: Config, n_clients: int) -> Task:
     return task
 
 
-def _common(config: Config, task: Task, n_clients: int) -> Common:
-    algorithm = chosen_algorithm(config)
-    check_sealed(config, algorithm, task.model, n_clients)
-    around = Participating(algorithm, n_clients, Aggregation(config.selection.aggregation))
+def _common(config: Config, task: Task) -> Common:
+    names, algorithm = client_names(config, len(task.clients)), chosen_algorithm(config)
+    check_sealed(config, algorithm, task.model, len(names))
+    around = Participating(algorithm, len(names), Aggregation(config.selection.aggregation))
     dtype = next(iter(averaged_tensors(task.model)[Kind.PARAMETERS].values())).dtype
     precision: Precision = "float64" if dtype is torch.float64 else "float32"
     training = training_of(config, task.loss, config.train.batch_size)
-    return Common(config, around, task.model, training, precision)
+    return Common(config, names, around, task.model, training, precision)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import secrets
+import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint
-from securefl.crypto.public import AddingContext
 from securefl.engines.incidents import Incident
 from securefl.errors import ConfigError, Diverged, PeerError, SecureFLError, TooFewContributions
 from securefl.exchange.base import Adder
@@ -22,18 +20,18 @@ from securefl.exchange.plain import PlainChannel
 from securefl.net import bodies
 from securefl.net.connect import Address, bound, connected, listening
 from securefl.net.frames import Frame, Link
-from securefl.net.identity import Identity
-from securefl.net.members import Members
+from securefl.net.identity import Identity, peer_name
+from securefl.net.members import Lost, Members
+from securefl.net.opening import ask_what_holds
 from securefl.net.party import ServerParty, settings_digest
 from securefl.net.round import Desk, ServerRound
+from securefl.net.trust import ServerBundle
 from securefl.report.pictures import pictures
 from securefl.roles.ledger import Ledger
 from securefl.roles.server import Server
-from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
 from securefl.runrecord import RoundMetrics, read_run
-from securefl.terms import sealed_kinds
-from securefl.types import Kind, State
+from securefl.types import Kind, Plan, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +51,15 @@ class ServerProcess:
     """The server of one run."""
 
     identity: Identity
+    bundle: ServerBundle
     party: ServerParty
-    clients: Mapping[str, Ed25519PublicKey]
-    adding: AddingContext | None
-    """CKKS parameters; None where nothing is encrypted."""
     patience: Patience
     say: Callable[[str], None]
     _ledger: Ledger = field(default_factory=Ledger)
     _incidents: list[Incident] = field(default_factory=list)
     _metrics: list[RoundMetrics] = field(default_factory=list)
+    _for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
+    """The newest bundle for them, by its age."""
 
     async def run(self, at: Address, authority: Address | None, folder: RunFolder) -> None:
         """All rounds.
@@ -71,29 +69,24 @@ class ServerProcess:
             Diverged, TooFewContributions, OpeningRefused, PeerError: the run cannot go on; the
                 folder holds all rounds before.
         """
-        session, config = secrets.token_hex(32), self.party.common.config
-        if (authority is None) != (self.adding is None):
+        config, patience = self.party.common.config, self.patience
+        if (authority is not None) != config.exchange.seals_sums:
             raise ConfigError(
                 f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
-                "sums need --parameters and --authority, and sums in the clear neither"
+                "sums need --authority, and sums in the clear do not"
             )
-        key_id = self.adding.key_id if self.adding else ""
-        members = Members(
-            session,
-            settings_digest(config),
-            key_id,
-            tuple(self.clients),
-            self.patience.client_s,
-            self.say,
-        )
+        session, names = secrets.token_hex(32), self.party.common.names
+        members = Members(session, settings_digest(config), names, patience.client_s, self.say)
         opener: Link | None = None
         if authority:
-            opener = await connected(self.identity, authority, self.patience.authority_s)
-        door = await listening(self.identity, at, self.clients, members.welcome, self.say)
+            opener = await connected(
+                self.identity, self.bundle, "authority", authority, patience.authority_s
+            )
+        door = await listening(self.identity, self._admitted, at, members.welcome, self.say)
         self.say(f"Listening on {bound(door)}")
         reason = "the server was stopped"
         try:
-            await self._rounds(self._desk(session, members, opener), folder)
+            await self._rounds(session, members, opener, folder)
             reason = ""
         except SecureFLError as error:
             reason = str(error)
@@ -104,44 +97,77 @@ class ServerProcess:
             if opener:
                 await _hang_up(opener)
 
+    def _admitted(self, tls: ssl.SSLObject) -> str:
+        return peer_name(tls, self.bundle, "client")
+
     def _desk(self, session: str, members: Members, opener: Link | None) -> Desk:
         common = self.party.common
         plain = PlainChannel(common.precision)
-        sealed = sealed_kinds(common.config)
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
-        if self.adding:
-            adders |= dict.fromkeys(sealed, CkksAdder(self.adding))
+        adders |= dict.fromkeys(common.sealed, CkksAdder(self.bundle.adding))
         return Desk(
             common,
-            Server(session, Roster(self.clients), adders),
+            Server(session, self.bundle.clients(), adders),
             members,
             opener,
             plain,
-            sealed,
+            common.sealed,
             self._ledger,
             self._note,
         )
+
+    async def _take_up_what_holds(
+        self, plan: Plan, members: Members, authority: Link
+    ) -> dict[str, Lost]:
+        """Before a round: the epoch that it runs in, at the server and at every client.
+
+        Returns who could not be told, or is no client any more.
+        """
+        parameters, sealed = self.bundle.adding.parameters, self.party.common.sealed
+        specs = [spec for spec in (*plan.sums, *plan.update) if spec.kind in sealed]
+        needed = sum(parameters.n_released(spec.n_values) for spec in specs)
+        known, files = self._for_clients
+        if news := (await ask_what_holds(authority, known, needed)).bundles:
+            self.bundle = self.bundle.newer(news["server"])
+            known, files = self._for_clients = self.bundle.age, news["client"]
+            self.say(f"Epoch {known[0]}, roster version {known[1]}")
+        gone: dict[str, Lost] = {}
+        here = members.here()
+        for name, link in here.items():
+            try:
+                self._admitted(link.tls)
+            except PeerError as error:
+                gone[name] = Lost(str(error))
+                members.drop(name, link)
+        left = {name: link for name, link in here.items() if name not in gone}
+        return gone | await members.bring_up_to(left, known, files)
 
     def _note(self, incident: Incident) -> None:
         self._incidents.append(incident)
         self.say(f"Round {incident.round} goes on without {incident.reason}")
 
-    async def _rounds(self, desk: Desk, folder: RunFolder) -> None:
-        members, common = desk.members, self.party.common
+    async def _rounds(
+        self, session: str, members: Members, opener: Link | None, folder: RunFolder
+    ) -> None:
+        common = self.party.common
         if not await members.all_here(self.patience.joining_s):
             missing = sorted(set(members.names) - members.links.keys())
             self.say(f"Beginning without {', '.join(missing)}")
         state = common.algorithm.init(common.model)
         while state.round < common.config.run.rounds:
-            state = await self._round(desk, folder, state)
+            plan = common.algorithm.plan(state, common.model)
+            lost = await self._take_up_what_holds(plan, members, opener) if opener else {}
+            for client, why in lost.items():
+                self._note(Incident(state.round + 1, "model", client, why.reason))
+            desk = self._desk(session, members, opener)
+            state = await self._round(desk, folder, state, plan)
         folder.note_model(common.model.state_dict())
         for name, png in pictures(read_run(folder.path)).items():
             folder.note_picture(name, png)
 
-    async def _round(self, desk: Desk, folder: RunFolder, state: State) -> State:
+    async def _round(self, desk: Desk, folder: RunFolder, state: State, plan: Plan) -> State:
         started, common = time.perf_counter(), self.party.common
         n_entries, n_incidents = len(self._ledger.entries), len(self._incidents)
-        plan = common.algorithm.plan(state, common.model)
         if not (here := desk.members.here()):
             raise TooFewContributions(f"round {state.round + 1}: no client is connected")
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from securefl.errors import (
@@ -19,6 +19,9 @@ from securefl.exchange.policy import Policy
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
 
+Opened = tuple[str, int, str]
+"""Run, round and name of a total."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -33,12 +36,14 @@ class Opening:
     refused: str = ""
     key_id: str = ""
     """The key that it was sealed under, by its messages."""
+    epoch: int = 0
+    """The key's."""
 
 
 class Authority:
     """Holds the `Opener`; releases what the policy allows and hides each client among others.
 
-    Its `opener` changes with the key.
+    Opener, roster and policy change where the key or the consortium does.
     """
 
     def __init__(
@@ -47,13 +52,15 @@ class Authority:
         roster: wire.Roster,
         policy: Policy,
         log: Callable[[Opening], None],
+        opened: Collection[Opened] = (),
     ) -> None:
+        """`opened` are the totals that were released before."""
         self.opener = opener
-        self._roster = roster
-        self._policy = policy
+        self.roster = roster
+        self.policy = policy
         self._log = log
-        self._opened: set[tuple[str, int, str]] = set()
-        self._n_opened: Counter[str] = Counter()
+        self._opened = set(opened)
+        self._n_opened = Counter(run for run, _, _ in self._opened)
 
     def open(self, request: SumRequest) -> OpenedSum:
         """The total, as precise as the policy allows for its name.
@@ -84,17 +91,18 @@ class Authority:
         self, expected: wire.Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
     ) -> None:
         about = expected.round, expected.name, expected.n_values
-        self._log(Opening(*about, signers, n_clients, refused, expected.key_id))
+        key = expected.key_id, expected.epoch
+        self._log(Opening(*about, signers, n_clients, refused, *key))
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected
-        rule = self._policy.rule_for(expected.name)
+        rule = self.policy.rule_for(expected.name)
         key = expected.run, expected.round, expected.name
         if key in self._opened:
             raise OpeningRefused("opened once already")
-        if self._n_opened[expected.run] >= self._policy.openings_per_run:
+        if self._n_opened[expected.run] >= self.policy.openings_per_run:
             raise OpeningRefused(
-                f"the policy opens {self._policy.openings_per_run} totals in a run, and these are "
+                f"the policy opens {self.policy.openings_per_run} totals in a run, and these are "
                 "opened"
             )
         if len(set(signers)) != len(signers):
@@ -102,7 +110,7 @@ class Authority:
         self._require(len(signers))
         require_own_key(self.opener, expected)
         for signed in request.signed:
-            self._roster.check(signed, expected)
+            self.roster.check(signed, expected)
         opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
         self._require(opened.n_clients)
         if opened.n_clients != len(signers):
@@ -114,9 +122,9 @@ class Authority:
         return opened
 
     def _require(self, n_clients: int) -> None:
-        if n_clients < self._policy.min_contributions:
+        if n_clients < self.policy.min_contributions:
             raise TooFewContributions(
-                f"{n_clients} contributions, at least {self._policy.min_contributions} "
+                f"{n_clients} contributions, at least {self.policy.min_contributions} "
                 "(exchange.min_clients, or the consortium's policy) are needed, or each client "
                 "could work out the others' values"
             )

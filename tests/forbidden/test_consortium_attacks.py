@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from consortium_files import PASSPHRASE, make_consortium
+from consortium_files import PASSPHRASE, joined, make_consortium, revoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import (
@@ -18,7 +17,6 @@ from securefl.errors import (
     FileSignatureRefused,
     ForeignAuthority,
     KeyFileError,
-    OpeningRefused,
     RequestRefused,
     SignatureRefused,
     UnknownClient,
@@ -28,15 +26,18 @@ from securefl.roles import wire
 from securefl_keys import sealed_file
 from securefl_keys.bundle import load_bundle
 from securefl_keys.certificate_text import pem_of
-from securefl_keys.certificates import client_certificate, issue, make_authority, read_authority
-from securefl_keys.consortium import approve, open_signer, revoke
+from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
 from securefl_keys.export import export
-from securefl_keys.identity import listed, load_identity, make_identity
-from securefl_keys.policy import POLICY_FORMAT, OpeningRule, PolicyFile
+from securefl_keys.holders import Holder
+from securefl_keys.identity import listed, load_identity
+from securefl_keys.membership import Approval, approve
 from securefl_keys.request import read_request
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, listing, load_roster
 from securefl_keys.signed_file import now
+from securefl_keys.signer import open_signer
 from securefl_keys.verification import verify
+
+EVE = Holder("eve", "client")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +68,7 @@ def problems_of(*arguments, **options):
 
 
 def message_of(name, key):
-    expected = wire.Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1)
+    expected = wire.Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
     header = wire.describe(expected, name, b"12345678")
     return wire.split(wire.encode(header, b"12345678", key), 8)[0], expected
 
@@ -84,8 +85,8 @@ def test_a_client_of_the_roster_is_believed(made):
 def test_a_revoked_client_is_refused(made):
     """Its messages, its identity and a request with its old key: each by its own error."""
     alice = load_identity(made.root / "alice", "of alice")
-    roster = revoke(made.keys, "alice", PASSPHRASE)
-    assert roster.rotation_due
+    roster = revoke(made.keys, "alice")
+    assert roster.file.epoch == 2
     with pytest.raises(SignatureRefused):
         roster.identities().check(*message_of("alice", alice.private_key))
     with pytest.raises(CertificateRevoked):
@@ -93,18 +94,18 @@ def test_a_revoked_client_is_refused(made):
     with pytest.raises(CertificateRevoked):
         listed(made.root / "alice", roster)
     with pytest.raises(CertificateRevoked):
-        revoke(made.keys, "alice", PASSPHRASE)
+        revoke(made.keys, "alice")
     request = read_request((made.root / "alice/identity.csr").read_text())
     with pytest.raises(RequestRefused, match="its key was revoked"):
-        approve(made.keys, request, made.root / "again.crt", PASSPHRASE)
+        approve(made.keys, [Approval(request, made.root / "again.crt")], PASSPHRASE)
 
 
 def test_a_revoked_client_joins_again_with_a_new_key(made):
     """The new identity is listed, the old one still refused as revoked."""
-    revoke(made.keys, "alice", PASSPHRASE)
-    request = make_identity(made.root / "new", "alice", "new")
-    roster = approve(made.keys, request, made.root / "new/identity.crt", PASSPHRASE)
-    assert listed(made.root / "new", roster).name == "alice"
+    revoke(made.keys, "alice")
+    new = joined(made.keys, made.root / "new", "alice", "new")
+    roster = load_roster(made.keys)
+    assert listed(new, roster).name == "alice"
     with pytest.raises(CertificateRevoked):
         listed(made.root / "alice", roster)
 
@@ -130,7 +131,7 @@ def test_an_unknown_client_is_named_as_such(made):
     with pytest.raises(UnknownClient):
         roster.member("mallory")
     with pytest.raises(UnknownClient):
-        revoke(made.keys, "mallory", PASSPHRASE)
+        revoke(made.keys, "mallory")
 
 
 @pytest.mark.parametrize("file", ["ca.crt", "roster.json", "policy.json", "manifest.json"])
@@ -153,7 +154,7 @@ def test_a_whole_foreign_bundle_is_told_by_its_fingerprint(made, foreign):
 def test_an_older_roster_does_not_go_with_a_newer_list(made):
     """A roster from before a revocation, put back into a bundle, is not the one that was signed."""
     before = (made.keys / "consortium/roster.json").read_bytes()
-    revoke(made.keys, "alice", PASSPHRASE)
+    revoke(made.keys, "alice")
     export(made.keys, "server", made.root / "new", PASSPHRASE)
     (made.root / "new/consortium/roster.json").write_bytes(before)
     with pytest.raises(FileSignatureRefused):
@@ -173,9 +174,9 @@ def test_a_client_is_no_authority(made):
     with pytest.raises(KeyFileError, match="no certificate authority"):
         read_authority(alice.certificate_pem, now())
     eve = Ed25519PrivateKey.generate().public_key()
-    certificate = issue(made.ca, alice.private_key, "eve", eve, now())
+    certificate = issue(made.ca, alice.private_key, EVE, eve, now())
     with pytest.raises(ForeignAuthority):
-        client_certificate(certificate, made.ca)
+        holder_certificate(certificate, made.ca)
     fields = {"format": ROSTER_FORMAT, "epoch": 1, "version": 9, "revoked": ()}
     certificates = listing([certificate])
     text = RosterFile.signing(
@@ -188,7 +189,7 @@ def test_a_client_is_no_authority(made):
 def test_the_authoritys_own_certificate_is_no_client(made):
     """What the authority's key signed otherwise does not make a client."""
     with pytest.raises(CertificateRefused):
-        client_certificate(made.ca.certificate, made.ca)
+        holder_certificate(made.ca.certificate, made.ca)
 
 
 def test_an_authority_with_the_same_name_is_foreign(made, tmp_path):
@@ -198,7 +199,7 @@ def test_an_authority_with_the_same_name_is_foreign(made, tmp_path):
     with pytest.raises(ForeignAuthority):
         twin.require_fingerprint(made.ca.fingerprint)
     with pytest.raises(ForeignAuthority):
-        client_certificate(issue(twin, key, "eve", key.public_key(), now()), made.ca)
+        holder_certificate(issue(twin, key, EVE, key.public_key(), now()), made.ca)
 
 
 def test_an_identity_of_others_is_not_loaded(made):
@@ -226,19 +227,3 @@ def test_secrets_are_not_shown_nor_pickled(made):
         assert "ed25519" not in repr(holder).lower().replace("\n", "")
         with pytest.raises(TypeError):
             pickle.dumps(holder)
-
-
-def test_a_policy_opens_what_it_names_and_no_more(made):
-    """The first rule that matches counts; a name that none matches is refused."""
-    signer = open_signer(made.keys, PASSPHRASE, now())
-    rules = tuple(OpeningRule(names=n, precision_bits=24, flooding=None) for n in ("layer*/mean",))
-    text = PolicyFile.signing(
-        signer.ca, signer.key, datetime.now(UTC), format=POLICY_FORMAT, epoch=1, version=2,
-        min_contributions=3, openings_per_run=10, rules=rules,
-    )  # fmt: skip
-    policy = PolicyFile.verified(text, made.ca)
-    assert policy.rule_for("layer3/mean").precision_bits == 24
-    with pytest.raises(OpeningRefused):
-        policy.rule_for("update/parameters")
-    with pytest.raises(KeyFileError, match="min_contributions"):
-        PolicyFile.verified(json.dumps(json.loads(text) | {"min_contributions": 2}), made.ca)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import subprocess
 import sys
-from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
 import tenseal as ts
 import torch
+from reachability import KEY_PARTS, keyed_contexts, reachable
 
 from securefl.crypto import blinding
 from securefl.crypto.artefact import Artefact, Origin
@@ -32,7 +31,6 @@ from securefl.profile import Profile
 Q = 64
 ORIGIN = Origin.now()
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
-KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 
 
 @pytest.fixture(scope="module")
@@ -333,17 +331,10 @@ def test_a_matcher_that_has_scored_reaches_no_key(roles_of):
 
 
 def keys_reached(root):
-    seen, todo = {}, [root]
-    while todo:
-        thing = todo.pop()
-        if id(thing) not in seen and not isinstance(thing, (type, ModuleType, FunctionType)):
-            seen[id(thing)] = thing
-            todo += gc.get_referents(thing)
-    contexts = [thing for thing in seen.values() if isinstance(thing, ts.Context)]
-    assert contexts
-    keyed = [c for c in contexts if any(getattr(c, f"has_{part}")() for part in KEY_PARTS)]
+    things = reachable(root)
+    assert any(isinstance(thing, ts.Context) for thing in things)
     holders = (MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener)
-    return keyed + [thing for thing in seen.values() if isinstance(thing, holders)]
+    return keyed_contexts(things) + [thing for thing in things if isinstance(thing, holders)]
 
 
 def test_the_matcher_imports_no_secret_key():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from consortium_files import PASSPHRASE
+from consortium_files import PASSPHRASE, make_consortium
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -14,33 +14,72 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from securefl.errors import SecretFound
-from securefl_keys.export import export
+from securefl.errors import (
+    SecretFound,
+)
+from securefl_keys import sealed_file
+from securefl_keys.export import export, export_all
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.verification import verify
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cheap_guesses():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
+        yield
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+    return make_consortium(tmp_path_factory.mktemp("consortium"))
+
+
+@pytest.fixture
+def made(unchanged, tmp_path):
+    shutil.copytree(unchanged.root, tmp_path / "made")
+    return type(unchanged)(tmp_path / "made", unchanged.ca)
 
 
 def problems_of(*arguments, **options):
     return "\n".join(verify(*arguments, **options).problems)
 
 
-@pytest.mark.parametrize("secret", ["authority/secret.key", "authority/match.key"])
+@pytest.mark.parametrize(
+    "secret", ["authority/secret.key", "authority/match.key", "authority/identity.key"]
+)
 @pytest.mark.parametrize("place", ["server/parameters.json", "consortium/policy.json"])
-def test_no_secret_gets_into_a_bundle(consortium, secret, place):
+def test_no_secret_gets_into_a_bundle(made, secret, place):
     """A secret key under a public file's name stops the export, and nothing is written."""
-    shutil.copy(consortium.keys / secret, consortium.keys / place)
+    shutil.copy(made.keys / secret, made.keys / place)
     with pytest.raises(SecretFound):
-        export(consortium.keys, "server", consortium.root / "new", PASSPHRASE)
-    assert not (consortium.root / "new").exists()
+        export(made.keys, "server", made.root / "new", PASSPHRASE)
+    with pytest.raises(SecretFound):
+        export_all(made.keys, made.root / "new", PASSPHRASE)
+    assert not (made.root / "new").exists()
 
 
-@pytest.mark.parametrize("folder", ["for-client", "keys"])
-def test_a_secret_in_a_folder_that_is_given_away_is_found(consortium, folder):
+@pytest.mark.parametrize("folder", ["bundles/client", "keys"])
+def test_a_secret_in_a_folder_that_is_given_away_is_found(made, folder):
     """By what it is, whatever it is called."""
-    shutil.copy(
-        consortium.root / "alice/identity.key", consortium.root / folder / "clients/notes.txt"
-    )
-    assert "secret key" in problems_of(consortium.root / folder)
+    shutil.copy(made.root / "alice/identity.key", made.root / folder / "clients/notes.txt")
+    assert "secret key" in problems_of(made.root / folder)
+
+
+def test_bundles_hold_just_these_files(made):
+    """Nothing of the authority's own folder but the parameters, which are no key."""
+    files = {
+        path.relative_to(made.root / "bundles").as_posix()
+        for path in (made.root / "bundles").rglob("*")
+        if path.is_file()
+    }
+    own = {
+        "client": {"clients/public.key", "clients/match-public.key"},
+        "server": {"server/parameters.json", "server/match.json"},
+        "authority": {"authority/parameters.json"},
+    }
+    common = {f"consortium/{n}" for n in ("ca.crt", "roster.json", "policy.json", "manifest.json")}
+    assert files == {f"{role}/{path}" for role, paths in own.items() for path in paths | common}
 
 
 def test_private_keys_of_other_tools_are_found():
@@ -56,9 +95,9 @@ def test_private_keys_of_other_tools_are_found():
     require_no_secret(b"-----BEGIN CERTIFICATE-----")
 
 
-def test_a_stray_file_or_a_link_in_a_bundle_is_found(consortium):
+def test_a_stray_file_or_a_link_in_a_bundle_is_found(made):
     """Nothing travels with a bundle that nobody signed."""
-    (consortium.bundle("server") / "notes.txt").write_text("hello")
-    assert "notes.txt: not in the signed list" in problems_of(consortium.bundle("server"))
-    (consortium.bundle("client") / "link").symlink_to("/etc/hostname")
-    assert "a link or a device" in problems_of(consortium.bundle("client"))
+    (made.bundle("server") / "notes.txt").write_text("hello")
+    assert "notes.txt: not in the signed list" in problems_of(made.bundle("server"))
+    (made.bundle("client") / "link").symlink_to("/etc/hostname")
+    assert "a link or a device" in problems_of(made.bundle("client"))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from reachability import reachable
+from reachability import KEY_PARTS, keyed_contexts, reachable
 
 from securefl.compose import Record, compose
 from securefl.crypto.artefact import Artefact
@@ -41,23 +41,18 @@ NEVER_AT_THE_SERVER = (
     OfficerKey,
     Combiner,
 )
-KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 
 
 def keys_among(things):
     """What of it could encrypt or decrypt, by type and by asking TenSEAL itself."""
     found = [thing for thing in things if isinstance(thing, NEVER_AT_THE_SERVER)]
-    for thing in things:
-        context = None
-        if isinstance(thing, ts.Context):
-            context = thing
-        elif isinstance(thing, Artefact):
-            context = ts.context_from(thing.context)
-        if context and (
-            context.is_private() or any(getattr(context, f"has_{part}")() for part in KEY_PARTS)
-        ):
-            found.append(thing)
-    return found
+    artefacts = [thing for thing in things if isinstance(thing, Artefact)]
+    written = [artefact for artefact in artefacts if keyed_contexts([parsed(artefact)])]
+    return found + keyed_contexts(things) + written
+
+
+def parsed(artefact):
+    return ts.context_from(artefact.context)
 
 
 def artefact_with(secret, *parts):

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hand_made import QUALITIES, TURNOUTS, encrypted_match, message, write_run
 from matching_runs import make_config, make_task, run_in
-from reachability import reachable
+from reachability import keyed_contexts, reachable
 
 from securefl.compose import Record, compose
 from securefl.crypto.match_public import MatchPublicKey
@@ -51,7 +51,6 @@ NEVER_AT_THE_SERVER = (
     *(MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener),
     *(ScoreAuthority, MatchChannel, ProfileQuestion),
 )
-KEY_PARTS = ["public_key", "secret_key", "galois_keys", "relin_keys"]
 SETTINGS = {
     "none": ("plain", "none"),
     "profiles": ("linear", "profiles"),
@@ -142,10 +141,9 @@ def numbers_in(text):
 
 
 def keys_among(things):
+    assert any(isinstance(thing, ts.Context) for thing in things)
     found = [thing for thing in things if isinstance(thing, NEVER_AT_THE_SERVER)]
-    contexts = [thing for thing in things if isinstance(thing, ts.Context)]
-    assert contexts
-    return found + [c for c in contexts if any(getattr(c, f"has_{p}")() for p in KEY_PARTS)]
+    return found + keyed_contexts(things)
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "none"])

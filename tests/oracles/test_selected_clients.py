@@ -1,4 +1,4 @@
-"""What finding the useful clients is worth on digits, in short; docs/results has ten seeds."""
+"""What finding the useful clients is worth on digits, in short; docs/results has it at length."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from collections import Counter
 from statistics import mean
 
 import pytest
+from shortened import shortened
 
 import securefl
-from securefl.recipes.recipe import load_recipe
 from securefl.task import configured_task
-from securefl_cli.shipped import shipped_recipes
 
 SEEDS = (1, 2)
 USELESS = {"irrelevant", "blurred"}
-
-
-def cell(recipe, row):
-    table = load_recipe(shipped_recipes("digits")[recipe])
-    return next(c for c in table.cells if c.row == row)
 
 
 def qualities_of(result, task):
@@ -32,7 +26,7 @@ def qualities_of(result, task):
 
 
 def played(row, seed):
-    config = cell("fedprof", row).config(seed)
+    config = shortened("fedprof", row, seed, rounds=50)
     task = configured_task(config)
     result = securefl.run(config, task)
     accuracies = [metrics.accuracy for metrics in result.metrics]
@@ -58,7 +52,7 @@ def test_fnr_gains_by_labels_that_nobody_has():
     """Half a point and more over FedAvg, with the penalty, without it, and as it is printed."""
 
     def accuracy(row):
-        result = securefl.run(cell("fnr", row).config(seed=0))
+        result = securefl.run(shortened("fnr", row, seed=0, rounds=25))
         return 100 * mean(metrics.accuracy for metrics in result.metrics[-5:])
 
     fedavg, literal = accuracy("FedAvg"), accuracy("FNR-FL, literal")

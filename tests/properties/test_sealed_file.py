@@ -19,7 +19,7 @@ from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.secret import SecretKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import kdf, sealed_file
-from securefl_keys.sealed_file import (
+from securefl_keys.sealed_keys import (
     SealedKey,
     SealedMatchKey,
     open_match_secret,

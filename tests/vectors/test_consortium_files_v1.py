@@ -1,18 +1,17 @@
-"""A consortium's files of version 1, made once, are read by every later release."""
+"""A consortium's files of version 1, made once, are told from damaged ones; certificates last."""
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from securefl.errors import CertificateExpired, CertificateRevoked
-from securefl_keys.bundle import load_bundle
+from securefl.errors import KeyFileError, RequestRefused
+from securefl_keys.bundle import Bundle, load_bundle
 from securefl_keys.certificate_text import read_pem
+from securefl_keys.certificates import holder_certificate
 from securefl_keys.request import read_request
-from securefl_keys.roster import RosterFile
 from securefl_keys.sealed_identity import open_ca_key, open_identity_key
 
 FILES = Path(__file__).parent / "v1/consortium"
@@ -24,49 +23,38 @@ THEN = datetime(2026, 12, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def bundle():
-    return load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
+    return Bundle.read(FILES / "bundle", AUTHORITY, THEN)
 
 
-def test_the_frozen_bundle_is_in_order(bundle):
-    """List, roster, policy and key files of version 1 are still what was signed."""
-    assert bundle.manifest.roster_version == 5
-    assert bundle.policy().min_contributions == 3
-    assert bundle.policy().rule_for("layer/mean").precision_bits == 24
+def test_a_bundle_of_version_1_says_what_to_do(bundle):
+    """Its signed list is still read; roster and policy have another form since."""
+    problems = [str(problem) for problem in bundle.problems()]
+    for name in ("roster", "policy"):
+        (problem,) = (text for text in problems if f"{name}.json" in text)
+        assert f"securefl-{name}/1: made by an older version of SecureFL" in problem
+        assert "securefl keys init DIR --consortium NAME" in problem
+    with pytest.raises(KeyFileError, match="older version"):
+        load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
 
 
-def test_the_frozen_roster_names_the_same_clients(bundle):
-    """Two are in, one was revoked, and a rotation is due since."""
-    roster = bundle.roster()
-    assert list(roster.members) == ["alice", "Zoë K"]
-    assert roster.member("alice").key_id == ALICE
-    assert roster.rotation_due
-    with pytest.raises(CertificateRevoked):
-        roster.member("bob")
+@pytest.mark.parametrize(
+    ("file", "opened", "passphrase"),
+    [("ca.key", open_ca_key, PASSPHRASE), ("identity.key", open_identity_key, "of alice")],
+)
+def test_a_sealed_key_of_version_1_says_what_to_do(file, opened, passphrase):
+    """Not that it was damaged, nor that the passphrase is wrong."""
+    with pytest.raises(KeyFileError, match=r"secret-key/1: made by an older version.*anew"):
+        opened((FILES / file).read_text(), passphrase)
 
 
-def test_the_frozen_keys_and_papers_belong_together(bundle):
-    """Sealed keys open; request and certificate are of alice's key."""
-    name, key = open_identity_key((FILES / "identity.key").read_text(), "of alice")
-    request = read_request((FILES / "identity.csr").read_text())
-    assert (name, request.name, request.fingerprint) == ("alice", "alice", ALICE)
+def test_a_request_of_version_1_says_what_to_do():
+    """It names no role, so nobody can approve it."""
+    with pytest.raises(RequestRefused, match=r"names no role, as those of older versions.*anew"):
+        read_request((FILES / "identity.csr").read_text())
+
+
+def test_a_certificate_of_version_1_is_a_clients(bundle):
+    """Its form has not changed."""
     certificate = read_pem((FILES / "identity.crt").read_text())
-    assert certificate.public_key() == key.public_key() == request.public_key
-    assert certificate == bundle.roster().member("alice").certificate
-
-
-def test_the_same_roster_is_written_as_the_same_text(bundle):
-    """What version 1 signed is signed again byte for byte."""
-    key = open_ca_key((FILES / "ca.key").read_text(), PASSPHRASE)
-    text = (FILES / "bundle/consortium/roster.json").read_text()
-    old = bundle.roster().file
-    fields = {name: getattr(old, name) for name in ("format", "epoch", "version", "certificates")}
-    at = datetime.fromisoformat(json.loads(text)["created"])
-    assert RosterFile.signing(bundle.ca, key, at, revoked=old.revoked, **fields) == text
-
-
-def test_a_frozen_certificate_expires(bundle):
-    """Thirteen months later alice is no client any more, and the consortium still is."""
-    later = datetime(2028, 3, 1, tzinfo=UTC)
-    roster = load_bundle(FILES / "bundle", "server", AUTHORITY, later).roster()
-    with pytest.raises(CertificateExpired, match="alice's certificate is valid from 2026"):
-        roster.member("alice")
+    alice = holder_certificate(certificate, bundle.ca)
+    assert (alice.name, alice.role, alice.key_id) == ("alice", "client", ALICE)

@@ -10,7 +10,7 @@ from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import KeyFileError
 from securefl_keys.releases import ReleasesFile
-from securefl_keys.sealed_file import open_match_secret, open_secret
+from securefl_keys.sealed_keys import open_match_secret, open_secret
 
 FILES = Path(__file__).parent / "v1"
 PASSPHRASE = "correct horse battery staple"

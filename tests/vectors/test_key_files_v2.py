@@ -11,7 +11,7 @@ from securefl.crypto.artefact import Origin
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.roles import wire
 from securefl_keys.releases import ReleasesFile
-from securefl_keys.sealed_file import open_secret
+from securefl_keys.sealed_keys import open_secret
 
 FILES = Path(__file__).parent / "v2"
 PASSPHRASE = "correct horse battery staple"

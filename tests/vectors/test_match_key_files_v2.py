@@ -11,7 +11,7 @@ import pytest
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl_keys.releases import FileCount, ReleasesFile
-from securefl_keys.sealed_file import open_match_secret
+from securefl_keys.sealed_keys import open_match_secret
 
 FILES = Path(__file__).parent / "v2"
 PASSPHRASE = "correct horse battery staple"

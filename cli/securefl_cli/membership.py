@@ -1,0 +1,157 @@
+"""`securefl keys join` and `revoke`: who is let into a consortium, and who is taken out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from securefl.errors import RequestRefused
+from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
+from securefl_cli.passphrase import read_passphrase
+
+if TYPE_CHECKING:
+    from securefl_keys.holders import Role
+    from securefl_keys.request import JoinRequest
+
+
+@click.group()
+def join() -> None:
+    """Become a member of a consortium: request on its machine, approve on the authority's.
+
+    \b
+    Example:
+      securefl keys join request alice
+      securefl keys join approve alice/identity.csr --keys my-keys
+    """  # noqa: D301  (click wants the backspace itself)
+
+
+@join.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--role", type=click.Choice(["client", "server"]), default="client", show_default=True
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Where the folder NAME is made; here where not given.",
+)
+@PASSPHRASE_FILE
+def request(names: tuple[str, ...], role: Role, out: Path, passphrase_file: Path | None) -> None:
+    """Make an identity key in the new folder NAME, and a request to be let in.
+
+    The key stays there, under a passphrase of its owner's. Several names share one passphrase.
+
+    \b
+    Example:
+      securefl keys join request alice
+      securefl keys join request hub --role server --out identities
+    """  # noqa: D301  (click wants the backspace itself)
+    passphrase = read_passphrase(passphrase_file, confirm=True)
+
+    from securefl_keys import layout
+    from securefl_keys.fingerprints import readable
+    from securefl_keys.identity import make_identities
+
+    for made in make_identities(out, names, role, passphrase):
+        folder = out / made.name
+        click.echo(
+            f"Fingerprint of {made.role} {made.name}: {readable(made.fingerprint)}\n"
+            f"{folder / layout.IDENTITY_KEY}: stays here\n"
+            f"{folder / layout.IDENTITY_REQUEST}: send it to the consortium, and read the "
+            "fingerprint aloud to them\n"
+            "Next: put the certificate that comes back there as "
+            f"{folder / layout.IDENTITY_CERTIFICATE}"
+        )
+
+
+@join.command()
+@click.argument(
+    "files", metavar="REQUEST...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@KEYS
+@click.option(
+    "--fingerprint",
+    "fingerprints",
+    metavar="HEX",
+    multiple=True,
+    help="What was read aloud, once for each REQUEST and in their order; without it the terminal "
+    "asks.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the certificate of a single REQUEST goes; beside it where not given.",
+)
+@PASSPHRASE_FILE
+def approve(
+    files: tuple[Path, ...],
+    directory: Path,
+    fingerprints: tuple[str, ...],
+    out: Path | None,
+    passphrase_file: Path | None,
+) -> None:
+    """Issue a certificate for each REQUEST, and list them in the roster: all, or none.
+
+    \b
+    Example:
+      securefl keys join approve alice.csr --keys my-keys --fingerprint "3f2a 91c0 …"
+      securefl keys join approve alice.csr bob.csr hub.csr --keys my-keys
+    """  # noqa: D301  (click wants the backspace itself)
+    if fingerprints and len(fingerprints) != len(files):
+        raise click.UsageError(
+            f"{len(fingerprints)} fingerprints for {len(files)} requests: give one for each, in "
+            "the order of the requests, or none and be asked"
+        )
+    if out and len(files) > 1:
+        raise click.UsageError("--out names one certificate: leave it out, or approve one by one")
+
+    from securefl_keys.membership import Approval
+    from securefl_keys.membership import approve as approved
+
+    asked = [_read(file) for file in files]
+    for number, (file, requested) in enumerate(zip(files, asked, strict=True)):
+        _compare(file, requested, fingerprints[number] if fingerprints else None)
+    passphrase = read_passphrase(passphrase_file, confirm=False)
+    approvals = [
+        Approval(requested, out or file.with_suffix(".crt"))
+        for file, requested in zip(files, asked, strict=True)
+    ]
+    roster = approved(directory, approvals, passphrase)
+    for approval in approvals:
+        name, role = approval.request.name, approval.request.role
+        click.echo(
+            f"{name} is a {role} in roster version {roster.file.version}.\n"
+            f"{approval.certificate}: send it back to {name}"
+        )
+    click.echo(f"Next: securefl keys export --keys {shlex.quote(str(directory))} --out …")
+
+
+def _read(file: Path) -> JoinRequest:
+    from securefl_keys.reading import found_in, text_of
+    from securefl_keys.request import read_request
+
+    text = text_of(file)
+    with found_in(file):
+        return read_request(text)
+
+
+def _compare(file: Path, asked: JoinRequest, fingerprint: str | None) -> None:
+    from securefl_keys.fingerprints import readable, typed
+
+    click.echo(
+        f"Name: {asked.name}\nRole: {asked.role}\nFingerprint: {readable(asked.fingerprint)}",
+        err=True,
+    )
+    if fingerprint is None:
+        click.confirm("Was the same fingerprint read aloud to you?", abort=True, err=True)
+    elif typed(fingerprint) != asked.fingerprint:
+        raise RequestRefused(
+            f"{file}: not the fingerprint that was given: this is another's request, or one digit "
+            "was misread"
+        )

@@ -1,0 +1,62 @@
+"""The authority process's key folder, whose keys and members change while it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from securefl.crypto.params import CkksParameters
+from securefl.errors import KeyFileError
+from securefl.exchange.keyset import for_round
+from securefl.net.trust import Standing
+from securefl_keys import layout
+from securefl_keys.export import bundle_texts
+from securefl_keys.holders import MEMBER_ROLES
+from securefl_keys.loading import load_all, load_parameters
+from securefl_keys.reading import text_of
+from securefl_keys.rotation import finish_rotation
+from securefl_keys.signed_file import now
+from securefl_keys.signer import open_signer
+from securefl_keys.sound_bundle import RosterTrust
+
+
+class FolderKeeper:
+    """The authority's key folder, which `securefl keys` may change meanwhile."""
+
+    def __init__(self, directory: Path, passphrase: str) -> None:
+        """Raises KeyFileError where the folder has no consortium or no keys."""
+        self._directory = directory
+        self._passphrase = passphrase
+        self._seen: tuple[str, ...] = ()
+        self.parameters: CkksParameters = load_parameters(directory)
+        """See `Keeper.parameters`."""
+
+    def now(self, needed: int) -> Standing:
+        """See `Keeper.now`."""
+        self._read_again()
+        flooding = self._standing.policy.flooding
+        if for_round(self._keys, needed, flooding) is not self._keys:  # the folder is rotated
+            self._read_again()
+        return self._standing
+
+    def _read_again(self) -> None:
+        """Open the folder anew where a file has changed: that takes Argon2's time."""
+        finish_rotation(self._directory)
+        paths = (layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY)
+        texts = tuple(text_of(self._directory / path) for path in paths)
+        if texts == self._seen:
+            return
+        self._keys = keys = load_all(self._directory, self._passphrase)
+        signer = open_signer(self._directory, self._passphrase, now())
+        if keys.policy is None:
+            raise KeyFileError(f"{self._directory}: has no policy")
+        roster = signer.roster
+        opener = keys.opener(keys.policy.flooding, len(roster.clients()))
+        bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
+        age = roster.file.epoch, roster.file.version
+        self._standing = Standing(age, opener, RosterTrust(roster), keys.policy, bundles)
+        self._seen = texts
+
+
+def _files(texts: dict[Path, str]) -> str:
+    return json.dumps({path.as_posix(): text for path, text in texts.items()})

@@ -1,0 +1,133 @@
+"""Who is let into the consortium, and who is taken out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from os.path import lexists
+from pathlib import Path
+
+from cryptography import x509
+
+from securefl.errors import KeyFileError, RequestRefused
+from securefl_keys import layout
+from securefl_keys.certificate_text import pem_of
+from securefl_keys.certificates import issue
+from securefl_keys.fingerprints import key_id_of
+from securefl_keys.holders import AUTHORITY
+from securefl_keys.key_files import replace, write_new
+from securefl_keys.member_names import alike
+from securefl_keys.request import JoinRequest
+from securefl_keys.roster import (
+    MAX_MEMBERS,
+    Revoked,
+    VerifiedRoster,
+    listing,
+)
+from securefl_keys.signed_file import moment, now
+from securefl_keys.signer import changing, open_signer
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A request whose fingerprint was compared."""
+
+    request: JoinRequest
+    certificate: Path
+    """Where the certificate goes: a file that is not there yet."""
+
+
+def approve(
+    directory: Path, approvals: Sequence[Approval], passphrase: str, at: datetime | None = None
+) -> VerifiedRoster:
+    """Issue the certificates, and list them in the roster; all of them or none.
+
+    Raises:
+        RequestRefused: a name or a key is already, or no longer, in the roster, or there twice.
+        WrongPassphrase: of the certificate authority's key.
+        KeyFileError: a file is missing, damaged or cannot be written, or a certificate is there.
+    """
+    at = at or now()
+    with changing(directory):
+        _require_distinct(approvals)
+        signer = open_signer(directory, passphrase, at)
+        for approval in approvals:
+            _require_new(approval.request, signer.roster)
+        if len(signer.roster.members) + len(approvals) > MAX_MEMBERS:
+            raise RequestRefused(f"a roster lists at most {MAX_MEMBERS} members")
+        new = {
+            a.certificate: issue(signer.ca, signer.key, a.request, a.request.public_key, at)
+            for a in approvals
+        }
+        certificates = [member.certificate for member in signer.roster.members.values()]
+        old = signer.roster.file
+        text = old.signed_anew(
+            signer.ca,
+            signer.key,
+            at,
+            version=old.version + 1,
+            certificates=listing([*certificates, *new.values()]),
+        )
+        _write(directory, new, text)
+    return VerifiedRoster.parse(text, signer.ca, at)
+
+
+def without(
+    roster: VerifiedRoster, name: str, at: datetime
+) -> tuple[tuple[str, ...], tuple[Revoked, ...]]:
+    """The roster's certificates without that member, and the revoked ones with it.
+
+    Raises:
+        UnknownClient, CertificateRevoked: no such member, or revoked before.
+        KeyFileError: the roster holds no more.
+    """
+    if name not in roster.members:
+        roster.member(name)  # says why not
+    old, gone = roster.file, roster.members[name]
+    if len(old.revoked) >= MAX_MEMBERS:
+        raise KeyFileError("the roster is full of revoked members: make a new consortium")
+    entry = Revoked(name=name, role=gone.role, key_id=gone.key_id, at=moment(at), epoch=old.epoch)
+    kept = [member.certificate for member in roster.members.values() if member.name != name]
+    return listing(kept), (*old.revoked, entry)
+
+
+def _require_distinct(approvals: Sequence[Approval]) -> None:
+    names = {alike(approval.request.name) for approval in approvals}
+    key_ids = {approval.request.fingerprint for approval in approvals}
+    if not len(names) == len(key_ids) == len(approvals):
+        raise RequestRefused("two of the requests are for one name or one key: nobody was approved")
+    paths = [approval.certificate for approval in approvals]
+    for path in paths:
+        if lexists(path) or paths.count(path) > 1:
+            raise KeyFileError(f"{path} exists: name another with --out, or move it away")
+
+
+def _require_new(request: JoinRequest, roster: VerifiedRoster) -> None:
+    key_id = key_id_of(request.public_key)
+    if alike(request.name) == AUTHORITY.name:
+        raise RequestRefused(f"{request.name!r}: the authority's own name: take another")
+    for name, member in roster.members.items():
+        if alike(name) == alike(request.name):
+            raise RequestRefused(
+                f"{request.name!r}: the roster lists {name!r} already; to renew it, first: "
+                f"securefl keys revoke {shlex.quote(name)} --keys DIR"
+            )
+        if member.key_id == key_id:
+            raise RequestRefused(f"{request.name!r}: its key is that of {member.role} {name!r}")
+    if key_id in {entry.key_id for entry in roster.file.revoked}:
+        raise RequestRefused(f"{request.name!r}: its key was revoked; make a new request")
+
+
+def _write(directory: Path, certificates: dict[Path, x509.Certificate], roster: str) -> None:
+    written: list[Path] = []
+    try:
+        for path, certificate in certificates.items():
+            write_new(path, pem_of(certificate), mode=0o644)
+            written.append(path)
+        replace(directory / layout.ROSTER, roster, mode=0o644)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,116 @@
+"""What a member's process goes by: its bundle, which changes while it runs, and its identity.
+
+Nothing here leads to a CKKS secret key: a server loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cryptography import x509
+from pydantic import TypeAdapter, ValidationError
+
+from securefl.crypto.public import AddingContext, PublicKey
+from securefl.errors import CertificateRefused, KeyFileError
+from securefl.net.identity import Identity
+from securefl.roles import wire
+from securefl_keys import layout
+from securefl_keys.bundle import SUMS, Bundle, load_bundle, require_sound
+from securefl_keys.certificate_text import read_pem
+from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.holders import Role
+from securefl_keys.identity import load_identity
+from securefl_keys.key_files import parsed
+from securefl_keys.roster import VerifiedRoster
+from securefl_keys.signed_file import now
+
+_TEXTS = TypeAdapter(dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class RosterTrust:
+    """Who is who by a roster, at the time of the question."""
+
+    roster: VerifiedRoster
+
+    def holder(self, certificate: x509.Certificate, role: Role) -> str:
+        """See `Trust.holder`."""
+        return self._now().holder_of(certificate, role).name
+
+    def clients(self) -> wire.Roster:
+        """See `Trust.clients`."""
+        return self._now().identities()
+
+    def _now(self) -> VerifiedRoster:
+        return replace(self.roster, at=now())
+
+
+@dataclass(frozen=True, slots=True)
+class SoundBundle(RosterTrust):
+    """A bundle in which nothing is wrong, and its key."""
+
+    bundle: Bundle
+    key: AddingContext | PublicKey = field(repr=False)
+
+    @classmethod
+    def load(cls, directory: Path, role: Role) -> SoundBundle:
+        """The folder's; raises KeyFileError, or what its subclass says."""
+        return cls._of(load_bundle(directory, role))
+
+    @classmethod
+    def _of(cls, bundle: Bundle) -> SoundBundle:
+        path = SUMS[bundle.manifest.role]
+        parse: Callable[[str], AddingContext | PublicKey] = AddingContext.from_json
+        if path == layout.CLIENT_KEY:
+            parse = PublicKey.from_json
+        return cls(bundle.roster(), bundle, parsed(bundle.texts[path], parse))
+
+    @property
+    def ca(self) -> ConsortiumAuthority:
+        """Who has signed it."""
+        return self.bundle.ca
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Epoch, and version of the roster."""
+        return self.bundle.manifest.epoch, self.bundle.manifest.roster_version
+
+    @property
+    def adding(self) -> AddingContext:
+        """The server's."""
+        if not isinstance(self.key, AddingContext):
+            raise CertificateRefused("a client's bundle holds no server's parameters")
+        return self.key
+
+    @property
+    def public(self) -> PublicKey:
+        """A client's."""
+        if not isinstance(self.key, PublicKey):
+            raise CertificateRefused("a server's bundle holds no public key")
+        return self.key
+
+    def newer(self, files: str) -> SoundBundle:
+        """See `net.trust.Bundle.newer`."""
+        try:
+            texts = _TEXTS.validate_json(files, strict=True)
+        except ValidationError:
+            raise KeyFileError("no files of a bundle") from None
+        found = Bundle.of(
+            {Path(path): text for path, text in texts.items()}, self.ca.fingerprint, now()
+        )
+        require_sound(found, self.bundle.manifest.role)
+        after = self._of(found)
+        if after.age < self.age:
+            raise KeyFileError(
+                f"a bundle of epoch and roster version {after.age}, older than {self.age}"
+            )
+        return after
+
+
+def process_identity(directory: Path, passphrase: str, ca: ConsortiumAuthority) -> Identity:
+    """Who a process is, by its own folder; raises as `load_identity`."""
+    own = load_identity(directory, passphrase)
+    certificate = read_pem(own.certificate_pem)
+    return Identity(own.name, certificate, ca.certificate, own.private_key)

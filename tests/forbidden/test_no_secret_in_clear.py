@@ -1,0 +1,178 @@
+"""The README's six commands, and not one byte of a secret anywhere in what they leave behind."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import re
+import shlex
+import subprocess
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from interruptible import SECUREFL
+
+from securefl.crypto.contexts import secret_key_alone
+from securefl_keys.identity import load_identity
+from securefl_keys.keeper import FolderKeeper
+from securefl_keys.loading import load_all, load_match
+from securefl_keys.sealed_identity import open_ca_key
+from securefl_keys.sealed_keys import SealedKey, open_secret
+
+README = Path(__file__).parents[2] / "README.md"
+PASSPHRASE = "nobody would guess these words"
+CLIENTS = ("alice", "bob", "carol")
+QUICK = ["--rounds", "2"]
+
+
+def commands():
+    """Of the README's section on a consortium's keys, without their comments."""
+    section = README.read_text().split("**A consortium's keys.**")[1]
+    block = re.search(r"```\n(.*?)```", section, re.DOTALL).group(1)
+    return [shlex.split(line, comments=True) for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Where the commands were run, and all that they have said."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "SECUREFL_PASSPHRASE": PASSPHRASE, "OMP_NUM_THREADS": "1"}
+    said = []
+    for number, (program, *arguments) in enumerate(commands(), start=1):
+        assert program == "securefl"
+        more = QUICK if arguments[0] == "run" else []
+        done = subprocess.run(
+            [*SECUREFL, *arguments, *more],
+            cwd=folder,
+            env=environment,
+            input="y\n" * len(CLIENTS),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said.append(done.stdout + done.stderr)
+        assert done.returncode == 0, f"command {number}:\n{said[-1]}"
+    (folder / "said.txt").write_text("\n".join(said))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secrets(site):
+    """Every secret of the ceremony, in each of the forms in which it could be written."""
+    keys, found = site / "my-keys", {"passphrase": PASSPHRASE.encode()}
+    for name, loaded in {"sums": load_all, "match": load_match}.items():
+        context = loaded(keys, PASSPHRASE).secret._context
+        polynomial = context.secret_key().data.data()
+        words = np.array([polynomial[i] for i in range(64)], np.uint64)
+        found[f"{name} words"] = words.tobytes()
+        found[f"{name} serialised"] = secret_key_alone(context)[-2000:-1000]
+    seeds = {name: load_identity(site / name, PASSPHRASE).private_key for name in CLIENTS}
+    seeds["authority"] = load_identity(keys / "authority", PASSPHRASE).private_key
+    seeds["ca"] = open_ca_key((keys / "authority/ca.key").read_text(), PASSPHRASE)
+    for name, key in seeds.items():
+        found[f"{name} seed"] = key.private_bytes_raw()
+        found[f"{name} PEM"] = key.private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        ).splitlines()[1]
+    sealed = SealedKey.parse((keys / "authority/secret.key").read_text())
+    found["key-encryption key"] = sealed.kdf.derive(PASSPHRASE)
+    return {
+        (name, form): written
+        for name, secret in found.items()
+        for form, written in forms(secret).items()
+    }
+
+
+def forms(secret):
+    """Raw, as hexadecimal digits, and in base64 at each of the three alignments."""
+    encoded = {
+        f"base64 at {shift}": base64.b64encode(bytes(shift) + secret)[8:-8] for shift in range(3)
+    }
+    return {"raw": secret, "hex": secret.hex().encode(), **encoded}
+
+
+def found_in(content, secrets):
+    return [which for which, secret in secrets.items() if secret in content]
+
+
+def test_six_commands_set_up_a_consortium_and_run_an_encrypted_job(site):
+    """As the README prints them; the run is the clients', under the consortium's keys."""
+    assert len(commands()) <= 6
+    said = (site / "said.txt").read_text()
+    assert "sign contributions as alice" in said
+    openings = (site / "runs/first/openings.jsonl").read_text()
+    assert '"signers": ["alice", "bob", "carol"]' in openings
+    assert f'"key_id": "{load_all(site / "my-keys", PASSPHRASE).secret.key_id}"' in openings
+
+
+def test_no_command_sends_a_file_that_holds_a_secret(site, secrets):
+    """What goes from one party to another: requests, certificates and bundles."""
+    sent = [*site.glob("*/identity.csr"), *site.glob("*/identity.crt")]
+    sent += [path for path in (site / "bundles").rglob("*") if path.is_file()]
+    assert len(sent) == 2 * len(CLIENTS) + 6 + 6 + 5
+    for path in sent:
+        assert not found_in(path.read_bytes(), secrets), path
+        assert "sealed" not in path.name
+        assert not re.search(rb"secret-key/|PRIVATE", path.read_bytes()), path
+
+
+def test_no_byte_of_a_secret_is_on_disk_or_was_said(site, secrets):
+    """In any file of the ceremony and of the run, what the commands have said included."""
+    files = [path for path in site.rglob("*") if path.is_file()]
+    assert len(files) > 40
+    for path in files:
+        assert not found_in(path.read_bytes(), secrets), path
+
+
+def test_the_search_finds_what_it_looks_for(site, secrets):
+    """Each secret, written in the clear in any of its forms."""
+    for which, secret in secrets.items():
+        assert which in found_in(b"noise" + secret + b"noise", secrets)
+    key = load_identity(site / "alice", PASSPHRASE).private_key.private_bytes_raw()
+    text = base64.b64encode(b'{"name": "alice", "key": "' + key + b'"}')
+    assert any(name == "alice seed" for name, _ in found_in(text, secrets))
+
+
+def test_secrets_are_closed_to_other_users(site):
+    """Files 0600, and the folders that they lie in 0700."""
+    closed = [*site.rglob("*.key")]
+    closed = [path for path in closed if b"secret-key/" in path.read_bytes()]
+    assert len(closed) == 4 + len(CLIENTS)
+    for path in closed:
+        assert path.stat().st_mode & 0o777 == 0o600, path
+        assert path.parent.stat().st_mode & 0o777 == 0o700, path
+
+
+def test_objects_and_tracebacks_say_nothing(site, secrets):
+    """Of whatever holds a secret: its repr, and a traceback with every local variable."""
+    keys = site / "my-keys"
+    held = [
+        load_all(keys, PASSPHRASE),
+        load_match(keys, PASSPHRASE),
+        load_all(keys, PASSPHRASE).secret,
+        load_identity(site / "alice", PASSPHRASE),
+        FolderKeeper(keys, PASSPHRASE).now(0),
+    ]
+    text = (keys / "authority/secret.key").read_text()
+    try:
+        open_secret(text.replace('"purpose": "sums"', '"purpose": "matches"'), PASSPHRASE)
+    except ValueError as error:
+        pytest.fail(f"not a typed error: {error}")
+    except Exception as error:
+        told = traceback.TracebackException.from_exception(error)
+        held.append("".join(told.format()))
+    for thing in held:
+        assert not found_in(repr(thing).encode(), secrets)
+
+
+@pytest.mark.parametrize("load", [load_all, load_match])
+def test_keys_cannot_be_pickled(site, load):
+    """Neither alone nor in what holds them."""
+    held = load(site / "my-keys", PASSPHRASE)
+    for thing in (held.secret, held, [held]):
+        with pytest.raises((TypeError, AttributeError)):
+            pickle.dumps(thing)

@@ -1,0 +1,357 @@
+"""Epochs: new keys in the place of the old, in one step, and no job lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from consortium_files import CLIENTS, PASSPHRASE, joined
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import securefl
+from securefl.errors import (
+    CertificateRevoked,
+    KeyFileError,
+    KeyMismatch,
+    KeyWornOut,
+    SenderRevoked,
+    UnknownClient,
+    WrongPassphrase,
+)
+from securefl.exchange.policy import Flooding, OpeningRule, Policy
+from securefl_keys import layout, rotation
+from securefl_keys.description import describe
+from securefl_keys.export import export
+from securefl_keys.identity import load_identities
+from securefl_keys.loading import load_all, load_client, load_match
+from securefl_keys.policy import load_policy, sign_policy
+from securefl_keys.roster import load_roster
+from securefl_keys.rotation import rotate
+from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.verification import verify
+
+pytestmark = pytest.mark.usefixtures("cheap_guesses", "quick")
+
+
+class CrashError(Exception):
+    """Stands for a machine that stops."""
+
+
+def key_ids(folder):
+    """Of every CKKS key that is in force there, by file."""
+    return {
+        str(entry.path): entry.facts.key_id
+        for entry in describe(folder)
+        if entry.pair in {"sums", "match"}
+    }
+
+
+def sound(folder):
+    """Nothing is wrong with it, and its secrets are of its public keys."""
+    assert verify(folder).problems == ()
+    assert load_all(folder, PASSPHRASE).secret.key_id == load_client(folder).key_id
+    load_match(folder, PASSPHRASE)
+    return True
+
+
+def test_all_keys_change_and_only_they(keys):
+    """Another pair each, of the same parameters and the next epoch; one more in each rotation."""
+    before = load_all(keys, PASSPHRASE)
+    for epoch in (2, 3):
+        ids = key_ids(keys)
+        made = rotate(keys, PASSPHRASE)
+        after = load_all(keys, PASSPHRASE)
+        assert made.sums.epoch == made.match.epoch == after.public.epoch == epoch
+        assert not set(ids.values()) & set(key_ids(keys).values())
+        assert after.secret.parameters == before.secret.parameters
+        assert sound(keys)
+
+
+def test_the_old_secret_is_gone(keys):
+    """No file holds what it was sealed in, and the count of its releases stays as a record."""
+    old = load_all(keys, PASSPHRASE).secret.key_id
+    sealed = [(keys / path).read_text() for path in (layout.AUTHORITY_KEY, layout.MATCH_KEY)]
+    rotate(keys, PASSPHRASE)
+    for path in keys.rglob("*"):
+        if path.is_file():
+            assert not any(json.loads(text)["ciphertext"] in path.read_text() for text in sealed)
+    assert (keys / layout.releases_of(old)).is_file()
+
+
+def test_roster_and_policy_go_along(consortium):
+    """Signed for the new epoch, the roster as the next version; members and rules as they were."""
+    roster, policy = load_roster(consortium.keys), load_policy(consortium.keys)
+    rotate(consortium.keys, PASSPHRASE)
+    after = load_roster(consortium.keys)
+    assert (after.file.epoch, after.file.version) == (2, roster.file.version + 1)
+    assert after.file.certificates == roster.file.certificates
+    assert load_policy(consortium.keys).epoch == 2
+    assert load_policy(consortium.keys).policy() == policy.policy()
+    assert sound(consortium.keys)
+
+
+def test_revoking_rotates(consortium):
+    """In one step: the member is out, and what it knew opens nothing any more."""
+    old = load_client(consortium.keys)
+    rotate(consortium.keys, PASSPHRASE, revoking="bob")
+    roster = load_roster(consortium.keys)
+    assert "bob" not in roster.members
+    (entry,) = roster.file.revoked
+    assert (entry.name, entry.role, entry.epoch) == ("bob", "client", 1)
+    assert load_client(consortium.keys).key_id != old.key_id
+    assert sound(consortium.keys)
+    with pytest.raises(CertificateRevoked):
+        rotate(consortium.keys, PASSPHRASE, revoking="bob")
+    with pytest.raises(UnknownClient):
+        rotate(consortium.keys, PASSPHRASE, revoking="mallory")
+    assert load_roster(consortium.keys).file.epoch == 2
+
+
+def test_nobody_can_be_revoked_where_nobody_is_listed(keys):
+    """A folder without a consortium says so, and keeps its keys."""
+    ids = key_ids(keys)
+    with pytest.raises(KeyFileError, match="no consortium"):
+        rotate(keys, PASSPHRASE, revoking="alice")
+    assert key_ids(keys) == ids
+
+
+def test_another_passphrase_changes_nothing(consortium):
+    """Byte for byte."""
+    before = {p: p.read_bytes() for p in consortium.keys.rglob("*") if p.is_file()}
+    with pytest.raises(WrongPassphrase):
+        rotate(consortium.keys, "another")
+    after = {
+        p: p.read_bytes() for p in consortium.keys.rglob("*") if p.is_file() and p.stat().st_size
+    }
+    assert after == {p: content for p, content in before.items() if content}
+
+
+def test_a_full_disk_leaves_the_old_keys(consortium, monkeypatch):
+    """Wherever the writing stops."""
+    ids, write = key_ids(consortium.keys), rotation.write_all
+
+    def write_some(directory, secret, public):
+        write(directory, secret, {})
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rotation, "write_all", write_some)
+    with pytest.raises(KeyFileError, match=r"No space left.*old keys are still in force"):
+        rotate(consortium.keys, PASSPHRASE)
+    assert key_ids(consortium.keys) == ids
+    assert sound(consortium.keys)
+
+
+@pytest.mark.parametrize("n_moved", range(0, 12, 2))
+def test_a_rotation_that_was_cut_off_is_finished(consortium, monkeypatch, n_moved):
+    """After so many of the new files are in place: whoever opens the folder next finds all."""
+    moved, replace = [], Path.replace
+
+    def replace_some(self, target):
+        if ".next" in self.parts:
+            if len(moved) == n_moved:
+                raise CrashError
+            moved.append(self.name)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_some)
+    with pytest.raises(CrashError):
+        rotate(consortium.keys, PASSPHRASE, revoking="alice")
+    monkeypatch.undo()
+    assert load_all(consortium.keys, PASSPHRASE).public.epoch == 2
+    assert "alice" not in load_roster(consortium.keys).members
+    assert not (consortium.keys / ".next").exists()
+    assert sound(consortium.keys)
+
+
+def test_what_was_sealed_before_is_refused_by_its_key(consortium, federate):
+    """By the server and by the authority, also where somebody writes the new epoch on it."""
+    old = federate(load_all(consortium.keys, PASSPHRASE))
+    rotate(consortium.keys, PASSPHRASE)
+    new = federate(load_all(consortium.keys, PASSPHRASE))
+    new.server._roster = new.authority.roster = old.roster
+    message = old.message("client-1")
+    with pytest.raises(KeyMismatch, match=r"epoch 1, this run's key is .* of epoch 2"):
+        new.server.start(1, new.spec).receive(message)
+    with pytest.raises(KeyMismatch, match="epoch 1; the authority opens"):
+        new.authority.open(old.collect().request())
+
+
+def test_a_revoked_client_is_named_as_such(consortium, federate):
+    """By the roster that the authority checks signatures with."""
+    federation = federate(load_all(consortium.keys, PASSPHRASE))
+    rotate(consortium.keys, PASSPHRASE, revoking="bob")
+    payload = federation.sealer.seal(np.zeros(5), 0.1)
+    federation.clients["bob"] = federation.clients["client-1"]
+    message = federation.signed("bob", payload)
+    federation.server._roster = load_roster(consortium.keys).identities()
+    with pytest.raises(SenderRevoked):
+        federation.server.start(1, federation.spec).receive(message)
+
+
+def test_a_bundle_of_an_older_epoch_is_no_news(consortium):
+    """A process that has the new one does not go back."""
+    export(consortium.keys, "client", consortium.root / "old", PASSPHRASE)
+    rotate(consortium.keys, PASSPHRASE)
+    export(consortium.keys, "client", consortium.root / "new", PASSPHRASE)
+    old, new = (SoundBundle.load(consortium.root / name, "client") for name in ("old", "new"))
+    files = {str(path): text for path, text in old.bundle.texts.items()}
+    with pytest.raises(KeyFileError, match="older"):
+        new.newer(json.dumps(files))
+    newer = {str(path): text for path, text in new.bundle.texts.items()}
+    assert old.newer(json.dumps(newer)).public.epoch == 2
+
+
+def test_files_of_two_epochs_are_no_bundle(consortium):
+    """Each is genuine and signed."""
+    export(consortium.keys, "client", consortium.root / "old", PASSPHRASE)
+    rotate(consortium.keys, PASSPHRASE)
+    export(consortium.keys, "client", consortium.root / "new", PASSPHRASE)
+    for path in (layout.ROSTER, layout.POLICY, layout.CLIENT_KEY):
+        mixed = shutil.copytree(consortium.root / "new", consortium.root / f"mixed-{path.name}")
+        shutil.copy(consortium.root / "old" / path, mixed / path)
+        with pytest.raises(KeyFileError):
+            SoundBundle.load(mixed, "client")
+
+
+def federation_of(consortium):
+    """Settings and what a simulation takes besides, of the consortium's clients."""
+    config = securefl.load_config(
+        settings=[
+            "run.rounds=4",
+            "algorithm.local_steps=2",
+            "data.clients=3",
+            "data.partition=classes:4",
+            f"data.names={json.dumps(list(CLIENTS), ensure_ascii=False)}",
+        ]
+    )
+    return config, lambda: {"keys": load_all(consortium.keys, PASSPHRASE)}
+
+
+def openings(folder):
+    return [json.loads(line) for line in (folder / "openings.jsonl").read_text().splitlines()]
+
+
+def assert_same_model(one, other):
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(value, other.state_dict()[name], rtol=0, atol=1e-6)
+
+
+def test_a_run_that_stops_goes_on_in_the_next_epoch(consortium, tmp_path):
+    """Nothing of the rounds before is lost, and the log names both keys."""
+    config, held = federation_of(consortium)
+    whole = securefl.run(config, **held(), out=tmp_path / "whole")
+
+    def stop(metrics):
+        if metrics.round == 2:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        securefl.run(config, **held(), out=tmp_path / "halves", on_round=stop)
+    rotate(consortium.keys, PASSPHRASE)
+    resumed = securefl.resume(tmp_path / "halves", **held())
+    assert_same_model(resumed.model, whole.model)
+    log = openings(tmp_path / "halves")
+    assert {row["epoch"] for row in log if row["round"] <= 2} == {1}
+    assert {row["epoch"] for row in log if row["round"] > 2} == {2}
+    assert [row["name"] for row in log] == [row["name"] for row in openings(tmp_path / "whole")]
+
+
+def test_a_run_that_holds_the_old_keys_finishes_with_them(consortium, tmp_path):
+    """Somebody else rotates the folder meanwhile: its count of the old key is still there."""
+    config, held = federation_of(consortium)
+    whole = securefl.run(config, **held())
+    ran = securefl.run(
+        config, **held(), on_round=lambda metrics: metrics.round == 2 and rotate_now(consortium)
+    )
+    assert_same_model(ran.model, whole.model)
+    assert {opening.epoch for opening in ran.openings} == {1}
+
+
+def rotate_now(consortium):
+    rotate(consortium.keys, PASSPHRASE)
+
+
+def with_releases(consortium, releases):
+    rules = tuple(OpeningRule(rule.names) for rule in load_policy(consortium.keys).policy().rules)
+    policy = Policy(flooding=Flooding(releases=releases), rules=rules)
+    return sign_policy(consortium.keys, policy, PASSPHRASE)
+
+
+def test_keys_rotate_by_themselves_once_they_are_worn_out(consortium):
+    """A policy for one round's openings: every round has another epoch, and the folder the last."""
+    config, held = federation_of(consortium)
+    whole = securefl.run(config, **held())
+    in_a_round = [opening for opening in whole.openings if opening.round == 1]
+    with_releases(consortium, 2048 * len(in_a_round))
+    ran = securefl.run(config, **held())
+    first = min(opening.epoch for opening in ran.openings)
+    assert [o.epoch - first + 1 for o in ran.openings] == [o.round for o in ran.openings]
+    assert load_client(consortium.keys).epoch == max(opening.epoch for opening in ran.openings)
+    assert_same_model(ran.model, whole.model)
+    assert sound(consortium.keys)
+
+
+def test_a_policy_too_small_for_a_round_says_so(consortium):
+    """No key could open one, so none is made."""
+    config, held = federation_of(consortium)
+    with_releases(consortium, 2048)
+    with pytest.raises(KeyWornOut, match="sign a policy with more releases"):
+        securefl.run(config, **held())
+    assert load_client(consortium.keys).epoch == 1
+
+
+def test_a_policy_of_a_consortium_is_enforced_in_a_run(consortium):
+    """Its least number of contributions, whatever the settings say."""
+    config, held = federation_of(consortium)
+    rules = (OpeningRule("*"),)
+    sign_policy(consortium.keys, Policy(min_contributions=4, rules=rules), PASSPHRASE)
+    with pytest.raises(securefl.SecureFLError, match="at least 4"):
+        securefl.run(config, **held())
+    sign_policy(consortium.keys, Policy(rules=(OpeningRule("update/*"),)), PASSPHRASE)
+    with pytest.raises(securefl.SecureFLError, match="opens no '1/mean'"):
+        securefl.run(config, **held())
+    sign_policy(consortium.keys, Policy(openings_per_run=5, rules=rules), PASSPHRASE)
+    with pytest.raises(securefl.SecureFLError, match="opens 5 totals in a run"):
+        securefl.run(config, **held())
+
+
+def test_clients_sign_with_their_own_identities(consortium):
+    """As the roster lists them; whoever was revoked meanwhile is out."""
+    config, held = federation_of(consortium)
+    folders = [consortium.root / name for name in CLIENTS]
+    for folder in folders:  # all under one passphrase, for a simulation
+        shutil.rmtree(folder)
+    identities = joined_again(consortium)
+    ran = securefl.run(config, **held(), identities=identities)
+    assert {signer for opening in ran.openings for signer in opening.signers} == set(CLIENTS)
+    keys = dict(identities.keys)
+    keys["bob"], keys["alice"] = keys["alice"], keys["bob"]
+    with pytest.raises(securefl.SecureFLError, match=r"2 contributions|not signed|1 contributions"):
+        securefl.run(config, **held(), identities=type(identities)(keys, identities.roster))
+    with pytest.raises(securefl.SecureFLError, match=r"data\.names"):
+        securefl.run(securefl.load_config(), identities=identities)
+
+
+def joined_again(consortium):
+    for name in CLIENTS:
+        rotate(consortium.keys, PASSPHRASE, revoking=name)
+        joined(consortium.keys, consortium.root, name, PASSPHRASE)
+    folders = [consortium.root / name for name in CLIENTS]
+    return load_identities(consortium.keys, folders, PASSPHRASE)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    statistical_bits=st.integers(20, 64),
+    releases=st.integers(1, 2**31),
+    noise=st.floats(1e-30, 1.0),
+)
+def test_the_noise_is_sized_by_the_formula(statistical_bits, releases, noise):
+    """σ = √(12 τ) 2^(s/2) t."""
+    found = Flooding(statistical_bits, releases).deviation(noise)
+    assert found == pytest.approx((12 * releases * 2.0**statistical_bits) ** 0.5 * noise)

@@ -1,0 +1,59 @@
+"""The default policy opens what SecureFL's algorithms send, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import test_grid as grid
+
+from securefl.errors import OpeningRefused
+from securefl_keys.policy import DEFAULT, SENT
+
+
+def opened_by(settings, keys, job=None):
+    """The names that the authority has opened in an encrypted run."""
+    return {opening.name for opening in grid.run(settings, "model", keys, job).openings}
+
+
+@pytest.fixture(scope="module")
+def opened(key_set):
+    """By every normalisation, solver, server optimiser, momentum, selection and refinement."""
+    names = set()
+    for policy, solver, server in grid.covering():
+        axes = grid.POLICIES[policy], grid.SOLVERS[solver], grid.SERVERS[server]
+        names |= opened_by([setting for axis in axes for setting in axis], key_set)
+    few = ["algorithm.name=fedavg"]
+    for momentum in grid.MOMENTA.values():
+        names |= opened_by([*few, *momentum], key_set)
+    for fnr in grid.FNR.values():
+        refined = [*few, *fnr, "fnr.epochs=1"] if fnr != grid.FNR["none"] else few
+        names |= opened_by(refined, key_set, grid.task_with_public())
+    for selection in grid.SELECTIONS.values():
+        some = [*few, *selection, "selection.fraction=0.8", "exchange.encrypt=model"]
+        some = some if selection != grid.SELECTIONS["all"] else few
+        names |= opened_by(some, key_set, grid.task_with_public())
+    return names
+
+
+def test_every_message_of_the_grid_is_opened(opened):
+    """By a rule of its own kind, at the precision that the authority releases."""
+    assert {name.rpartition("/")[2] for name in opened} >= {"sum", "mean", "variance", "gradient"}
+    for name in opened:
+        assert DEFAULT.rule_for(name).precision_bits == 24
+
+
+def test_no_rule_is_for_nothing(opened):
+    """Without any one of them, some message of the grid would not be opened."""
+    for names in SENT:
+        rules = tuple(rule for rule in DEFAULT.rules if rule.names != names)
+        others = type(DEFAULT)(rules=rules)
+        with pytest.raises(OpeningRefused):
+            [others.rule_for(name) for name in opened]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "secret", "layer/maximum", "mean", "profiles", "*", "Update/x"]
+)
+def test_an_invented_name_is_not(name):
+    """What no algorithm sends, no default opens."""
+    with pytest.raises(OpeningRefused):
+        DEFAULT.rule_for(name)

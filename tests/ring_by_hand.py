@@ -1,0 +1,95 @@
+"""Polynomials modulo several primes in Python's own integers, as SEAL has them transformed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securefl.crypto.ring import words_of
+
+
+def secret_of(key):
+    """An officer's secret modulo each prime, as SEAL keeps it: shape (primes, N)."""
+    degree, n_primes = key.parameters.poly_degree, len(key.parameters.modulus_bits)
+    return words_of(key._context.secret_key().data.data(), n_primes * degree).reshape(-1, degree)
+
+
+def plus(left, right, moduli):
+    """Residue by residue."""
+    return _by_prime(left, right, moduli, lambda a, b: a + b)
+
+
+def times(left, right, moduli):
+    """Of polynomials, since they are transformed: residue by residue."""
+    return _by_prime(left, right, moduli, lambda a, b: a * b)
+
+
+def minus(left, right, moduli):
+    """Residue by residue."""
+    return _by_prime(left, right, moduli, lambda a, b: a - b)
+
+
+def _by_prime(left, right, moduli, work):
+    exact = work(np.asarray(left).astype(object), np.asarray(right).astype(object))
+    return exact % np.array(moduli, object)[:, None]
+
+
+def coefficients(residues, moduli):
+    """The polynomial, around zero: one integer for each coefficient, by the Chinese remainders."""
+    whole = int(np.prod(np.array(moduli, object)))
+    total = 0
+    for row, modulus in zip(residues, moduli, strict=True):
+        others = whole // modulus
+        total = total + untransformed(row, modulus) * others * pow(others, -1, modulus)
+    total %= whole
+    return np.where(2 * total > whole, total - whole, total)
+
+
+def untransformed(row, modulus):
+    """The coefficients a_j modulo a prime, from A(ψ^(2k + 1)) in bit-reversed order of k."""
+    degree = len(row)
+    inverse = pow(smallest_root(2 * degree, modulus), -1, modulus)
+    bits = degree.bit_length() - 1
+    natural = np.array([int(row[int(f"{k:0{bits}b}"[::-1], 2)]) for k in range(degree)], object)
+    sums = _cyclic(natural, inverse * inverse % modulus, modulus)
+    factors, power = [], pow(degree, -1, modulus)
+    for _ in range(degree):
+        factors.append(power)
+        power = power * inverse % modulus
+    return sums * np.array(factors, object) % modulus
+
+
+def _cyclic(values, root, modulus):
+    """Σ_k values_k root^(jk) for each j, by halves."""
+    if len(values) == 1:
+        return values
+    even, odd = (_cyclic(values[i::2], root * root % modulus, modulus) for i in (0, 1))
+    powers, power = [], 1
+    for _ in even:
+        powers.append(power)
+        power = power * root % modulus
+    turned = odd * np.array(powers, object) % modulus
+    return np.concatenate([(even + turned) % modulus, (even - turned) % modulus])
+
+
+def smallest_root(order, modulus):
+    """The smallest primitive root of one of this order, a power of two."""
+    candidates = (pow(g, (modulus - 1) // order, modulus) for g in range(2, 1000))
+    root = next(r for r in candidates if pow(r, order // 2, modulus) == modulus - 1)
+    square, found, smallest = root * root % modulus, root, root
+    for _ in range(order // 2):
+        found = found * square % modulus
+        smallest = min(smallest, found)
+    return smallest
+
+
+def slots_of(polynomial, scale_bits):
+    """What CKKS decodes to: m(ζ^(3^j)) / scale, real parts."""
+    degree = len(polynomial)
+    scaled = (polynomial / 2**scale_bits).astype(float)
+    # ζ^(2k + 1) for all k by one transform: m(ζ^(2k+1)) = Σ_j (m_j ζ^j) ζ^(2jk).
+    turned = scaled * np.exp(1j * np.pi * np.arange(degree) / degree)
+    values, power, order = np.fft.ifft(turned) * degree, 1, []
+    for _ in range(degree // 2):
+        order.append((power - 1) // 2)
+        power = power * 3 % (2 * degree)
+    return values[order].real
