@@ -38,7 +38,8 @@ def run(  # noqa: PLR0913  (what a run may be given)
 
     Raises:
         ConfigError, DataError: before anything is written.
-        Diverged, OpeningRefused, RunFolderError: the folder then holds all rounds before.
+        Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
+            before.
     """
     rounds = Rounds(config or Config(), task, keys, match_keys, identities)
     if out is None:

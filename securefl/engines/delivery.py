@@ -140,6 +140,7 @@ class OpenExchange:
             Diverged: every client's contribution was refused, values among them.
             TooFewContributions: every client's message was refused.
             OpeningRefused: the authority does not open one of them.
+            MessageRefused: one is no total, since a client or the server has sent rubbish.
         """
         if not self._like:
             raise nobody_left(self._round, self._refused[0].reason, diverged=self._diverged)

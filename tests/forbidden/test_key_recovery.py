@@ -255,7 +255,7 @@ def test_values_released_under_the_default_policy_show_nothing():
 
 
 def test_two_primes_unflooded_hide_the_key_in_the_errors_of_doubles_alone():
-    """A total that counts anything decodes to doubles, which err by 2e6 units where a unit is 2^-78.
+    """A total that counts anything decodes to doubles, which err by 2e6 units of 2^-78.
 
     Nobody has drawn that error: it is how TenSEAL computes, and no protection.
     """
@@ -342,7 +342,7 @@ def test_a_server_that_shifts_totals_reads_through_rounding():
 def test_a_server_that_shifts_totals_learns_nothing_of_flooded_ones(
     parameters, flooding, least_units
 ):
-    """Every opening has noise of its own, which no shift undoes and 43 or 109 do not average out."""
+    """Every opening has noise of its own: no shift undoes it, 43 or 109 do not average it out."""
     scene = scene_of(parameters)
     opened = shifted(scene, flooding)
     error = scene.error_units(opened)

@@ -20,7 +20,7 @@ from torch import nn
 
 import securefl
 from securefl.engines import turns
-from securefl.errors import OpeningRefused, TooFewContributions
+from securefl.errors import MessageRefused, TooFewContributions
 from securefl.exchange.ckks import FORM, CkksSealer
 from securefl.roles.client import Client
 from securefl.types import MessageSpec
@@ -216,7 +216,7 @@ def test_a_client_with_a_foreign_key(tiny_config, tiny_task, tamper, foreign_key
             return message
         if says == "a lie":
             theirs = type("Lying", (), {"seal": theirs.seal, "max_value": ours.max_value})()
-            theirs.form, theirs.key_id = ours.form, ours.key_id
+            theirs.form, theirs.key_id, theirs.epoch = ours.form, ours.key_id, ours.epoch
         sealers = client.sealers
         client.sealers = dict.fromkeys(sealers, theirs)
         try:
@@ -230,8 +230,8 @@ def test_a_client_with_a_foreign_key(tiny_config, tiny_task, tamper, foreign_key
         assert_dropped(result, FAULTY)
         assert all("sealed under key" in incident.reason for incident in result.incidents)
     else:
-        garbage = r"does not count its clients|weights are not in"
-        with pytest.raises(OpeningRefused, match=garbage):
+        garbage = r"does not count its clients|weights are not in|the noise is sized for at most"
+        with pytest.raises(MessageRefused, match=garbage):
             securefl.run(tiny_config(), tiny_task())
 
 
@@ -293,7 +293,7 @@ def test_too_many_tampered_clients_stop_the_run(
     openings = [
         json.loads(line) for line in (tmp_path / "run/openings.jsonl").read_text().splitlines()
     ]
-    assert "at least min_clients = 3" in openings[-1]["refused"]
+    assert "at least 3 (exchange.min_clients" in openings[-1]["refused"]
     assert not any(opening["refused"] for opening in openings[:-1])
     metrics = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in metrics] == [1]

@@ -127,9 +127,9 @@ def asked_of(federation, request, roster=None):
     try:
         authority.open(request)
     except SecureFLError as error:
+        why = str(error)
         assert authority.opener.count.n_released == released
-        assert federation.log[-1].refused == str(error)
-        assert federation.log[-1].n_clients == 0
+        assert (federation.log[-1].refused, federation.log[-1].n_clients) == (why, 0)
         raise
 
 

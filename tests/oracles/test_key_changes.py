@@ -1,4 +1,4 @@
-"""A key that has released what its noise hides is followed by another, and nobody's model notices."""
+"""A key that has released what its noise hides is followed by another; no model notices."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_key_of_a_folder_is_not_rotated_by_a_simulation(tmp_path, job, monkeyp
     again = load_all(tmp_path / "keys", PASSPHRASE)
     assert again.count.n_released == 2 * SUMS_A_ROUND * SLOTS
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
-    config, task = job
+    _, task = job
     with pytest.raises(KeyWornOut):
         securefl.resume(tmp_path / "run", task, keys=replace(again, policy=policy))
     (keys.count._path).unlink()

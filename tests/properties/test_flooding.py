@@ -111,7 +111,7 @@ def test_more_releases_more_bits_and_more_noise_are_more_flooding(bits, releases
 
 
 def test_the_noise_of_a_ciphertext_is_the_formulas():
-    """T is two standard deviations of a slot's noise, as it is measured where it can be seen."""
+    """Two standard deviations of a slot's noise, as it is measured where it can be seen."""
     parameters = CkksParameters(modulus_bits=(60, 49), scale_bits=45)
     secret = SecretKey.generate(parameters)
     for n_clients in (1, 9):
