@@ -8,16 +8,16 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from interruptible import SECUREFL
 from key_folders import cheap
 
 import securefl
-from securefl.exchange.policy import Flooding, OpeningRule, Policy
+from securefl.exchange.policy import Flooding, Policy
 from securefl.net.authority import AuthorityProcess, Log
 from securefl.net.client import ClientProcess
 from securefl.net.connect import Address, bound, connected, listening
@@ -36,6 +36,7 @@ from securefl_keys.membership import Approval, approve
 from securefl_keys.policy import DEFAULT, sign_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate
+from securefl_keys.signed_file import now
 from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 CLIENTS = ("alice", "bob", "carol")
@@ -82,13 +83,16 @@ class Site:
     names: Sequence[str] = CLIENTS
     policy: Policy = DEFAULT
     consortium: str = "Nord"
+    earlier: Mapping[str, timedelta] = field(default_factory=dict)
+    """Whose certificate was issued so long ago."""
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self):
         self.folder.mkdir(exist_ok=True)
         with cheap():
             init_folder(self.keys, PASSPHRASE, consortium=self.consortium, policy=self.policy)
-        self.join(*self.names)
+        for name in self.names:
+            self.join(name, at=now() - self.earlier.get(name, timedelta()))
         self.join(SERVER, role="server")
         self.export("bundles")
         names = str(list(self.names)).replace("'", '"')
@@ -280,6 +284,7 @@ class Loop:
         self.clients = {name: self._client(name) for name in site.names}
         self.server = self._server()
         self.keeper = FolderKeeper(site.keys, PASSPHRASE) if site.sealed else None
+        """A test may put another in its place."""
         self.ended = {}
 
     def _server(self):
@@ -297,6 +302,10 @@ class Loop:
         sealing = sealers(party.common, bundle.public)
         role = Client(name, party.weight, sealing, party.equal_weight, _identity=identity.key)
         return ClientProcess(identity, party, role, bundle, self.said.append)
+
+    def before_round(self, happens):
+        """Let something happen to the key folder, by the number of the round."""
+        self.keeper = Between(self.keeper, happens)
 
     def has_said(self, pattern):
         return any(re.search(pattern, line) for line in self.said)
@@ -376,15 +385,21 @@ def asked_of_the_authority(site, ask, who=SERVER, role="server", keeper=None, sa
     return asyncio.run(scenario())
 
 
-def quickly(coroutine):
-    """Run it, but not for longer than ten seconds."""
+@dataclass
+class Between:
+    """A keeper to whose folder something happens before a round, by the round's number."""
 
-    async def limited():
-        async with asyncio.timeout(10):
-            return await coroutine
+    keeper: FolderKeeper
+    happens: Mapping[int, Callable[[], object]]
+    seen: list[int] = field(default_factory=list)
+    """What each round needed."""
 
-    with suppress(asyncio.CancelledError):
-        return asyncio.run(limited())
+    @property
+    def parameters(self):
+        return self.keeper.parameters
 
-
-RULES = {"all": (OpeningRule("*"),)}
+    def now(self, needed):
+        if needed:  # a round's question
+            self.seen.append(needed)
+            self.happens.get(len(self.seen), lambda: None)()
+        return self.keeper.now(needed)
