@@ -77,7 +77,8 @@ def serve_openings(
     config, at = load_config(config_file, settings), Address.parse(listen)
     ca = load_roster(directory).ca
     passphrase = read_passphrase(passphrase_file, confirm=False)
-    identity = process_identity(directory / layout.AUTHORITY_IDENTITY.parent, passphrase, ca)
+    own = directory / layout.AUTHORITY_IDENTITY.parent
+    identity = process_identity(own, passphrase, ca, "authority")
     process = AuthorityProcess(FolderKeeper(directory, passphrase), config, Log(out), say)
 
     async def work() -> None:
@@ -159,7 +160,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     sound = SoundBundle.load(bundle, "server")
     party = server_party(config)
     passphrase = read_own_passphrase(passphrase_file, identity)
-    mine = process_identity(identity, passphrase, sound.ca)
+    mine = process_identity(identity, passphrase, sound.ca, "server")
     process = ServerProcess(mine, sound, party, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.create(path, config)

@@ -74,14 +74,27 @@ def rotate(
 
 def finish_rotation(directory: Path) -> None:
     """Put in place what a rotation that was cut off has left ready; raises KeyFileError."""
-    if (directory / _NEXT).is_dir():
+    if pending(directory):
         with _locked(directory):
             _finish(directory)
 
 
+@contextmanager
+def settled(directory: Path) -> Iterator[None]:
+    """All files are of one epoch, and nobody changes one meanwhile; raises KeyFileError."""
+    with _locked(directory):
+        _finish(directory)
+        yield
+
+
+def pending(directory: Path) -> bool:
+    """Whether a rotation is under way, or was cut off."""
+    return (directory / _NEXT).is_dir()
+
+
 def _finish(directory: Path) -> None:
     ready = directory / _NEXT
-    if not ready.is_dir():
+    if not pending(directory):
         return
     try:
         for path in sorted(ready.rglob("*")):
@@ -121,6 +134,10 @@ def _locked(directory: Path) -> Iterator[None]:
             locks.enter_context(FileLock(lock_of(path), timeout=LOCK_TIMEOUT_S))
         except Timeout:
             raise KeyFileError(f"{directory}: another process is rotating its keys") from None
+        except OSError as error:
+            raise KeyFileError(
+                f"{directory}: cannot be locked ({error.strerror or error})"
+            ) from error
         if (directory / layout.ROSTER).exists():
             locks.enter_context(changing(directory))
         yield

@@ -130,6 +130,11 @@ class Roster:
         self._keys = dict(keys)
         self._gone = dict.fromkeys(expired, SenderExpired) | dict.fromkeys(revoked, SenderRevoked)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Who may take part."""
+        return frozenset(self._keys)
+
     def check(self, message: SignedHeader, expected: Expected) -> None:
         """Raise unless a client of the roster has signed just this header, and it is expected.
 
