@@ -6,7 +6,7 @@ import re
 import struct
 from pathlib import Path
 
-from processes import CLIENTS, PASSPHRASE, SERVER, passphrase_of
+from processes import CLIENTS, PASSPHRASE, passphrase_of
 
 from securefl.crypto.contexts import secret_key_alone
 from securefl_keys import layout
@@ -20,7 +20,8 @@ SEALED = (layout.AUTHORITY_KEY, layout.MATCH_KEY, layout.CA_KEY, layout.AUTHORIT
 
 def secrets_of(site):
     """By what they are, stretches of bytes that must not be at the server: of secrets, and of
-    the files that a passphrase would open."""
+    the files that a passphrase would open.
+    """
     keys = site.keys
     match = open_match_secret((keys / layout.MATCH_KEY).read_text(), PASSPHRASE)
     ca = open_ca_key((keys / layout.CA_KEY).read_text(), PASSPHRASE)
