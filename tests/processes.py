@@ -18,9 +18,11 @@ from key_folders import cheap
 
 import securefl
 from securefl.exchange.policy import Flooding, Policy
+from securefl.net import bodies
 from securefl.net.authority import AuthorityProcess, Log
 from securefl.net.client import ClientProcess
 from securefl.net.connect import Address, bound, connected, listening
+from securefl.net.frames import SMALL, Frame
 from securefl.net.party import client_party, sealers, server_party
 from securefl.net.server import Patience, ServerProcess
 from securefl.roles.client import Client
@@ -383,6 +385,42 @@ def asked_of_the_authority(site, ask, who=SERVER, role="server", keeper=None, sa
             await asyncio.sleep(0.1)
 
     return asyncio.run(scenario())
+
+
+def fake_server(site, serve, who="alice"):
+    """A client whose server is `serve(link, client, number of the connection)`.
+
+    Returns what it is, has said, and has raised by the time that `serve` says it is enough.
+    """
+    config, said = site.config, []
+    identity, party, bundle = site.identity(who), client_party(config, who), site.bundle("client")
+    sealing = sealers(party.common, bundle.public)
+    role = Client(who, party.weight, sealing, 0.25, _identity=identity.key)
+    process = ClientProcess(identity, party, role, bundle, said.append)
+    enough, connections = asyncio.Event(), []
+
+    async def served(link):
+        connections.append(link)
+        await link.receive({Frame.HELLO: SMALL})
+        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32).to_bytes())
+        if await serve(link, process, len(connections)):
+            enough.set()
+
+    async def scenario():
+        own = site.identity(SERVER, "server")
+        door = await listening(own, lambda _: who, ANY_PORT, served, said.append)
+        joining = asyncio.create_task(process.run(Address.parse(bound(door)), 1.0))
+        ended = asyncio.create_task(enough.wait())
+        await asyncio.wait({joining, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({joining}, timeout=0.2)
+        joining.cancel()
+        (how,) = await asyncio.gather(joining, return_exceptions=True)
+        ended.cancel()
+        door.close()
+        await asyncio.sleep(0.05)
+        return how
+
+    return process, said, asyncio.run(scenario())
 
 
 @dataclass

@@ -11,33 +11,23 @@ from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site
+from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
 
 import securefl.net.client
-import securefl.net.server
 from securefl.errors import ConfigError, PeerError
 from securefl.net import bodies
-from securefl.net.client import ClientProcess
 from securefl.net.connect import Address, bound, connected, listening
 from securefl.net.frames import SMALL, Frame
 from securefl.net.identity import peer_name
 from securefl.net.members import Members
-from securefl.net.party import check_scope, client_party, sealers
-from securefl.roles.client import Client
+from securefl.net.party import check_scope
 from securefl_keys import sound_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME, issue
 from securefl_keys.holders import Holder
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
-pytestmark = pytest.mark.usefixtures("quick", "no_hang", "no_pictures")
-
-
-@pytest.fixture(scope="module")
-def no_pictures():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.net.server, "pictures", lambda _record: {})
-        yield
+pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 
 
 @pytest.fixture(scope="module")
@@ -404,42 +394,6 @@ def test_a_client_whose_certificate_expires_meanwhile_is_sent_home(tmp_path, mon
 
 def minutes(n):
     return timedelta(minutes=n)
-
-
-def fake_server(site, serve, who="alice"):
-    """A client whose server is `serve(link, client, number of the connection)`.
-
-    Returns what it is, has said, and has raised by the time that `serve` says it is enough.
-    """
-    config, said = site.config, []
-    identity, party, bundle = site.identity(who), client_party(config, who), site.bundle("client")
-    sealing = sealers(party.common, bundle.public)
-    role = Client(who, party.weight, sealing, 0.25, _identity=identity.key)
-    process = ClientProcess(identity, party, role, bundle, said.append)
-    enough, connections = asyncio.Event(), []
-
-    async def served(link):
-        connections.append(link)
-        await link.receive({Frame.HELLO: SMALL})
-        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32).to_bytes())
-        if await serve(link, process, len(connections)):
-            enough.set()
-
-    async def scenario():
-        own = site.identity(SERVER, "server")
-        door = await listening(own, lambda _: who, ANY_PORT, served, said.append)
-        joining = asyncio.create_task(process.run(Address.parse(bound(door)), 1.0))
-        ended = asyncio.create_task(enough.wait())
-        await asyncio.wait({joining, ended}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({joining}, timeout=0.2)
-        joining.cancel()
-        (how,) = await asyncio.gather(joining, return_exceptions=True)
-        ended.cancel()
-        door.close()
-        await asyncio.sleep(0.05)
-        return how
-
-    return process, said, asyncio.run(scenario())
 
 
 async def begin_round(link, process, number):
