@@ -35,7 +35,8 @@ from securefl_keys.identity import load_identity, make_identities
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all
 from securefl_keys.membership import Approval, approve
-from securefl_keys.policy import DEFAULT, sign_policy
+from securefl_keys.policy import DEFAULT
+from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate
 from securefl_keys.signed_file import now

@@ -31,6 +31,10 @@ from securefl_keys.signed_file import Counting, SignedFile, now
 BUNDLE_FORMAT: Literal["securefl-bundle/1"] = "securefl-bundle/1"
 
 
+MAX_FILES = 100
+"""In a folder, strangers included: each is named as a problem."""
+
+
 class _Keyed(Protocol):
     @property
     def key_id(self) -> str: ...
@@ -98,6 +102,8 @@ class Bundle:
     @classmethod
     def of(cls, texts: dict[Path, str], authority: str | None, at: datetime) -> Bundle:
         """These files; raises KeyFileError where there is no signed list of them."""
+        if len(texts) > MAX_FILES or max(map(len, texts.values()), default=0) > MAX_FILE_BYTES:
+            raise KeyFileError(f"more files, or larger ones, than a bundle has: {_WAY_OUT}")
         for path in (layout.CA_CERTIFICATE, layout.MANIFEST):
             if path not in texts:
                 raise KeyFileError(f"{path}: missing: {_WAY_OUT}")
@@ -209,6 +215,6 @@ def _regular_files(directory: Path) -> list[Path]:
             raise KeyFileError(f"{path}: a link or a device: a bundle has none; delete it")
         if path.is_file():
             found.append(path.relative_to(directory))
-        if len(found) > 100:
+        if len(found) > MAX_FILES:
             raise KeyFileError(f"{directory}: more files than a bundle has: {_WAY_OUT}")
     return found

@@ -29,6 +29,7 @@ class FolderKeeper:
         self._directory = directory
         self._passphrase = passphrase
         self._seen: tuple[str, ...] = ()
+        self._age = (0, 0)
         self._lock = Lock()
         self.parameters: CkksParameters = load_parameters(directory)
         """See `Keeper.parameters`."""
@@ -63,6 +64,12 @@ class FolderKeeper:
         opener = keys.opener(keys.policy.flooding, len(roster.clients()))
         bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
         age = roster.file.epoch, roster.file.version
+        if age < self._age:
+            raise KeyFileError(
+                f"{self._directory}: of epoch and roster version {age}, and {self._age} was in "
+                "force already: put the newest files back"
+            )
+        self._age = age
         self._standing = Standing(age, opener, RosterTrust(roster), keys.policy, bundles)
         self._seen = texts
 

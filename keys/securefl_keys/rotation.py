@@ -89,14 +89,21 @@ def settled(directory: Path) -> Iterator[None]:
 
 def pending(directory: Path) -> bool:
     """Whether a rotation is under way, or was cut off."""
-    return (directory / _NEXT).is_dir()
+    return (directory / _NEXT).is_dir() or any(_unfinished(directory))
+
+
+def _unfinished(directory: Path) -> Iterator[Path]:
+    """What a process that was killed while it wrote has left: it was never in force."""
+    return directory.glob(f".{_NEXT}.*")
 
 
 def _finish(directory: Path) -> None:
     ready = directory / _NEXT
-    if not pending(directory):
-        return
     try:
+        for left in _unfinished(directory):
+            shutil.rmtree(left)
+        if not ready.is_dir():
+            return
         for path in sorted(ready.rglob("*")):
             if path.is_file():
                 path.replace(directory / path.relative_to(ready))

@@ -17,6 +17,7 @@ from torch import Tensor
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import OpenedSum
 from securefl.names import printable
+from securefl.plain_json import require_plain
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
 from securefl.types import Kind, State
@@ -137,6 +138,7 @@ Parsed = TypeVar("Parsed", bound=Body)
 def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
     """A JSON body; PeerError where it is none of this kind."""
     try:
+        require_plain(body, PeerError)
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]

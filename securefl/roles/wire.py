@@ -29,6 +29,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
+from securefl.plain_json import require_plain
 
 MAGIC = b"SFL\x02"
 MAX_HEADER_BYTES = 2048
@@ -223,6 +224,7 @@ def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
     signed, signature = message[_PREFIX_BYTES:end], message[end : end + SIGNATURE_BYTES]
     payload = message[end + SIGNATURE_BYTES :]
     try:
+        require_plain(signed, MessageRefused)
         header = Header.model_validate_json(signed)
     except ValidationError as error:
         raise MessageRefused(f"bad header: {error.errors()[0]['msg']}") from None

@@ -25,14 +25,8 @@ from securefl_keys.base64_text import encoded
 from securefl_keys.bundle import load_bundle
 from securefl_keys.export import export
 from securefl_keys.folder import init_folder
-from securefl_keys.policy import (
-    DEFAULT,
-    POLICY_FORMAT,
-    PolicyFile,
-    load_policy,
-    read_policy,
-    sign_policy,
-)
+from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, load_policy, read_policy
+from securefl_keys.policy_signing import sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
