@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint
+from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
 from securefl.errors import (
     ConfigError,
@@ -77,11 +78,7 @@ class ServerProcess:
                 folder holds all rounds before.
         """
         config, patience = self.party.common.config, self.patience
-        if (authority is not None) != config.exchange.seals_sums:
-            raise ConfigError(
-                f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
-                "sums need --authority, and sums in the clear do not"
-            )
+        check_authority(config, authority)
         session, names = secrets.token_hex(32), self.party.common.names
         members = Members(session, settings_digest(config), names, patience.client_s, self.say)
         opener: Link | None = None
@@ -221,6 +218,15 @@ class ServerProcess:
             f"{n_present} clients"
         )
         return after
+
+
+def check_authority(config: Config, authority: Address | None) -> None:
+    """Raise ConfigError where there is one and nothing for it to open, or the reverse."""
+    if (authority is not None) != config.exchange.seals_sums:
+        raise ConfigError(
+            f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
+            "sums need --authority, and sums in the clear do not"
+        )
 
 
 async def _hang_up(authority: Link) -> None:
