@@ -256,7 +256,7 @@ def test_a_policy_of_version_1_says_what_to_do(made):
     """Older folders are told apart from damaged ones."""
     path = made.keys / "consortium/policy.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": "securefl-policy/1"}))
-    with pytest.raises(KeyFileError, match=f"older version.*reads {POLICY_FORMAT}.*anew"):
+    with pytest.raises(KeyFileError, match=f"of another SecureFL.*reads {POLICY_FORMAT}.*anew"):
         load_policy(made.keys)
     told = run("show", made.keys).stdout
     assert "of another SecureFL" in told

@@ -33,7 +33,7 @@ def test_a_bundle_of_version_1_says_what_to_do(bundle):
         (problem,) = (text for text in problems if f"{name}.json" in text)
         assert f"securefl-{name}/1 file, of another SecureFL" in problem
         assert "securefl keys init DIR --consortium NAME" in problem
-    with pytest.raises(KeyFileError, match="older version"):
+    with pytest.raises(KeyFileError, match="of another SecureFL"):
         load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
 
 
