@@ -18,6 +18,7 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.net import server
 from securefl.roles import wire
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
@@ -160,7 +161,8 @@ def quick():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "pictures", lambda _record: {})
+        for module in (rounds, server):
+            patch.setattr(module, "pictures", lambda _record: {})
         yield
     torch.set_num_threads(before)
 

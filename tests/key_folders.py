@@ -29,7 +29,7 @@ MATCH_FILES = (MATCH_SECRET, "server/match.json", "clients/match-public.key")
 def count_of(directory: Path, secret: str) -> str:
     """Where it is counted what this secret key has released."""
     key_id = json.loads((directory / secret).read_text())["key_id"]
-    return f"authority/releases/{key_id}.json"
+    return f"authority/releases/{key_id[:16]}.json"
 
 
 def rewritten(path: Path, **fields: Any) -> str:

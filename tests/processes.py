@@ -1,37 +1,61 @@
-"""Certificates, key folders and processes of a small federation on loopback."""
+"""A small federation on loopback: its ceremony, and its processes or their parts in one loop."""
 
 from __future__ import annotations
 
-import datetime
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
-from cryptography.x509.oid import NameOID
 from interruptible import SECUREFL
+from key_folders import cheap
 
+import securefl
+from securefl.exchange.policy import Flooding, Policy
+from securefl.net import bodies
+from securefl.net.authority import AuthorityProcess, Log
+from securefl.net.client import ClientProcess
+from securefl.net.connect import Address, bound, connected, listening
+from securefl.net.frames import SMALL, Frame
+from securefl.net.party import client_party, sealers, server_party
+from securefl.net.server import Patience, ServerProcess
+from securefl.roles.client import Client
+from securefl.runfolder import RunFolder
+from securefl.runrecord import read_run
+from securefl_keys import layout
+from securefl_keys.export import export_all
 from securefl_keys.folder import init_folder
+from securefl_keys.identity import load_identity, make_identities
+from securefl_keys.keeper import FolderKeeper
+from securefl_keys.loading import load_all
+from securefl_keys.membership import Approval, approve
+from securefl_keys.policy import DEFAULT
+from securefl_keys.policy_signing import sign_policy
+from securefl_keys.roster import load_roster
+from securefl_keys.rotation import rotate
+from securefl_keys.signed_file import now
+from securefl_keys.sound_bundle import SoundBundle, process_identity
 
+CLIENTS = ("alice", "bob", "carol")
+SERVER = "hub"
 PASSPHRASE = "a passphrase that only the authority knows"
+ANY_PORT = Address("127.0.0.1", 0)
+SLOTS = 2048
+"""Values that opening a message of one ciphertext releases."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """As the tests themselves have it: the last bit of torch's sums depends on their number."""
 JOB = """
 [run]
-rounds = 2
+rounds = {rounds}
 [data]
-clients = 3
+clients = {n}
+names = {names}
 partition = "classes:4"
 [algorithm]
 name = "{algorithm}"
@@ -41,61 +65,171 @@ encrypt = "{encrypt}"
 """
 
 
-def named(name):
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def passphrase_of(name):
+    """Of a member's identity."""
+    return f"the secret words of {name}"
 
 
-class CertificateAuthority:
-    """Signs certificates for a test."""
+def policy_of_releases(n_messages, rules=DEFAULT.rules):
+    """One whose keys are rotated after so many messages of one ciphertext."""
+    return Policy(flooding=Flooding(releases=n_messages * SLOTS), rules=rules)
 
-    def __init__(self, name="CA"):
-        self._key, self._name = Ed25519PrivateKey.generate(), named(name)
-        self.cert = self._sign(self._name, self._key.public_key(), is_ca=True)
 
-    def _sign(self, subject, public_key, *, is_ca=False):
-        now = datetime.datetime.now(datetime.UTC)
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(public_key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(identifier, critical=False)
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=True,
-                    content_commitment=False,
-                    key_encipherment=False,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    key_cert_sign=is_ca,
-                    crl_sign=is_ca,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
+@dataclass
+class Site:
+    """The files of a federation, and the processes that a test has started."""
+
+    folder: Path
+    algorithm: str = "fedtan"
+    encrypt: str = "statistics"
+    rounds: int = 2
+    names: Sequence[str] = CLIENTS
+    policy: Policy = DEFAULT
+    consortium: str = "Nord"
+    earlier: Mapping[str, timedelta] = field(default_factory=dict)
+    """Whose certificate was issued so long ago."""
+    processes: list[Process] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.folder.mkdir(exist_ok=True)
+        with cheap():
+            init_folder(self.keys, PASSPHRASE, consortium=self.consortium, policy=self.policy)
+        for name in self.names:
+            self.join(name, at=now() - self.earlier.get(name, timedelta()))
+        self.join(SERVER, role="server")
+        self.export("bundles")
+        names = str(list(self.names)).replace("'", '"')
+        settings = {"rounds": self.rounds, "n": len(self.names), "names": names}
+        settings |= {"algorithm": self.algorithm, "encrypt": self.encrypt}
+        self.job.write_text(JOB.format(**settings))
+        self.write_passphrase("authority", PASSPHRASE)
+
+    @property
+    def keys(self):
+        return self.folder / "keys"
+
+    @property
+    def job(self):
+        return self.folder / "job.toml"
+
+    @property
+    def config(self):
+        return securefl.load_config(self.job)
+
+    @property
+    def sealed(self):
+        return self.encrypt != "none"
+
+    # The ceremony.
+
+    def write_passphrase(self, name, passphrase):
+        path = self.passphrase_file(name)
+        path.write_text(passphrase + "\n")
+        path.chmod(0o600)
+
+    def passphrase_file(self, name):
+        return self.folder / f"passphrase-of-{name}"
+
+    def join(self, *names, role="client", at=None):
+        """Folders of new members, whose requests were approved."""
+        with cheap():
+            for name in names:
+                (request,) = make_identities(self.folder, [name], role, passphrase_of(name))
+                certificate = self.folder / name / layout.IDENTITY_CERTIFICATE
+                approve(self.keys, [Approval(request, certificate)], PASSPHRASE, at)
+                self.write_passphrase(name, passphrase_of(name))
+
+    def export(self, out):
+        export_all(self.keys, self.folder / out, PASSPHRASE)
+
+    def rotate(self, revoking=None):
+        with cheap():
+            return rotate(self.keys, PASSPHRASE, revoking=revoking).sums.key_id
+
+    def sign(self, policy):
+        sign_policy(self.keys, policy, PASSPHRASE)
+
+    def bundle(self, role, bundles="bundles"):
+        return SoundBundle.load(self.folder / bundles / role, role)
+
+    def identity(self, name, role="client"):
+        """Who this party is, for a process of this loop."""
+        ca = load_roster(self.keys).ca
+        if role == "authority":
+            return process_identity(self.keys / layout.AUTHORITY, PASSPHRASE, ca, role)
+        return process_identity(self.folder / name, passphrase_of(name), ca, role)
+
+    def signing_key(self, name):
+        return load_identity(self.folder / name, passphrase_of(name)).private_key
+
+    # Commands.
+
+    def start(self, log, *args, env=None):
+        process = Process(self.folder / f"{log}.log", *args, env=env)
+        self.processes.append(process)
+        return process
+
+    def authority(self):
+        process = self.start(
+            "authority",
+            *("authority", "serve", self.job, "--keys", self.keys, "--listen", "127.0.0.1:0"),
+            *("--passphrase-file", self.passphrase_file("authority")),
+            *("--out", self.openings.parent),
         )
-        return builder.sign(self._key, None)
+        self.authority_at = process.wait_for(r"Listening on (\S+)").group(1)
+        return process
 
-    def issue(self, folder, name, passphrase=None, stem=None):
-        """NAME.pem and NAME.key; the common name is `name`."""
-        key, stem = Ed25519PrivateKey.generate(), stem or name
-        certificate = self._sign(named(name), key.public_key())
-        sealing = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
-        (folder / f"{stem}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
-        (folder / f"{stem}.key").write_bytes(pem)
-        (folder / f"{stem}.key").chmod(0o600)
-        return folder / f"{stem}.pem", folder / f"{stem}.key"
+    def member(self, name, role):
+        return [
+            *("--bundle", self.folder / "bundles" / role, "--identity", self.folder / name),
+            *("--passphrase-file", self.passphrase_file(name)),
+        ]
 
-    def write(self, path):
-        path.write_bytes(self.cert.public_bytes(Encoding.PEM))
+    def server(self, *more, env=None):
+        opening = ["--authority", self.authority_at] if self.sealed else []
+        process = self.start(
+            SERVER,
+            *("server", "serve", self.job, *self.member(SERVER, "server")),
+            *("--listen", "127.0.0.1:0", "--out", self.folder / "run", *opening, *more),
+            env=env,
+        )
+        self.server_at = process.wait_for(r"Listening on (\S+)").group(1)
+        return process
+
+    def client(self, name, *more):
+        return self.start(
+            name,
+            *("client", "join", self.job, *self.member(name, "client")),
+            *("--server", self.server_at, *more),
+        )
+
+    def clients(self):
+        return [self.client(name) for name in self.names]
+
+    def stop(self):
+        for process in self.processes:
+            process.stop()
+
+    # What has come of it.
+
+    @property
+    def openings(self):
+        return self.folder / "authority-log/openings.jsonl"
+
+    @property
+    def record(self):
+        return read_run(self.folder / "run")
+
+    @property
+    def incidents(self):
+        return (self.folder / "run/incidents.jsonl").read_text()
+
+    def in_one_process(self):
+        """The folder of the same run by `securefl.run`."""
+        out = self.folder / "alone"
+        keys = load_all(self.keys, PASSPHRASE) if self.sealed else None
+        securefl.run(self.config, keys=keys, out=out)
+        return out
 
 
 class Process:
@@ -120,9 +254,10 @@ class Process:
         """The match in what it has said."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
+            ended = self.process.poll() is not None
             if found := re.search(pattern, self.text()):
                 return found
-            if self.process.poll() is not None and not re.search(pattern, self.text()):
+            if ended:
                 break
             time.sleep(0.05)
         raise AssertionError(f"never said {pattern!r}:\n{self.text()}")
@@ -141,87 +276,169 @@ class Process:
         self.process.wait()
 
 
+class Loop:
+    """The parts of all processes of a site in one event loop, where a test can change them."""
+
+    def __init__(self, site, timeout_s=20.0, joining_s=20.0):
+        self.site = site
+        self.said = []
+        self.config = site.config
+        self.patience = Patience(joining_s, timeout_s, 5.0)
+        self.clients = {name: self._client(name) for name in site.names}
+        self.server = self._server()
+        self.keeper = FolderKeeper(site.keys, PASSPHRASE) if site.sealed else None
+        """A test may put another in its place."""
+        self.ended = {}
+
+    def _server(self):
+        return ServerProcess(
+            self.site.identity(SERVER, "server"),
+            self.site.bundle("server"),
+            server_party(self.config),
+            self.patience,
+            self.said.append,
+        )
+
+    def _client(self, name):
+        identity, party = self.site.identity(name), client_party(self.config, name)
+        bundle = self.site.bundle("client")
+        sealing = sealers(party.common, bundle.public)
+        role = Client(name, party.weight, sealing, party.equal_weight, _identity=identity.key)
+        return ClientProcess(identity, party, role, bundle, self.said.append)
+
+    def before_round(self, happens):
+        """Let something happen to the key folder, by the number of the round."""
+        self.keeper = Between(self.keeper, happens)
+
+    def has_said(self, pattern):
+        return any(re.search(pattern, line) for line in self.said)
+
+    async def wait_for(self, pattern):
+        while not self.has_said(pattern):
+            await asyncio.sleep(0.01)
+
+    def run(self, meanwhile=None):
+        """Everything until the server ends; raises as it. `ended` has how each client did."""
+        asyncio.run(self._run(meanwhile))
+        return self.site.record
+
+    async def _run(self, meanwhile):
+        folder = RunFolder.create(self.site.folder / "run", self.config)
+        doors, at = [], None
+        if self.keeper:
+            door, at = await authority_door(self.site, self.keeper, self.config, self.said.append)
+            doors.append(door)
+        serving = asyncio.create_task(self.server.run(ANY_PORT, at, folder))
+        joining = {}
+        try:
+            await first(self.wait_for("^Listening on"), serving)
+            (line,) = (line for line in self.said if line.startswith("Listening on"))
+            here = Address.parse(line.split()[-1])
+            for name, client in self.clients.items():
+                joining[name] = asyncio.create_task(client.run(here, 2.0))
+            if meanwhile:
+                await first(meanwhile(self), serving)
+            await serving
+            await asyncio.wait(joining.values(), timeout=10)
+        finally:
+            for task in (serving, *joining.values()):
+                task.cancel()
+            how = await asyncio.gather(serving, *joining.values(), return_exceptions=True)
+            self.ended = dict(zip(joining, how[1:], strict=True))
+            for door in doors:
+                door.close()
+            await asyncio.sleep(0.1)
+
+
+async def first(coroutine, other):
+    """Wait for `coroutine`, but not where `other` fails."""
+    task = asyncio.ensure_future(coroutine)
+    await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await other
+    else:
+        await task
+
+
+async def authority_door(site, keeper, config, say):
+    """The authority listens; its door, and where."""
+    process = AuthorityProcess(keeper, config, Log(site.openings.parent), say)
+    identity = site.identity("authority", "authority")
+    door = await listening(identity, process.admitted, ANY_PORT, process.serve, say)
+    return door, Address.parse(bound(door))
+
+
+def asked_of_the_authority(site, ask, who=SERVER, role="server", keeper=None, said=None):
+    """What comes of `ask(link)` over a connection to the authority."""
+
+    async def scenario():
+        said_here = [] if said is None else said
+        own = keeper or FolderKeeper(site.keys, PASSPHRASE)
+        door, at = await authority_door(site, own, site.config, said_here.append)
+        trust = site.bundle("server")
+        link = await connected(site.identity(who, role), trust, "authority", at, 5)
+        try:
+            return await ask(link)
+        finally:
+            link.close()
+            door.close()
+            await asyncio.sleep(0.1)
+
+    return asyncio.run(scenario())
+
+
+def fake_server(site, serve, who="alice"):
+    """A client whose server is `serve(link, client, number of the connection)`.
+
+    Returns what it is, has said, and has raised by the time that `serve` says it is enough.
+    """
+    config, said = site.config, []
+    identity, party, bundle = site.identity(who), client_party(config, who), site.bundle("client")
+    sealing = sealers(party.common, bundle.public)
+    role = Client(who, party.weight, sealing, 0.25, _identity=identity.key)
+    process = ClientProcess(identity, party, role, bundle, said.append)
+    enough, connections = asyncio.Event(), []
+
+    async def served(link):
+        connections.append(link)
+        await link.receive({Frame.HELLO: SMALL})
+        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32).to_bytes())
+        if await serve(link, process, len(connections)):
+            enough.set()
+
+    async def scenario():
+        own = site.identity(SERVER, "server")
+        door = await listening(own, lambda _: who, ANY_PORT, served, said.append)
+        joining = asyncio.create_task(process.run(Address.parse(bound(door)), 1.0))
+        ended = asyncio.create_task(enough.wait())
+        await asyncio.wait({joining, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({joining}, timeout=0.2)
+        joining.cancel()
+        (how,) = await asyncio.gather(joining, return_exceptions=True)
+        ended.cancel()
+        door.close()
+        await asyncio.sleep(0.05)
+        return how
+
+    return process, said, asyncio.run(scenario())
+
+
 @dataclass
-class Site:
-    """The files of a federation, and the processes that a test has started."""
+class Between:
+    """A keeper to whose folder something happens before a round, by the round's number."""
 
-    folder: Path
-    algorithm: str = "fedtan"
-    encrypt: str = "statistics"
-    n_clients: int = 3
-    rounds: int = 2
-    processes: list[Process] = field(default_factory=list)
+    keeper: FolderKeeper
+    happens: Mapping[int, Callable[[], object]]
+    seen: list[int] = field(default_factory=list)
+    """What each round needed."""
 
-    def __post_init__(self):
-        self.folder.mkdir(exist_ok=True)
-        self.ca = CertificateAuthority()
-        self.ca.write(self.folder / "ca.pem")
-        self.roster = self.folder / "roster"
-        self.roster.mkdir()
-        for name in ("server", "authority"):
-            self.ca.issue(self.folder, name)
-        for i in range(1, self.n_clients + 1):
-            cert, _ = self.ca.issue(self.folder, f"client-{i}")
-            (self.roster / cert.name).write_bytes(cert.read_bytes())
-        self.job = self.folder / "job.toml"
-        self.job.write_text(
-            JOB.format(algorithm=self.algorithm, encrypt=self.encrypt)
-            .replace("rounds = 2", f"rounds = {self.rounds}")
-            .replace("clients = 3", f"clients = {self.n_clients}")
-        )
-        self.sealed = self.encrypt != "none"
-        if self.sealed:
-            init_folder(self.folder / "keys", PASSPHRASE)
-            (self.folder / "passphrase").write_text(PASSPHRASE + "\n")
-            (self.folder / "passphrase").chmod(0o600)
+    @property
+    def parameters(self):
+        return self.keeper.parameters
 
-    def identity(self, name):
-        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        return ["--ca", self.folder / "ca.pem", "--cert", cert, "--key", key]
-
-    def start(self, name, *args, env=None):
-        process = Process(self.folder / f"{name}.log", *args, env=env)
-        self.processes.append(process)
-        return process
-
-    def authority(self, **changes):
-        process = self.start(
-            "authority",
-            *("authority", "serve", self.job, *self.identity("authority")),
-            *("--roster", self.roster, "--listen", "127.0.0.1:0"),
-            *("--secret", self.folder / "keys/authority/secret.key"),
-            *("--passphrase-file", self.folder / "passphrase"),
-            *("--out", self.folder / "authority-log"),
-        )
-        self.authority_at = process.wait_for(r"Listening on (\S+)").group(1)
-        return process
-
-    def server(self, *more, name="server"):
-        sealing = []
-        if self.sealed:
-            sealing = ["--authority", self.authority_at]
-            sealing += ["--parameters", self.folder / "keys/server/parameters.json"]
-        process = self.start(
-            "server",
-            *("server", "serve", self.job, *self.identity(name), "--roster", self.roster),
-            *("--listen", "127.0.0.1:0", "--out", self.folder / "run", *sealing, *more),
-        )
-        self.server_at = process.wait_for(r"Listening on (\S+)").group(1)
-        return process
-
-    def client(self, i, *more, identity=None):
-        sealing = []
-        if self.sealed:
-            sealing = ["--public-key", self.folder / "keys/clients/public.key"]
-        return self.start(
-            f"client-{i}",
-            *("client", "join", self.job, *self.identity(identity or f"client-{i}")),
-            *("--server", self.server_at, *sealing, *more),
-        )
-
-    def clients(self):
-        return [self.client(i) for i in range(1, self.n_clients + 1)]
-
-    def stop(self):
-        for process in self.processes:
-            process.stop()
+    def now(self, needed):
+        if needed:  # a round's question
+            self.seen.append(needed)
+            self.happens.get(len(self.seen), lambda: None)()
+        return self.keeper.now(needed)

@@ -64,7 +64,8 @@ def join(  # noqa: PLR0913, PLR0917
 
     config, at = load_config(config_file, settings), Address.parse(server)
     sound = SoundBundle.load(bundle, "client")
-    mine = process_identity(identity, read_passphrase(passphrase_file, confirm=False), sound.ca)
+    passphrase = read_passphrase(passphrase_file, confirm=False)
+    mine = process_identity(identity, passphrase, sound.ca, "client")
     party = client_party(config, mine.name)
     sealing = sealers(party.common, sound.public)
     role = Client(mine.name, party.weight, sealing, party.equal_weight, _identity=mine.key)

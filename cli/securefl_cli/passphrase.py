@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -11,6 +12,14 @@ import click
 from securefl.errors import ConfigError
 
 ENVIRONMENT = "SECUREFL_PASSPHRASE"
+
+
+def no_core_dumps() -> None:
+    """From now on, a crash writes none of this process's memory to the disk."""
+    with suppress(ImportError):  # Windows has no such limit
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def read_passphrase(file: Path | None, *, confirm: bool) -> str:
@@ -23,6 +32,7 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
     Raises:
         ConfigError: the file cannot be read, the passphrase is empty, or there is no terminal.
     """
+    no_core_dumps()
     if file is not None:
         return read_passphrase_file(file, "--passphrase-file")
     given = os.environ.get(ENVIRONMENT)
@@ -39,6 +49,7 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
 
 def read_own_passphrase(file: Path | None, identity: Path) -> str:
     """As `read_passphrase`, but not from the environment: others on the machine may see that."""
+    no_core_dumps()
     if file is not None:
         return read_passphrase_file(file, "--passphrase-file")
     if not sys.stdin.isatty():

@@ -33,7 +33,8 @@ def policy(directory: Path, file: Path | None, passphrase_file: Path | None) -> 
       securefl keys policy my-keys
       securefl keys policy my-keys --sign policy.toml
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl_keys.policy import load_policy, read_policy, sign_policy
+    from securefl_keys.policy import load_policy, read_policy
+    from securefl_keys.policy_signing import sign_policy
 
     if file is None:
         click.echo("\n".join(told(directory, load_policy(directory))))

@@ -77,7 +77,8 @@ def serve_openings(
     config, at = load_config(config_file, settings), Address.parse(listen)
     ca = load_roster(directory).ca
     passphrase = read_passphrase(passphrase_file, confirm=False)
-    identity = process_identity(directory / layout.AUTHORITY_IDENTITY.parent, passphrase, ca)
+    own = directory / layout.AUTHORITY_IDENTITY.parent
+    identity = process_identity(own, passphrase, ca, "authority")
     process = AuthorityProcess(FolderKeeper(directory, passphrase), config, Log(out), say)
 
     async def work() -> None:
@@ -146,7 +147,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.config.load import load_config
     from securefl.net.connect import Address
     from securefl.net.party import server_party
-    from securefl.net.server import Patience, ServerProcess
+    from securefl.net.server import Patience, ServerProcess, check_authority
     from securefl.runfolder import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -156,14 +157,15 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
             "here, and give --passphrase-file, or type the passphrase"
         )
     config, at = load_config(config_file, settings), Address.parse(listen)
+    authority_at = Address.parse(opener) if opener else None
+    check_authority(config, authority_at)
     sound = SoundBundle.load(bundle, "server")
     party = server_party(config)
     passphrase = read_own_passphrase(passphrase_file, identity)
-    mine = process_identity(identity, passphrase, sound.ca)
+    mine = process_identity(identity, passphrase, sound.ca, "server")
     process = ServerProcess(mine, sound, party, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.create(path, config)
-    authority_at = Address.parse(opener) if opener else None
     with folder.locked():
         # The clients' tasks are their own: `securefl run --resume` does not go on from here.
         sealed = config.exchange.seals_sums

@@ -31,6 +31,10 @@ from securefl_keys.signed_file import Counting, SignedFile, now
 BUNDLE_FORMAT: Literal["securefl-bundle/1"] = "securefl-bundle/1"
 
 
+MAX_FILES = 100
+"""In a folder, strangers included: each is named as a problem."""
+
+
 class _Keyed(Protocol):
     @property
     def key_id(self) -> str: ...
@@ -98,6 +102,8 @@ class Bundle:
     @classmethod
     def of(cls, texts: dict[Path, str], authority: str | None, at: datetime) -> Bundle:
         """These files; raises KeyFileError where there is no signed list of them."""
+        if len(texts) > MAX_FILES or max(map(len, texts.values()), default=0) > MAX_FILE_BYTES:
+            raise KeyFileError(f"more files, or larger ones, than a bundle has: {_WAY_OUT}")
         for path in (layout.CA_CERTIFICATE, layout.MANIFEST):
             if path not in texts:
                 raise KeyFileError(f"{path}: missing: {_WAY_OUT}")
@@ -113,10 +119,18 @@ class Bundle:
         listed = {Path(entry.path): entry for entry in self.manifest.files}
         if set(listed) != set(_expected(self.manifest)) or len(listed) != len(self.manifest.files):
             yield KeyFileError("the signed list has other files than this role's")
+        sound = []
         for path in sorted(set(self.texts) | set(listed)):
             try:
                 with found_in(path):
                     self._check(path, listed.get(path))
+                sound.append(path)
+            except KeyFileError as error:
+                yield error
+        for path in sound:  # only now: keys are large to parse
+            try:
+                with found_in(path):
+                    self._check_signed(path)
             except KeyFileError as error:
                 yield error
 
@@ -139,7 +153,6 @@ class Bundle:
             raise KeyFileError("not in the signed list: delete it")
         if (len(content), sha256(content)) != (entry.n_bytes, entry.sha256):
             raise FileSignatureRefused(f"not the file that was signed: {_WAY_OUT}")
-        self._check_signed(path)
 
     def _check_signed(self, path: Path) -> None:
         if path in PARSERS:
@@ -202,6 +215,6 @@ def _regular_files(directory: Path) -> list[Path]:
             raise KeyFileError(f"{path}: a link or a device: a bundle has none; delete it")
         if path.is_file():
             found.append(path.relative_to(directory))
-        if len(found) > 100:
+        if len(found) > MAX_FILES:
             raise KeyFileError(f"{directory}: more files than a bundle has: {_WAY_OUT}")
     return found

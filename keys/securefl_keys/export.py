@@ -59,15 +59,20 @@ def export_all(
 def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Signer:
     if lexists(out):
         raise KeyFileError(f"{out} exists: bundles are never overwritten; name another folder")
+    for path in {path for role in ROLES for path in _paths(role)}:
+        with found_in(directory / path):
+            require_no_secret(text_of(directory / path).encode())
     return open_signer(directory, passphrase, at)
+
+
+def _paths(role: Role) -> list[Path]:
+    match = MATCH.get(role)
+    return [SUMS[role], *([match] if match else []), *COMMON]
 
 
 def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
     """What a bundle for that role holds now; raises as `export`."""
-    paths = [SUMS[role], *COMMON]
-    if role in MATCH and lexists(directory / MATCH[role]):
-        paths.insert(1, MATCH[role])
-    texts = {path: text_of(directory / path) for path in paths}
+    texts = {path: text_of(directory / path) for path in _paths(role)}
     key_ids = {path: _public_key_id(path, text) for path, text in texts.items() if path in PARSERS}
     for path, text in texts.items():
         with found_in(directory / path):

@@ -17,7 +17,7 @@ from securefl_keys.base64_text import decoded, encoded
 SALT_BYTES = 16
 KEY_BYTES = 32
 
-MAX_WORK_KIB = 4 * 1024 * 1024
+MAX_WORK_KIB = 1024 * 1024
 """Passes times memory that a file may ask for: some seconds, not minutes."""
 
 

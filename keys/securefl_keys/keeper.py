@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Lock
 
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
@@ -14,7 +15,7 @@ from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
 from securefl_keys.loading import load_all, load_parameters
 from securefl_keys.reading import text_of
-from securefl_keys.rotation import finish_rotation
+from securefl_keys.rotation import pending, settled
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import RosterTrust
@@ -28,24 +29,33 @@ class FolderKeeper:
         self._directory = directory
         self._passphrase = passphrase
         self._seen: tuple[str, ...] = ()
+        self._age = (0, 0)
+        self._lock = Lock()
         self.parameters: CkksParameters = load_parameters(directory)
         """See `Keeper.parameters`."""
 
     def now(self, needed: int) -> Standing:
         """See `Keeper.now`."""
-        self._read_again()
-        flooding = self._standing.policy.flooding
-        if for_round(self._keys, needed, flooding) is not self._keys:  # the folder is rotated
+        with self._lock:
             self._read_again()
-        return self._standing
+            flooding = self._standing.policy.flooding
+            if for_round(self._keys, needed, flooding) is not self._keys:  # the folder is rotated
+                self._read_again()
+            return self._standing
 
     def _read_again(self) -> None:
         """Open the folder anew where a file has changed: that takes Argon2's time."""
-        finish_rotation(self._directory)
-        paths = (layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY)
-        texts = tuple(text_of(self._directory / path) for path in paths)
-        if texts == self._seen:
+        if not pending(self._directory) and self._texts() == self._seen:
             return
+        with settled(self._directory):
+            self._read()
+
+    def _texts(self) -> tuple[str, ...]:
+        paths = (layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY)
+        return tuple(text_of(self._directory / path) for path in paths)
+
+    def _read(self) -> None:
+        texts = self._texts()
         self._keys = keys = load_all(self._directory, self._passphrase)
         signer = open_signer(self._directory, self._passphrase, now())
         if keys.policy is None:
@@ -54,6 +64,12 @@ class FolderKeeper:
         opener = keys.opener(keys.policy.flooding, len(roster.clients()))
         bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
         age = roster.file.epoch, roster.file.version
+        if age < self._age:
+            raise KeyFileError(
+                f"{self._directory}: of epoch and roster version {age}, and {self._age} was in "
+                "force already: put the newest files back"
+            )
+        self._age = age
         self._standing = Standing(age, opener, RosterTrust(roster), keys.policy, bundles)
         self._seen = texts
 

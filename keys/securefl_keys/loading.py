@@ -14,12 +14,14 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
+from securefl_keys.epochs import require_one_epoch
 from securefl_keys.key_files import WAY_OUT, load, load_secret
 from securefl_keys.policy import load_policy
 from securefl_keys.reading import text_of
 from securefl_keys.releases import FileCount
 from securefl_keys.rotation import finish_rotation, rotate
 from securefl_keys.sealed_keys import SealedKey, SealedMatchKey, open_match_secret, open_secret
+from securefl_keys.signed_file import now
 
 
 def load_client(directory: Path) -> PublicKey:
@@ -63,6 +65,8 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
     secret = load_authority(directory, passphrase)
     _require_same(directory / layout.CLIENT_KEY, public, secret.public_key)
     _require_same(directory / layout.SERVER_PARAMETERS, adding, secret.adding_context())
+    if (directory / layout.ROSTER).exists():
+        require_one_epoch(directory, now())
     count = FileCount(directory / layout.releases_of(secret.key_id), "sums", secret.key_id)
 
     def successor() -> KeySet:
@@ -102,6 +106,8 @@ def load_match(directory: Path, passphrase: str) -> MatchKeys:
     )
     _require_same(public_path, public, secret.public_key())
     _require_same(scoring_path, scoring, secret.scoring_context())
+    if (directory / layout.ROSTER).exists():
+        require_one_epoch(directory, now())
     count = FileCount(directory / layout.releases_of(secret.key_id), "matches", secret.key_id)
 
     def successor() -> MatchKeys:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key
 
 from securefl.errors import SecretFound
 
-_MARKS = re.compile(rb"securefl-[a-z-]*secret-key/|PRIVATE KEY-----")
+_MARKS = re.compile(rb"securefl-[a-z-]{0,32}secret-key/|PRIVATE KEY-----")
 
 
 def require_no_secret(content: bytes) -> None:

@@ -12,11 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from securefl.config.load import parse_tables, read_tables
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
 from securefl_keys import layout
-from securefl_keys.key_files import replace
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import load_authority_certificate
 from securefl_keys.signed_file import Counting, VersionedFile, now
-from securefl_keys.signer import changing, open_signer
 
 POLICY_FORMAT: Literal["securefl-policy/2"] = "securefl-policy/2"
 
@@ -100,29 +98,3 @@ def load_policy(directory: Path, at: datetime | None = None) -> PolicyFile:
     ca = load_authority_certificate(directory, None, at or now())
     with found_in(directory / layout.POLICY):
         return PolicyFile.verified(text_of(directory / layout.POLICY), ca)
-
-
-def sign_policy(
-    directory: Path, policy: Policy, passphrase: str, at: datetime | None = None
-) -> PolicyFile:
-    """Sign the consortium's next policy. Who has an older bundle still believes the one before.
-
-    Raises:
-        ConfigError: it leaves the bounds of `PolicyTable`.
-        WrongPassphrase: of the certificate authority's key.
-        KeyFileError: a file is missing, damaged or cannot be written.
-    """
-    fields, at = stated(policy), at or now()
-    with changing(directory):
-        signer, old = open_signer(directory, passphrase, at), load_policy(directory, at)
-        text = PolicyFile.signing(
-            signer.ca,
-            signer.key,
-            at,
-            format=POLICY_FORMAT,
-            epoch=old.epoch,
-            version=old.version + 1,
-            **fields,
-        )
-        replace(directory / layout.POLICY, text, mode=0o644)
-    return PolicyFile.verified(text, signer.ca)

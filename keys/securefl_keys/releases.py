@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from securefl.crypto.artefact import Purpose, Sha256, canonical, digest, require_digest
 from securefl.errors import KeyFileError
 from securefl.exchange.releases import spent
+from securefl.plain_json import require_plain
 from securefl_keys import key_files
 
 RELEASES_FORMAT: Literal["securefl-releases/2"] = "securefl-releases/2"
@@ -53,6 +54,7 @@ class ReleasesFile(BaseModel):
     @classmethod
     def parse(cls, text: str) -> ReleasesFile:
         """Raises KeyFileError where the text is no count, or a damaged one."""
+        require_plain(text, KeyFileError)
         try:
             file = cls.model_validate_json(text)
         except ValidationError as error:

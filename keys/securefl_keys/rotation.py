@@ -74,16 +74,36 @@ def rotate(
 
 def finish_rotation(directory: Path) -> None:
     """Put in place what a rotation that was cut off has left ready; raises KeyFileError."""
-    if (directory / _NEXT).is_dir():
+    if pending(directory):
         with _locked(directory):
             _finish(directory)
 
 
+@contextmanager
+def settled(directory: Path) -> Iterator[None]:
+    """All files are of one epoch, and nobody changes one meanwhile; raises KeyFileError."""
+    with _locked(directory):
+        _finish(directory)
+        yield
+
+
+def pending(directory: Path) -> bool:
+    """Whether a rotation is under way, or was cut off."""
+    return (directory / _NEXT).is_dir() or any(_unfinished(directory))
+
+
+def _unfinished(directory: Path) -> Iterator[Path]:
+    """What a process that was killed while it wrote has left: it was never in force."""
+    return directory.glob(f".{_NEXT}.*")
+
+
 def _finish(directory: Path) -> None:
     ready = directory / _NEXT
-    if not ready.is_dir():
-        return
     try:
+        for left in _unfinished(directory):
+            shutil.rmtree(left)
+        if not ready.is_dir():
+            return
         for path in sorted(ready.rglob("*")):
             if path.is_file():
                 path.replace(directory / path.relative_to(ready))
@@ -121,6 +141,10 @@ def _locked(directory: Path) -> Iterator[None]:
             locks.enter_context(FileLock(lock_of(path), timeout=LOCK_TIMEOUT_S))
         except Timeout:
             raise KeyFileError(f"{directory}: another process is rotating its keys") from None
+        except OSError as error:
+            raise KeyFileError(
+                f"{directory}: cannot be locked ({error.strerror or error})"
+            ) from error
         if (directory / layout.ROSTER).exists():
             locks.enter_context(changing(directory))
         yield

@@ -24,6 +24,7 @@ from securefl.crypto.artefact import (
     require_version,
 )
 from securefl.errors import KeyFileError, WrongPassphrase
+from securefl.plain_json import require_plain
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
@@ -64,6 +65,7 @@ class SealedFile(BaseModel):
         Raises:
             KeyFileError: not a sealed secret key, costs out of bounds, or another TenSEAL version.
         """
+        require_plain(text, KeyFileError)
         (wanted,) = get_args(cls.model_fields["format"].annotation)
         require_version(text, wanted)
         try:

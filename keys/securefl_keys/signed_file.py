@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from securefl.crypto.artefact import Sha256, canonical, require_version
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
+from securefl.plain_json import require_plain
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
 
@@ -57,6 +58,7 @@ class SignedFile(BaseModel):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The file, whoever signed it; raises KeyFileError."""
+        require_plain(text, KeyFileError)
         (wanted,) = get_args(cls.model_fields["format"].annotation)
         require_version(text, wanted, _ANEW)
         try:

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.epochs import require_one_epoch
 from securefl_keys.key_files import load_secret
 from securefl_keys.releases import lock_of
 from securefl_keys.roster import VerifiedRoster, load_roster
@@ -48,6 +49,7 @@ def open_signer(directory: Path, passphrase: str, at: datetime) -> Signer:
             f"{path}: missing: only the folder in which the keys were made has it; make one with: "
             "securefl keys init DIR --consortium NAME"
         )
+    require_one_epoch(directory, at)
     roster = load_roster(directory, at=at)
     key = load_secret(path, lambda text: open_ca_key(text, passphrase))
     if key.public_key() != roster.ca.public_key:

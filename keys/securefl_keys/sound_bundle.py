@@ -19,10 +19,11 @@ from securefl.roles import wire
 from securefl_keys import layout
 from securefl_keys.bundle import SUMS, Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem
-from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.certificates import ConsortiumAuthority, holder_certificate
 from securefl_keys.holders import Role
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import parsed
+from securefl_keys.reading import found_in
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import now
 
@@ -109,8 +110,17 @@ class SoundBundle(RosterTrust):
         return after
 
 
-def process_identity(directory: Path, passphrase: str, ca: ConsortiumAuthority) -> Identity:
-    """Who a process is, by its own folder; raises as `load_identity`."""
+def process_identity(
+    directory: Path, passphrase: str, ca: ConsortiumAuthority, role: Role
+) -> Identity:
+    """Who a process is, by its own folder.
+
+    Raises:
+        ForeignAuthority, CertificateRefused: another consortium's, or for another role.
+        KeyFileError: as `load_identity`.
+    """
     own = load_identity(directory, passphrase)
     certificate = read_pem(own.certificate_pem)
+    with found_in(directory / layout.IDENTITY_CERTIFICATE):
+        holder_certificate(certificate, ca).require_role(role)
     return Identity(own.name, certificate, ca.certificate, own.private_key)

@@ -11,6 +11,7 @@ from securefl_keys import layout
 from securefl_keys.bundle import Bundle
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.description import describe
+from securefl_keys.epochs import require_one_epoch
 from securefl_keys.holders import Role
 from securefl_keys.identity import listed
 from securefl_keys.no_secret import require_no_secret
@@ -121,6 +122,7 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
             roster = load_roster(directory, authority, at)
             load_policy(directory, at)
             if owner:
+                require_one_epoch(directory, at)
                 listed(directory / layout.AUTHORITY, roster).require_role("authority")
         except KeyFileError as error:
             problems.append(str(error))

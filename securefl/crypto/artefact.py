@@ -19,6 +19,7 @@ from securefl.crypto.contexts import public_context
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
+from securefl.plain_json import require_plain
 
 CODEC = f"tenseal-{ts.__version__}"
 MAX_EPOCH = 2**31 - 1
@@ -122,6 +123,7 @@ class Artefact(Generic[Parameters]):
         Raises:
             KeyFileError: damaged, or of another role or TenSEAL version.
         """
+        require_plain(text, KeyFileError)
         try:
             require_version(text, kind.format)
             label = Labelled.model_validate_json(text).format

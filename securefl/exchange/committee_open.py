@@ -18,7 +18,7 @@ from securefl.crypto.committee_public import Combiner
 from securefl.errors import ConfigError, MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
-from securefl.exchange.reading import Reading, exact_weight_bits
+from securefl.exchange.reading import Reading
 from securefl.exchange.releases import ReleaseCount
 
 
@@ -82,7 +82,7 @@ class CommitteeOpener:
         """
         slots, flood = self._combined(total, n_values), self.flood
         largest, deviation = self.combiner.parameters.max_value, flood.opened_deviation
-        reading = Reading(largest, flood.max_clients, deviation, exact_weight_bits(deviation))
+        reading = Reading(largest, flood.max_clients, deviation)
         try:
             return reading.read(slots, n_values, precision_bits)
         except MessageRefused as error:

@@ -77,10 +77,10 @@ class PlainSum:
                 f"payload of {len(payload)} bytes, expected {n_bytes} and a weight"
             )
         (weight,) = _WEIGHT.unpack_from(payload, n_bytes)
-        values = np.frombuffer(payload[:n_bytes], dtype=self.dtype).astype(np.float64)
+        values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
         if not np.isfinite(values).all() or not 0 < weight <= 1:
             raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
-        total = self.values + weight * values
+        total = self.values + weight * values.astype(np.float64)
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 
     def total(self) -> bytes:

@@ -52,6 +52,6 @@ class Policy:
     def rule_for(self, name: str) -> OpeningRule:
         """Raises OpeningRefused where the policy opens no message of this name."""
         for rule in self.rules:
-            if fnmatchcase(name, rule.names):
+            if name.isprintable() and fnmatchcase(name, rule.names):
                 return rule
         raise OpeningRefused(f"the policy opens no {name!r:.100}")

@@ -12,7 +12,7 @@ from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 
 WEIGHT_BITS = 26
-"""A weight is a size over a power of two: exact for up to 2^26 samples in all, else to a step."""
+"""A weight is a size over a power of two: exact for up to 2^26 samples in all if noise allows."""
 
 SURE = 6
 """Standard deviations of noise: more come once in 10^9 times."""
@@ -27,8 +27,17 @@ class Reading:
     """More, and the noise that hides the key would be too little."""
     deviation: float
     """Of that noise, in each slot."""
-    weight_bits: int = WEIGHT_BITS
-    """Bits after the point that a weight is rounded to."""
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits after the point that a weight is rounded to: as many as the noise leaves right.
+
+        A size over a smaller power of two then comes out exactly, where steps of 2^-26 are too fine
+        for the noise of many clients, or of several officers.
+        """
+        if not self.deviation:
+            return WEIGHT_BITS
+        return min(WEIGHT_BITS, floor(-log2(2 * SURE * self.deviation)))
 
     def read(self, slots: Values, n_values: int, precision_bits: int) -> OpenedSum:
         """Σ p_i x_i with the weight and the count that flooded slots, a row a ciphertext, carry.
@@ -61,15 +70,6 @@ class Reading:
         if np.abs(values).max() > self.max_value * (1 + COUNT_TOLERANCE):
             raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
         return OpenedSum(values, min(weight, 1.0), n_clients)
-
-
-def exact_weight_bits(deviation: float) -> int:
-    """Bits of a weight that noise of this deviation, above 0, leaves right: at most 26.
-
-    A size over a smaller power of two then comes out exactly, where steps of 2^-26 are too fine
-    for the noise of many clients, or of several officers.
-    """
-    return min(WEIGHT_BITS, floor(-log2(2 * SURE * deviation)))
 
 
 def rounded(values: Values, bits: int) -> Values:

@@ -12,10 +12,11 @@ from pathlib import Path
 from securefl.append import append_whole
 from securefl.config.schema import Config
 from securefl.errors import (
-    KeyFileError,
     MessageRefused,
     OpeningRefused,
+    PeerError,
     RunFolderError,
+    SecureFLError,
     TooFewContributions,
 )
 from securefl.net import bodies
@@ -86,45 +87,73 @@ class AuthorityProcess:
         self._role = Authority(standing.opener, clients, policy, log.note, log.released)
 
     def admitted(self, tls: ssl.SSLObject) -> str:
-        """The server's name; raises PeerError where the peer is none."""
-        return peer_name(tls, self._standing.trust, "server")
+        """The server's name, as the folder has it now.
+
+        Raises:
+            PeerError: the peer is no server.
+            KeyFileError: as `Keeper.now`.
+        """
+        return peer_name(tls, self._keeper.now(0).trust, "server")
 
     async def serve(self, link: Link) -> None:
         """Answer until the run is over; raises PeerError where the server breaks the protocol."""
         self._say(f"{link.name} is connected")
         asked = {Frame.READY: SMALL, Frame.OPEN: MAX_OPEN_BYTES, Frame.GOODBYE: SMALL}
+        ready: bodies.Ready | None = None
         while True:
             received = await link.receive(asked)
             if received.frame is Frame.GOODBYE:
                 self._say(f"{link.name}: the run is over")
                 return
-            answer = self._ready if received.frame is Frame.READY else self._opened
             try:
-                await link.send(*await answer(link, received.body))
-            except (KeyFileError, MessageRefused, OpeningRefused) as error:
-                too_few = isinstance(error, TooFewContributions)
-                refusal = bodies.Refusal(too_few=too_few, reason=str(error)[: bodies.MAX_REASON])
+                if received.frame is Frame.READY:
+                    ready = None  # nothing is opened where the keys cannot be used
+                    now = bodies.parsed(bodies.Ready, received.body, link.name)
+                    body = await self._ready(link, now)
+                    ready = now
+                    await link.send(Frame.STANDING, body)
+                else:
+                    await link.send(Frame.OPENED, await self._opened(link, received.body, ready))
+            except PeerError:
+                raise
+            except SecureFLError as error:
                 self._say(f"Refused: {error}")
-                await link.send(Frame.REFUSED, refusal.to_bytes())
+                too_few = isinstance(error, TooFewContributions)
+                await link.send(Frame.REFUSED, bodies.refusal(str(error), too_few=too_few))
 
-    async def _ready(self, link: Link, body: bytes) -> tuple[Frame, bytes]:
+    async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
-        asked = bodies.parsed(bodies.Ready, body, link.name)
         standing = await asyncio.to_thread(self._keeper.now, asked.needed)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
         self._standing = standing
         self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
         self._role.policy = policy_of(self._config, standing.policy)
-        self.admitted(link.tls)
+        try:
+            peer_name(link.tls, standing.trust, "server")
+        except PeerError as error:
+            raise OpeningRefused(str(error)) from error  # it is told
         bundles = standing.bundles if standing.age != asked.known else {}
-        return Frame.STANDING, bodies.News.model_validate({"bundles": bundles}).to_bytes()
+        return bodies.News.model_validate({"bundles": bundles}).to_bytes()
 
-    async def _opened(self, link: Link, body: bytes) -> tuple[Frame, bytes]:
+    async def _opened(self, link: Link, body: bytes, ready: bodies.Ready | None) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
         size = self._keeper.parameters.message_bytes(asked.n_values)
         total = (await link.receive({Frame.CIPHERTEXT: size})).body
-        opened = self._role.open(bodies.sum_request(asked, total))
+        # Who asks for no new round is not looked at anew, and might be a server no longer.
+        if ready is None or (asked.run, asked.round) != (ready.run, ready.round):
+            raise self._noted(asked, f"round {asked.round}: {link.name} has not asked READY for it")
+        try:
+            request = bodies.sum_request(asked, total)
+        except MessageRefused as error:
+            raise self._noted(asked, f"round {asked.round}, {asked.name!r}: {error}") from error
+        opened = self._role.open(request)
         self._log.claim((asked.run, asked.round, asked.name))
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
-        return Frame.OPENED, bodies.total_bytes(opened, RELEASED)
+        return bodies.total_bytes(opened, RELEASED)
+
+    def _noted(self, asked: bodies.OpenRequest, why: str) -> OpeningRefused:
+        """A refusal that stands in the log."""
+        about = asked.round, asked.name, asked.n_values
+        self._log.note(Opening(*about, (), 0, why, asked.key_id))
+        return OpeningRefused(why)

@@ -10,12 +10,14 @@ from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import safetensors.torch
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import OpenedSum
+from securefl.names import printable
+from securefl.plain_json import require_plain
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
 from securefl.types import Kind, State
@@ -60,18 +62,29 @@ class Hello(Body):
 
 
 class Ready(Body):
-    """The server's question before a round."""
+    """The server's question before a round: of no other is anything opened until it asks again."""
 
+    run: wire.Hex32
+    round: Annotated[int, Field(ge=1, lt=2**31)]
     known: Age
     """Of the bundles that it has had from this authority; (0, 0) at first."""
     needed: Annotated[int, Field(ge=0, lt=2**62)]
     """Values that the round will have opened."""
 
 
+Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
+
+
+def _all_or_none(bundles: Bundles) -> Bundles:
+    if len(bundles) == 1:
+        raise ValueError("a bundle for one role alone")
+    return bundles
+
+
 class News(Body):
     """The authority's answer: bundles by role, none where the server has them."""
 
-    bundles: dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
+    bundles: Annotated[Bundles, AfterValidator(_all_or_none)]
 
 
 class Welcome(Body):
@@ -125,6 +138,7 @@ Parsed = TypeVar("Parsed", bound=Body)
 def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
     """A JSON body; PeerError where it is none of this kind."""
     try:
+        require_plain(body, PeerError)
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
@@ -133,7 +147,16 @@ def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
 
 def reason(text: str) -> bytes:
     """A `Reason`, cut to what fits."""
-    return Reason(reason=text[:MAX_REASON]).to_bytes()
+    return Reason(reason=_fitting(text)).to_bytes()
+
+
+def refusal(text: str, *, too_few: bool) -> bytes:
+    """A `Refusal`, cut to what fits."""
+    return Refusal(too_few=too_few, reason=_fitting(text)).to_bytes()
+
+
+def _fitting(text: str) -> str:
+    return printable(text)[:MAX_REASON]  # a path in it may be no UTF-8
 
 
 def open_request(request: SumRequest) -> bytes:

@@ -6,7 +6,9 @@ Its work runs in a thread, which stops where it asks for a sum until the total h
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +27,8 @@ from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan
 
 GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
 """What the server may always say instead."""
+PAUSE_S = 1.0
+"""Before a lost connection is taken up again."""
 
 
 class _LeftRound(BaseException):
@@ -35,7 +39,7 @@ class _LeftRound(BaseException):
 
 
 class _RunOver(Exception):
-    """The server has said goodbye; its reason is empty where all rounds are done."""
+    """Nothing comes any more of this run; the reason is empty where all rounds are done."""
 
 
 @dataclass(slots=True)
@@ -50,30 +54,40 @@ class ClientProcess:
     memory: Memory = field(default_factory=Memory)
     _begun: tuple[str, int] = ("", 0)
     """The run and the last round that this client has sent anything for."""
+    _welcomed: bool = False
+    """On the connection that it has, or had last."""
 
     async def run(self, server: Address, patience_s: float) -> None:
         """Take part until the run is over; a lost connection is taken up again.
 
         Raises:
-            PeerError: nobody answers for `patience_s`, the peer is not the server, or the run
-                has failed there.
+            PeerError: nobody answers or welcomes it for `patience_s`, the peer is not the server,
+                has sent this client home, or sends what it may not.
         """
+        loop, welcomed_at = asyncio.get_running_loop(), -math.inf
         while True:
             link = await connected(self.identity, self.bundle, "server", server, patience_s)
+            self._welcomed = False
             try:
                 await self._take_part(link)
             except _RunOver as over:
-                if reason := str(over):
-                    raise PeerError(f"{link.name}: {reason}") from over
-                self.say(f"{self.client.name}: the run is over")
-                return
+                return self._over(link, over)
             except PeerError as error:
-                if self._begun == ("", 0):
+                if told := await _last_words(link):
+                    return self._over(link, told)
+                if self._welcomed:
+                    welcomed_at = loop.time()
+                elif loop.time() > welcomed_at + patience_s:
                     raise
                 self.say(f"{error}; joining again")
-                await asyncio.sleep(1)
+                await asyncio.sleep(PAUSE_S)
             finally:
                 link.close()
+
+    def _over(self, link: Link, over: _RunOver) -> None:
+        if reason := str(over):
+            raise PeerError(f"{link.name}: {reason}") from over
+        self.say(f"{self.client.name}: the run is over")
 
     async def _take_part(self, link: Link) -> None:
         digest = settings_digest(self.party.common.config)
@@ -87,6 +101,7 @@ class ClientProcess:
                 "this certificate?"
             ) from error
         run = bodies.parsed(bodies.Welcome, body, link.name).run
+        self._welcomed = True
         common = self.party.common
         self.say(f"{self.client.name}: joined, {common.config.run.rounds} rounds")
         like = common.algorithm.init(common.model)
@@ -118,7 +133,7 @@ class ClientProcess:
             try:
                 self.bundle = self.bundle.newer(received.body.decode())
             except (KeyFileError, UnicodeDecodeError) as error:
-                raise PeerError(f"{link.name}: sent a bundle that is none: {error}") from error
+                raise _RunOver(f"sent a bundle that is refused: {error}") from error
             self.client.sealers = sealers(self.party.common, self.bundle.public)
             self.say(f"{self.client.name}: epoch {self.bundle.age[0]}")
 
@@ -153,6 +168,19 @@ class ClientProcess:
         if received.frame is Frame.LEAVE:
             raise _LeftRound(why)
         raise _RunOver(why)
+
+
+async def _last_words(link: Link) -> _RunOver | None:
+    """What the server has said before it hung up, where this end was sending when it noticed."""
+    if not link.lost:
+        return None
+    said = dict.fromkeys(Frame, bodies.MAX_BUNDLE)
+    with suppress(PeerError):
+        while True:
+            received = await link.receive(said)
+            if received.frame is Frame.GOODBYE:
+                return _RunOver(bodies.parsed(bodies.Reason, received.body, link.name).reason)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

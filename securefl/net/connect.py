@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from securefl.errors import ConfigError, PeerError, SecureFLError
-from securefl.net import bodies
-from securefl.net.frames import Frame, Link
+from securefl.net.frames import Link
 from securefl.net.identity import Identity, peer_name
+from securefl.net.parting import part
 from securefl.net.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
@@ -77,7 +77,7 @@ async def listening(
 ) -> asyncio.Server:
     """Listen for peers of the consortium.
 
-    `admitted` names the peer of a finished handshake, or raises PeerError. `serve` has the
+    `admitted` names the peer of a finished handshake, or raises why not. `serve` has the
     connection from then on; it is closed when `serve` ends. Whatever a peer does, listening goes
     on.
 
@@ -90,8 +90,8 @@ async def listening(
             link = Link("a peer", reader, writer)
             try:
                 link.name = admitted(link.tls)
-            except PeerError as error:  # the CA vouches for it, so it may know why
-                await link.send(Frame.GOODBYE, bodies.reason(str(error)))
+            except SecureFLError as error:  # the CA vouches for it, so it may know why
+                await part(link, str(error))
                 raise
             await serve(link)
         except SecureFLError as error:

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -39,7 +40,7 @@ class Frame(IntEnum):
     LEAVE = 8
     """Either way: this client is out of this round, and why."""
     GOODBYE = 9
-    """Server to client: the run is over, and why if it has failed."""
+    """From whoever listens, or to the authority: it is over, and why if that is a failure."""
     OPEN = 10
     """Server to authority: what is to be opened, and who has signed."""
     CIPHERTEXT = 11
@@ -109,6 +110,17 @@ class Link:
         """Hang up, without waiting for what is still under way."""
         self._writer.close()
         self._ended.set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of the two ends has hung up."""
+        return self._writer.is_closing()
+
+    async def hung_up(self) -> None:
+        """Wait until the peer hangs up; whatever it still sends is let go."""
+        with suppress(OSError):
+            while await self._reader.read(2**16):
+                pass
 
     @property
     def tls(self) -> ssl.SSLObject:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from securefl.errors import PeerError
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link, Received
+from securefl.net.parting import part
 
 HELLO_S = 10.0
 
@@ -48,7 +49,7 @@ class Members:
             raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
         if reason := self._against(link.name, hello):
-            await link.send(Frame.GOODBYE, bodies.reason(reason))
+            await part(link, reason)
             raise PeerError(f"{link.name}: {reason}")
         await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
         async with self._changed:
@@ -74,11 +75,15 @@ class Members:
         self.ages |= dict.fromkeys(behind, age)
         return await self.send(behind, Frame.BUNDLE, files.encode())
 
-    async def all_here(self, within_s: float) -> bool:
-        """Wait for the whole roster, but not for longer; whether all have come."""
+    async def all_here(self, awaited: Collection[str], within_s: float) -> bool:
+        """Wait for those, but not for longer; whether all of them are here at once."""
+
+        def here() -> bool:
+            return all(name in self.links and not self.links[name].lost for name in awaited)
+
         try:
             async with asyncio.timeout(within_s), self._changed:
-                await self._changed.wait_for(lambda: len(self.links) == len(self.names))
+                await self._changed.wait_for(here)
         except TimeoutError:
             return False
         return True
@@ -131,11 +136,11 @@ class Members:
         heard = await asyncio.gather(*(one(*item) for item in links.items()))
         return dict(zip(links, heard, strict=True))
 
-    async def goodbye(self, reason: str) -> None:
-        """Send all of them home; empty where all rounds are done."""
-        await self.send(self.here(), Frame.GOODBYE, bodies.reason(reason))
-        for link in self.links.values():
-            link.close()
+    async def send_home(self, links: Mapping[str, Link], reason: str) -> None:
+        """Tell them why they are out for good; empty where all rounds are done."""
+        await asyncio.gather(*(part(link, reason) for link in links.values()))
+        for name, link in links.items():
+            self.drop(name, link)
 
 
 def _heard(name: str, received: Received) -> bytes | Lost:

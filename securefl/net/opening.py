@@ -15,14 +15,14 @@ RELEASED = "float64"
 """The authority rounds what it releases; in doubles these digits are exact."""
 
 
-async def ask_what_holds(authority: Link, known: tuple[int, int], needed: int) -> bodies.News:
+async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:
     """Before a round: the bundles that the server does not know yet.
 
     Raises:
-        OpeningRefused: the authority's keys cannot be used.
+        OpeningRefused: the authority's keys cannot be used, or this server is none any more.
         PeerError: it is gone, or its answer is none.
     """
-    await authority.send(Frame.READY, bodies.Ready(known=known, needed=needed).to_bytes())
+    await authority.send(Frame.READY, ready.to_bytes())
     body = await _answer(authority, Frame.STANDING, 2 * bodies.MAX_BUNDLE)
     return bodies.parsed(bodies.News, body, authority.name)
 

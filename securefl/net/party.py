@@ -153,6 +153,8 @@ def client_party(config: Config, name: str) -> ClientParty:
             "name them as their certificates do, with data.names"
         )
     common = _common(config, task)
+    # Torch loads a third of itself with the first of these: not while the first round waits.
+    torch.optim.SGD(common.model.parameters(), lr=0.0)
     travelling = set().union(*averaged_tensors(common.model).values())
     return ClientParty(
         common,

@@ -12,8 +12,16 @@ from dataclasses import dataclass, field
 
 from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint
+from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
-from securefl.errors import ConfigError, Diverged, PeerError, SecureFLError, TooFewContributions
+from securefl.errors import (
+    ConfigError,
+    Diverged,
+    KeyFileError,
+    PeerError,
+    SecureFLError,
+    TooFewContributions,
+)
 from securefl.exchange.base import Adder
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.plain import PlainChannel
@@ -21,7 +29,7 @@ from securefl.net import bodies
 from securefl.net.connect import Address, bound, connected, listening
 from securefl.net.frames import Frame, Link
 from securefl.net.identity import Identity, peer_name
-from securefl.net.members import Lost, Members
+from securefl.net.members import Members
 from securefl.net.opening import ask_what_holds
 from securefl.net.party import ServerParty, settings_digest
 from securefl.net.round import Desk, ServerRound
@@ -70,11 +78,7 @@ class ServerProcess:
                 folder holds all rounds before.
         """
         config, patience = self.party.common.config, self.patience
-        if (authority is not None) != config.exchange.seals_sums:
-            raise ConfigError(
-                f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
-                "sums need --authority, and sums in the clear do not"
-            )
+        check_authority(config, authority)
         session, names = secrets.token_hex(32), self.party.common.names
         members = Members(session, settings_digest(config), names, patience.client_s, self.say)
         opener: Link | None = None
@@ -93,7 +97,7 @@ class ServerProcess:
             raise
         finally:
             door.close()
-            await members.goodbye(reason)
+            await members.send_home(members.here(), reason)
             if opener:
                 await _hang_up(opener)
 
@@ -116,31 +120,41 @@ class ServerProcess:
             self._note,
         )
 
-    async def _take_up_what_holds(
-        self, plan: Plan, members: Members, authority: Link
-    ) -> dict[str, Lost]:
-        """Before a round: the epoch that it runs in, at the server and at every client.
+    async def _take_up_what_holds(self, authority: Link, ready: bodies.Ready) -> None:
+        """The epoch that a round runs in, and who takes part, as the authority says."""
+        if not (news := (await ask_what_holds(authority, ready)).bundles):
+            return
+        try:
+            self.bundle = self.bundle.newer(news["server"])
+        except KeyFileError as error:
+            raise PeerError(f"{authority.name}: sent a bundle that is refused: {error}") from error
+        self._for_clients = self.bundle.age, news["client"]
+        self.say("Epoch {}, roster version {}".format(*self.bundle.age))
 
-        Returns who could not be told, or is no client any more.
-        """
+    def _ready(self, session: str, round_number: int, needed: int) -> bodies.Ready:
+        known, _ = self._for_clients
+        return bodies.Ready(run=session, round=round_number, known=known, needed=needed)
+
+    def _needed(self, plan: Plan) -> int:
+        """Values that the round may have opened: of sums that are not asked for, too."""
         parameters, sealed = self.bundle.adding.parameters, self.party.common.sealed
         specs = [spec for spec in (*plan.sums, *plan.update) if spec.kind in sealed]
-        needed = sum(parameters.n_released(spec.n_values) for spec in specs)
-        known, files = self._for_clients
-        if news := (await ask_what_holds(authority, known, needed)).bundles:
-            self.bundle = self.bundle.newer(news["server"])
-            known, files = self._for_clients = self.bundle.age, news["client"]
-            self.say(f"Epoch {known[0]}, roster version {known[1]}")
-        gone: dict[str, Lost] = {}
-        here = members.here()
+        return sum(parameters.n_released(spec.n_values) for spec in specs)
+
+    async def _present(self, members: Members, round_number: int) -> dict[str, Link]:
+        """Who is here, is a client still, and has the keys of this epoch."""
+        here, gone = members.here(), dict[str, str]()
         for name, link in here.items():
             try:
                 self._admitted(link.tls)
             except PeerError as error:
-                gone[name] = Lost(str(error))
-                members.drop(name, link)
-        left = {name: link for name, link in here.items() if name not in gone}
-        return gone | await members.bring_up_to(left, known, files)
+                gone[name] = str(error)
+        for name, why in gone.items():
+            await members.send_home({name: here.pop(name)}, why)
+        lost = await members.bring_up_to(here, *self._for_clients)
+        for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
+            self._note(Incident(round_number, "model", name, f"{name}: {why}"))
+        return {name: link for name, link in here.items() if name not in lost}
 
     def _note(self, incident: Incident) -> None:
         self._incidents.append(incident)
@@ -150,15 +164,19 @@ class ServerProcess:
         self, session: str, members: Members, opener: Link | None, folder: RunFolder
     ) -> None:
         common = self.party.common
-        if not await members.all_here(self.patience.joining_s):
-            missing = sorted(set(members.names) - members.links.keys())
+        if opener:
+            await self._take_up_what_holds(opener, self._ready(session, 1, 0))
+        allowed = self.bundle.clients().names
+        awaited = [name for name in members.names if name in allowed]
+        await members.all_here(awaited, self.patience.joining_s)
+        if missing := sorted(set(members.names) - members.links.keys()):
             self.say(f"Beginning without {', '.join(missing)}")
         state = common.algorithm.init(common.model)
         while state.round < common.config.run.rounds:
             plan = common.algorithm.plan(state, common.model)
-            lost = await self._take_up_what_holds(plan, members, opener) if opener else {}
-            for client, why in lost.items():
-                self._note(Incident(state.round + 1, "model", client, why.reason))
+            if opener:
+                ready = self._ready(session, state.round + 1, self._needed(plan))
+                await self._take_up_what_holds(opener, ready)
             desk = self._desk(session, members, opener)
             state = await self._round(desk, folder, state, plan)
         folder.note_model(common.model.state_dict())
@@ -168,9 +186,10 @@ class ServerProcess:
     async def _round(self, desk: Desk, folder: RunFolder, state: State, plan: Plan) -> State:
         started, common = time.perf_counter(), self.party.common
         n_entries, n_incidents = len(self._ledger.entries), len(self._incidents)
-        if not (here := desk.members.here()):
-            raise TooFewContributions(f"round {state.round + 1}: no client is connected")
         try:
+            if not (here := await self._present(desk.members, state.round + 1)):
+                raise TooFewContributions(f"round {state.round + 1}: no client is connected")
+            n_present = len(here)
             after = await ServerRound(desk, state, plan, here).run()
         finally:  # a round that fails leaves evidence too
             entries = self._ledger.entries[n_entries:]
@@ -196,9 +215,18 @@ class ServerProcess:
         folder.note_round(metrics, Checkpoint(after, {}))
         self.say(
             f"Round {after.round}/{common.config.run.rounds}: accuracy {score.accuracy:.3f}, "
-            f"{len(here)} clients"
+            f"{n_present} clients"
         )
         return after
+
+
+def check_authority(config: Config, authority: Address | None) -> None:
+    """Raise ConfigError where there is one and nothing for it to open, or the reverse."""
+    if (authority is not None) != config.exchange.seals_sums:
+        raise ConfigError(
+            f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
+            "sums need --authority, and sums in the clear do not"
+        )
 
 
 async def _hang_up(authority: Link) -> None:

@@ -29,6 +29,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
+from securefl.plain_json import require_plain
 
 MAGIC = b"SFL\x02"
 MAX_HEADER_BYTES = 2048
@@ -130,6 +131,11 @@ class Roster:
         self._keys = dict(keys)
         self._gone = dict.fromkeys(expired, SenderExpired) | dict.fromkeys(revoked, SenderRevoked)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Who may take part."""
+        return frozenset(self._keys)
+
     def check(self, message: SignedHeader, expected: Expected) -> None:
         """Raise unless a client of the roster has signed just this header, and it is expected.
 
@@ -218,6 +224,7 @@ def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
     signed, signature = message[_PREFIX_BYTES:end], message[end : end + SIGNATURE_BYTES]
     payload = message[end + SIGNATURE_BYTES :]
     try:
+        require_plain(signed, MessageRefused)
         header = Header.model_validate_json(signed)
     except ValidationError as error:
         raise MessageRefused(f"bad header: {error.errors()[0]['msg']}") from None

@@ -25,14 +25,8 @@ from securefl_keys.base64_text import encoded
 from securefl_keys.bundle import load_bundle
 from securefl_keys.export import export
 from securefl_keys.folder import init_folder
-from securefl_keys.policy import (
-    DEFAULT,
-    POLICY_FORMAT,
-    PolicyFile,
-    load_policy,
-    read_policy,
-    sign_policy,
-)
+from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, load_policy, read_policy
+from securefl_keys.policy_signing import sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
@@ -262,10 +256,10 @@ def test_a_policy_of_version_1_says_what_to_do(made):
     """Older folders are told apart from damaged ones."""
     path = made.keys / "consortium/policy.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": "securefl-policy/1"}))
-    with pytest.raises(KeyFileError, match=f"older version.*reads {POLICY_FORMAT}.*anew"):
+    with pytest.raises(KeyFileError, match=f"of another SecureFL.*reads {POLICY_FORMAT}.*anew"):
         load_policy(made.keys)
     told = run("show", made.keys).stdout
-    assert "made by an older version of SecureFL" in told
+    assert "of another SecureFL" in told
 
 
 def test_the_first_rule_that_fits_counts():

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from processes import Site
+from processes import PASSPHRASE, SERVER, Site
 
 from securefl_cli.main import main
+from securefl_keys import layout
 
 COMMANDS = [
     ["authority"],
@@ -38,61 +39,111 @@ def test_help_has_an_example_and_loads_no_torch(command):
 
 
 def test_the_server_and_the_client_load_no_module_with_a_secret_key():
+    """None of CKKS: what seals keys at rest knows their own Ed25519 identities alone."""
     script = (
         "import sys\n"
-        "import securefl.net.server, securefl.net.client, securefl_cli.serve\n"
-        "import securefl_keys.key_files\n"
-        "print([m for m in sys.modules if 'secret' in m and 'securefl' in m])\n"
+        "import securefl.net.server, securefl.net.client, securefl_cli.serve, securefl_cli.join\n"
+        "import securefl_keys.sound_bundle\n"
+        "print(*sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    loaded = set(done.stdout.split())
+    assert {"securefl.crypto.public", "securefl_keys.sealed_identity"} <= loaded
+    opening = ("crypto.secret", "crypto.match_secret", "crypto.committee", "exchange.ckks_open")
+    opening += ("exchange.match_open", "exchange.keyset", "net.authority")
+    assert loaded.isdisjoint(f"securefl.{name}" for name in opening)
+    of_the_folder = ("sealed_keys", "keeper", "loading", "folder", "rotation")
+    assert loaded.isdisjoint(f"securefl_keys.{name}" for name in of_the_folder)
 
 
-@pytest.fixture
-def site(tmp_path):
-    return Site(tmp_path / "site", encrypt="none")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A federation to look at."""
+    return Site(tmp_path_factory.mktemp("made") / "site")
 
 
-def refused(*args):
-    done = CliRunner().invoke(main, list(map(str, args)))
+def serving(site, *more, opener=("--authority", "127.0.0.1:1")):
+    member = site.member(SERVER, "server")
+    return ["server", "serve", site.job, *member, "--out", site.folder / "run", *opener, *more]
+
+
+def joining(site, *more):
+    return ["client", "join", site.job, *site.member("alice", "client"), *more]
+
+
+def opening(site, *more):
+    return [
+        *("authority", "serve", site.job, "--keys", site.keys, "--out", site.folder / "log"),
+        *("--passphrase-file", site.passphrase_file("authority"), *more),
+    ]
+
+
+def refused(*args, **environment):
+    done = CliRunner(env=environment).invoke(main, list(map(str, args)))
     assert done.exit_code == 2, done.output
     return done.output
 
 
-def test_encryption_without_parameters_is_refused_before_anything_is_written(site):
-    out = site.folder / "run"
-    said = refused(
-        *("server", "serve", site.job, "--set", 'exchange.encrypt="statistics"'),
-        *(*site.identity("server"), "--roster", site.roster, "--out", out),
-    )
-    assert "need --parameters and --authority" in said
-    assert not out.exists()
+def test_encryption_without_an_authority_is_refused(site):
+    assert "need --authority" in refused(*serving(site, opener=()))
+    assert not (site.folder / "run").exists()
 
 
-def test_a_client_of_another_index_than_its_certificates_is_refused(site):
-    said = refused("client", "join", site.job, *site.identity("client-1"), "--index", 2)
-    assert "give client-2's" in said
+def test_the_server_does_not_start_with_a_passphrase_in_its_environment(site):
+    """Whosever it is: others may read /proc, and a child of the server would have it too."""
+    said = refused(*serving(site), SECUREFL_PASSPHRASE=PASSPHRASE)
+    assert "a server's environment is to hold no secret" in said
+    assert PASSPHRASE not in said
+    assert not (site.folder / "run").exists()
 
 
-def test_an_identity_key_that_others_may_read_is_refused(site):
-    (site.folder / "client-1.key").chmod(0o644)
-    said = refused("client", "join", site.job, *site.identity("client-1"))
-    assert "chmod" in said
+def test_the_wrong_partys_folder_is_refused(site):
+    """An identity of another role, and a bundle of another role."""
+    own = ["--identity", site.folder / "alice", "--passphrase-file", site.passphrase_file("alice")]
+    said = refused(*serving(site, *own))
+    assert "alice's certificate is for the role client, not for server" in said
+    said = refused(*joining(site, "--bundle", site.folder / "bundles/server"))
+    assert "for the role server, not client" in said
 
 
-def test_a_roster_of_another_size_than_the_settings_is_refused(site):
-    (site.roster / "client-3.pem").unlink()
-    said = refused(
-        *("server", "serve", site.job, *site.identity("server"), "--roster", site.roster),
-        *("--out", site.folder / "run"),
-    )
-    assert "the roster has 2 clients and the settings 3" in said
+def test_an_identity_of_another_consortium_is_refused(site, tmp_path):
+    other = Site(tmp_path / "other", consortium="Süd")
+    said = refused(*joining(site, "--bundle", other.folder / "bundles/client"))
+    assert "consortium 'Süd' has not issued" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "who"),
+    [
+        (joining, "alice/identity.key", "alice"),
+        (serving, f"{SERVER}/identity.key", SERVER),
+        (opening, "keys/authority/secret.key", "authority"),
+    ],
+)
+def test_a_key_that_others_may_read_is_refused(site, command, key, who):
+    (site.folder / key).chmod(0o644)
+    try:
+        assert "chmod" in refused(*command(site))
+    finally:
+        (site.folder / key).chmod(0o600)
+
+
+def test_the_wrong_passphrase_is_refused(site):
+    wrong = ("--passphrase-file", site.passphrase_file("bob"))
+    for command in (joining, serving, opening):
+        assert "does not open" in refused(*command(site, *wrong))
+
+
+def test_a_folder_without_a_consortium_serves_nobody(site, keys):
+    assert str(layout.CA_CERTIFICATE) in refused(*opening(site, "--keys", keys))
+
+
+def test_a_client_whose_name_the_settings_do_not_have_is_refused(site):
+    said = refused(*joining(site, "--set", 'data.names=["anna", "bob", "carol"]'))
+    assert "'alice' is no client of these settings, which name anna, bob, carol" in said
 
 
 def test_an_address_that_is_none_is_refused(site):
-    said = refused(
-        *("client", "join", site.job, *site.identity("client-1"), "--server", "localhost")
-    )
-    assert "write HOST:PORT" in said
+    assert "write HOST:PORT" in refused(*joining(site, "--server", "localhost"))

@@ -29,7 +29,8 @@ from securefl_keys.description import describe
 from securefl_keys.export import export
 from securefl_keys.identity import load_identities
 from securefl_keys.loading import load_all, load_client, load_match
-from securefl_keys.policy import load_policy, sign_policy
+from securefl_keys.policy import load_policy
+from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate
 from securefl_keys.sound_bundle import SoundBundle

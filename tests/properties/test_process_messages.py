@@ -1,20 +1,33 @@
-"""Whatever bytes come over a connection: they are what was sent, or they are refused."""
+"""Whatever bytes come over a connection: they are what was sent, or they are refused.
+
+Ten thousand changed copies of every kind. What is signed, or held against what the receiver knows,
+is accepted unchanged or not at all; where something is only parsed, the test's name says so.
+"""
 
 import asyncio
-import random
+import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from conftest import POLICY
+from consortium_files import PASSPHRASE
+from mutations import mutated, mutated_json, try_all
 
-from securefl.errors import MessageRefused, PeerError
+from securefl.errors import KeyFileError, MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.ckks import CkksAdder
+from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.plain import PlainChannel
+from securefl.exchange.releases import MemoryCount
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.types import Kind, State
+from securefl_keys.keeper import FolderKeeper
+from securefl_keys.sound_bundle import SoundBundle
 
-N_MUTATIONS = 10_000
 STATE = State(
     3,
     {
@@ -23,23 +36,86 @@ STATE = State(
     },
     {"private": torch.ones(5)},
 )
+RUN, SIGNED = "ab" * 32, bodies.Signed.model_construct(header=b"{}", signature=b"x" * 64)
+BODIES = [
+    bodies.Hello(settings=RUN, age=(1, 2)),
+    bodies.Ready(run=RUN, round=3, known=(1, 2), needed=2048),
+    bodies.News(bundles={"client": "{}", "server": "{}"}),
+    bodies.Welcome(run=RUN),
+    bodies.RoundBegins(round=7),
+    bodies.Reason(reason="näh"),
+    bodies.Refusal(too_few=True, reason="two"),
+    SIGNED,
+    bodies.OpenRequest.model_construct(
+        run=RUN,
+        round=1,
+        name="1/mean",
+        form="ckks",
+        key_id=RUN,
+        epoch=1,
+        n_values=5,
+        signed=[SIGNED],
+    ),
+]
 
 
-def mutated(content, rng):
-    """One to three bytes changed, taken out or put in."""
-    changed = bytearray(content)
-    for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(changed))
-        match rng.randrange(3):
-            case 0:
-                changed[at] ^= 1 << rng.randrange(8)
-            case 1:
-                del changed[at : at + rng.randint(1, 8)]
-            case 2:
-                changed[at:at] = rng.randbytes(rng.randint(1, 8))
-        if not changed:
-            changed = bytearray(b"\0")
-    return bytes(changed)
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_changed_bodies_are_parsed_as_their_kind_or_refused(body):
+    """They have no signature of their own: within its bounds, a peer may say what it likes."""
+    kind, content = type(body), body.to_bytes()
+    assert bodies.parsed(kind, content, "peer") == bodies.parsed(kind, content, "peer")
+    found = try_all(
+        content, lambda c: bodies.parsed(kind, c, "peer"), PeerError, mutate=mutated_json
+    )
+    for _, accepted in found:
+        assert bodies.parsed(kind, accepted.to_bytes(), "peer") == accepted
+
+
+def test_the_bodies_are_all_that_there_are():
+    assert {type(body) for body in BODIES} == set(bodies.Body.__subclasses__())
+
+
+def test_the_longest_reason_fits_into_a_small_frame():
+    """Whatever is in it: a path may be no UTF-8."""
+    for character in ("x", "\0", "\U0001f600", '"', "\udcff", "\n"):
+        assert len(bodies.reason(character * 5000)) <= SMALL
+        assert len(bodies.refusal(character * 5000, too_few=False)) <= SMALL
+
+
+def test_one_bundle_alone_is_no_news():
+    with pytest.raises(PeerError, match="one role alone"):
+        bodies.parsed(bodies.News, b'{"bundles": {"client": "{}"}}', "authority")
+
+
+def test_a_frame_larger_than_allowed_is_refused_before_its_body_is_read():
+    async def scenario():
+        reader = asyncio.StreamReader()
+        reader.feed_data(struct.pack(">BI", Frame.MODEL, 101))
+        with pytest.raises(PeerError, match="MODEL of 101 bytes, at most 100 fit"):
+            await Link("server", reader, None).receive({Frame.MODEL: 100})
+
+    asyncio.run(scenario())
+
+
+def test_changed_frames_are_parsed_within_their_bounds_or_refused():
+    allowed = {Frame.MESSAGE: 40, Frame.LEAVE: SMALL}
+    content = struct.pack(">BI", Frame.MESSAGE, 40) + bytes(range(40))
+
+    def parse(changed):
+        reader = asyncio.StreamReader(loop=loop)
+        reader.feed_data(changed)
+        reader.feed_eof()
+        return loop.run_until_complete(Link("peer", reader, None).receive(allowed))
+
+    loop = asyncio.new_event_loop()
+    try:
+        found = try_all(content, parse, PeerError)
+    finally:
+        loop.close()
+    assert found
+    for changed, received in found:
+        assert len(received.body) <= allowed[received.frame]
+        assert changed[5 : 5 + len(received.body)] == received.body
 
 
 def test_the_global_tensors_arrive_to_the_last_bit_and_nothing_private_with_them():
@@ -52,73 +128,107 @@ def test_the_global_tensors_arrive_to_the_last_bit_and_nothing_private_with_them
     assert len(bodies.state_bytes(STATE)) <= bodies.max_state_bytes(STATE)
 
 
-def test_mutated_models_are_of_the_same_layout_or_refused():
-    content, rng = bodies.state_bytes(STATE), random.Random(0)
-    for _ in range(N_MUTATIONS):
-        try:
-            found = bodies.read_state(mutated(content, rng), STATE, 3)
-        except PeerError:
-            continue
-        assert found.tensors[Kind.PARAMETERS]["weight"].shape == (2, 3)
+def test_changed_models_are_parsed_with_the_same_layout_or_refused():
+    content = bodies.state_bytes(STATE)
+    for _, found in try_all(content, lambda c: bodies.read_state(c, STATE, 3), PeerError):
+        for kind, named in STATE.tensors.items():
+            for name, value in named.items():
+                assert found.tensors[kind][name].shape == value.shape
+                assert found.tensors[kind][name].dtype == value.dtype
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_mutated_totals_are_finite_and_of_their_length_or_refused(precision):
-    total, rng = OpenedSum(np.arange(5.0), 0.5, 4), random.Random(0)
-    content = bodies.total_bytes(total, precision)
+def test_changed_totals_are_parsed_finite_and_of_their_length_or_refused(precision):
+    content = bodies.total_bytes(OpenedSum(np.arange(5.0), 0.5, 4), precision)
     assert bodies.n_total_bytes(5, precision) == len(content)
-    assert bodies.read_total(content, 5, precision, "server").values.tolist() == [0, 1, 2, 3, 4]
-    for _ in range(N_MUTATIONS):
-        try:
-            found = bodies.read_total(mutated(content, rng), 5, precision, "server")
-        except PeerError:
-            continue
+    read = lambda c: bodies.read_total(c, 5, precision, "server")  # noqa: E731
+    assert read(content).values.tolist() == [0, 1, 2, 3, 4]
+    for _, found in try_all(content, read, PeerError):
         assert np.isfinite(found.values).all()
+        assert len(found.values) == 5
         assert found.weight > 0
+        assert 0 < found.n_clients <= bodies.MAX_CLIENTS
 
 
-BODIES = [
-    bodies.Hello(settings="ab" * 32, key_id=""),
-    bodies.Welcome(run="ab" * 32),
-    bodies.RoundBegins(round=7),
-    bodies.Reason(reason="näh"),
-    bodies.Refusal(too_few=True, reason="two"),
-]
+@pytest.mark.parametrize("kind", ["ciphertext", "plaintext"])
+def test_no_changed_contribution_is_accepted(federate, kind):
+    """A client has signed its header, and that names the payload's digest."""
+    federation = federate()
+    spec = federation.spec if kind == "ciphertext" else federation.plain_spec
+    message = federation.message("client-1", spec)
+    federation.server.start(1, spec).admit(message)
+    admit = lambda changed: federation.server.start(1, spec).admit(changed)  # noqa: E731
+    assert try_all(message, admit, MessageRefused) == []
+    header_first = lambda content, rng: mutated(content[:700], rng) + content[700:]  # noqa: E731
+    assert try_all(message, admit, MessageRefused, n=2000, mutate=header_first) == []
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_mutated_bodies_are_of_their_kind_or_refused(body):
-    content, rng = body.to_bytes(), random.Random(0)
-    assert bodies.parsed(type(body), content, "peer") == body
-    for _ in range(N_MUTATIONS):
-        try:
-            bodies.parsed(type(body), mutated(content, rng), "peer")
-        except PeerError:
-            continue
+def test_changed_payloads_in_the_clear_are_parsed_finite_or_refused():
+    """Which a client may sign: its own values are its own affair."""
+    channel = PlainChannel("float32")
+    payload = channel.seal(np.arange(5.0), 0.25)
+    for _, found in try_all(payload, channel.start(5).plus, MessageRefused):
+        assert np.isfinite(found.values).all()
 
 
-def test_mutated_requests_are_requests_or_refused(federate):
-    request, rng = federate().collect().request(), random.Random(0)
+@pytest.mark.slow
+def test_changed_ciphertexts_are_parsed_as_such_or_refused(key_set, federate):
+    """A client may sign any: what is added is a ciphertext of these parameters."""
+    federation = federate()
+    payload = federation.sealer.seal(np.arange(5.0), 0.25)
+    adder = CkksAdder(key_set.adding)
+    found = try_all(payload, lambda c: adder.start(5).plus(c).total(), MessageRefused)
+    assert {len(total) for _, total in found} == {adder.n_bytes(5)}
+
+
+@pytest.mark.slow
+def test_changed_sums_open_as_sums_of_as_many_clients_or_are_refused(key_set, federate):
+    """No signature is over a sum: the ones that it carries are counted."""
+    total = federate().collect().request().total
+    opener = CkksOpener(key_set.secret, MemoryCount(), None, 4)
+    for _, found in try_all(total, lambda c: opener.open(c, 5, 24), MessageRefused):
+        assert found.n_clients == 4
+        assert np.isfinite(found.values).all()
+
+
+def test_no_changed_request_is_opened(federate):
+    """All of it is signed by the clients or held against what they have signed."""
+    federation = federate()
+    request = federation.collect().request()
     content = bodies.open_request(request)
-    body = bodies.parsed(bodies.OpenRequest, content, "server")
+
+    def parse(changed):
+        body = bodies.parsed(bodies.OpenRequest, changed, "server")
+        asked = bodies.sum_request(body, request.total)
+        federation.authority_of(POLICY).open(asked)
+        return asked
+
+    assert parse(content) == request
+    refusals = (PeerError, MessageRefused, OpeningRefused)
+    for changed, asked in try_all(content, parse, *refusals, mutate=mutated_json):
+        assert asked.expected == request.expected
+        signed = {(one.signed, one.signature) for one in asked.signed}
+        assert signed == {(one.signed, one.signature) for one in request.signed}, changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_no_changed_bundle_is_taken_up(made_consortium, role):
+    """The consortium's authority has signed every byte of its files; JSON's own spaces are free."""
+    files = FolderKeeper(made_consortium.keys, PASSPHRASE).now(0).bundles[role]
+    bundle = SoundBundle.load(made_consortium.bundle(role), role)
+    assert bundle.newer(files).age == bundle.age
+    take = lambda changed: bundle.newer(changed.decode(errors="replace"))  # noqa: E731
+    wanted = json.loads(files)
+    for changed, _ in try_all(files.encode(), take, KeyFileError, mutate=mutated_json):
+        assert json.loads(changed) == wanted
+
+
+def test_a_request_arrives_as_it_was(federate):
+    request = federate().collect().request()
+    body = bodies.parsed(bodies.OpenRequest, bodies.open_request(request), "server")
     assert bodies.sum_request(body, request.total) == request
-    for _ in range(N_MUTATIONS):
-        try:
-            bodies.sum_request(bodies.parsed(bodies.OpenRequest, mutated(content, rng), "s"), b"")
-        except (PeerError, MessageRefused):
-            continue
-
-
-def test_the_longest_reason_fits_into_a_small_frame():
-    for character in ("x", "\0", "\U0001f600", '"'):
-        assert len(bodies.reason(character * 5000)) <= SMALL
-
-
-def test_a_frame_larger_than_allowed_is_refused_before_its_body_is_read():
-    async def scenario():
-        reader = asyncio.StreamReader()
-        reader.feed_data(struct.pack(">BI", Frame.MODEL, 101))
-        with pytest.raises(PeerError, match="MODEL of 101 bytes, at most 100 fit"):
-            await Link("server", reader, None).receive({Frame.MODEL: 100})
-
-    asyncio.run(scenario())
+    broken = tuple(replace(one, signed=b"{}") for one in request.signed)
+    asked = bodies.open_request(replace(request, signed=broken))
+    with pytest.raises(MessageRefused):
+        bodies.sum_request(bodies.parsed(bodies.OpenRequest, asked, "server"), b"")

@@ -18,7 +18,7 @@ from securefl_keys.folder import init_folder
 from securefl_keys.holders import Role
 from securefl_keys.identity import make_identities
 from securefl_keys.membership import Approval, approve
-from securefl_keys.policy import sign_policy
+from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate
 

@@ -31,9 +31,9 @@ def test_a_bundle_of_version_1_says_what_to_do(bundle):
     problems = [str(problem) for problem in bundle.problems()]
     for name in ("roster", "policy"):
         (problem,) = (text for text in problems if f"{name}.json" in text)
-        assert f"securefl-{name}/1: made by an older version of SecureFL" in problem
+        assert f"securefl-{name}/1 file, of another SecureFL" in problem
         assert "securefl keys init DIR --consortium NAME" in problem
-    with pytest.raises(KeyFileError, match="older version"):
+    with pytest.raises(KeyFileError, match="of another SecureFL"):
         load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
 
 
@@ -43,7 +43,7 @@ def test_a_bundle_of_version_1_says_what_to_do(bundle):
 )
 def test_a_sealed_key_of_version_1_says_what_to_do(file, opened, passphrase):
     """Not that it was damaged, nor that the passphrase is wrong."""
-    with pytest.raises(KeyFileError, match=r"secret-key/1: made by an older version.*anew"):
+    with pytest.raises(KeyFileError, match=r"secret-key/1 file, of another SecureFL.*anew"):
         opened((FILES / file).read_text(), passphrase)
 
 

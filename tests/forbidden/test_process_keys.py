@@ -1,0 +1,621 @@
+"""Keys and members that change while processes run, and what nobody can do with that."""
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from processes import (
+    CLIENTS,
+    PASSPHRASE,
+    SERVER,
+    SLOTS,
+    Loop,
+    Site,
+    asked_of_the_authority,
+    fake_server,
+    policy_of_releases,
+)
+
+from securefl.errors import (
+    KeyFileError,
+    OpeningRefused,
+    PeerError,
+    RunFolderError,
+    TooFewContributions,
+)
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.policy import OpeningRule, Policy
+from securefl.net import bodies
+from securefl.net.authority import Log
+from securefl.net.client import _RunOver
+from securefl.net.frames import SMALL, Frame, Received
+from securefl.net.opening import ask_to_open, ask_what_holds
+from securefl.roles.client import Client
+from securefl.roles.server import Server
+from securefl.types import Kind, MessageSpec
+from securefl_keys import layout
+from securefl_keys.keeper import FolderKeeper
+
+pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
+RUN = "ab" * 32
+SPEC = MessageSpec("1/mean", Kind.STATISTICS, 5)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Makes a federation."""
+    return lambda name="site", **settings: Site(tmp_path / name, **settings)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A federation to look at."""
+    return Site(tmp_path_factory.mktemp("made") / "site")
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """What authorities would send: of two epochs, and of another consortium."""
+    here = Site(tmp_path_factory.mktemp("relayed") / "site")
+    first = FolderKeeper(here.keys, PASSPHRASE).now(0).bundles
+    here.rotate()
+    second = FolderKeeper(here.keys, PASSPHRASE).now(0).bundles
+    other = Site(tmp_path_factory.mktemp("other") / "site", consortium="Süd")
+    return Relayed(here, first, second, FolderKeeper(other.keys, PASSPHRASE).now(0).bundles)
+
+
+@dataclass
+class Relayed:
+    site: Site
+    first: dict
+    second: dict
+    foreign: dict
+
+
+def openings_of(site):
+    return [json.loads(line) for line in site.openings.read_text().splitlines()]
+
+
+# Between two rounds of a run.
+
+
+def test_a_rotation_loses_nothing(site):
+    """The model is that of a run under one key, to what the authority rounds to."""
+    here = site(rounds=3)
+    loop = Loop(here)
+    loop.before_round({2: here.rotate})
+    record = loop.run()
+    assert [m.dropped for m in record.metrics] == [(), (), ()]
+    assert loop.ended == dict.fromkeys(CLIENTS)
+    by_round = {one["round"]: one["key_id"] for one in openings_of(here)}
+    assert by_round[1] != by_round[2] == by_round[3]
+    found = safetensors.torch.load_file(here.folder / "run/model.safetensors")
+    wanted = safetensors.torch.load_file(here.in_one_process() / "model.safetensors")
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], atol=1e-6, rtol=0)
+
+
+def test_a_model_that_travels_encrypted_is_that_of_one_process(site):
+    """To what the authority rounds to."""
+    here = site(algorithm="fedavg", encrypt="model")
+    Loop(here).run()
+    found = safetensors.torch.load_file(here.folder / "run/model.safetensors")
+    wanted = safetensors.torch.load_file(here.in_one_process() / "model.safetensors")
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], atol=1e-6, rtol=0)
+    assert {one["name"] for one in openings_of(here)} == {"update/parameters", "update/statistics"}
+
+
+def test_keys_that_would_wear_out_are_rotated_between_rounds(site):
+    """No key releases more values than the policy's noise is sized for."""
+    here = site(rounds=5, policy=policy_of_releases(9))
+    loop = Loop(here)
+    record = loop.run()
+    assert [m.dropped for m in record.metrics] == [()] * 5
+    by_key = {}
+    for one in openings_of(here):
+        by_key.setdefault(one["key_id"], []).append(one["round"])
+    assert [sorted(set(rounds)) for rounds in by_key.values()] == [[1, 2], [3, 4], [5]]
+    assert all(len(rounds) <= 9 for rounds in by_key.values())
+    assert loop.has_said("^alice: epoch 3")
+
+
+def test_a_revoked_client_is_out_from_the_next_round_and_told_why(site):
+    here = site(rounds=3, names=(*CLIENTS, "dora"))
+    loop = Loop(here)
+    loop.before_round({2: lambda: here.rotate(revoking="bob")})
+    record = loop.run()
+    assert [m.dropped for m in record.metrics] == [(), ("bob",), ()]
+    assert "of 'bob' was revoked" in here.incidents
+    assert isinstance(loop.ended["bob"], PeerError)
+    assert "of 'bob' was revoked" in str(loop.ended["bob"])
+    assert {how for name, how in loop.ended.items() if name != "bob"} == {None}
+    signers = {one["round"]: one["signers"] for one in openings_of(here)}
+    assert signers == {1: [*CLIENTS, "dora"], 2: ["alice", "carol", "dora"], 3: signers[2]}
+
+
+def test_a_client_that_is_revoked_at_first_is_not_waited_for(site):
+    here = site(names=(*CLIENTS, "dora"))
+    here.rotate(revoking="dora")
+    loop = Loop(here, joining_s=600)
+    record = loop.run()
+    assert [m.dropped for m in record.metrics] == [(), ()]
+    assert loop.has_said("^Beginning without dora")
+    assert "of 'dora' was revoked" in str(loop.ended["dora"])
+
+
+def test_too_few_are_left_where_one_of_three_is_revoked(site):
+    here = site()
+    loop = Loop(here)
+    loop.before_round({2: lambda: here.rotate(revoking="bob")})
+    with pytest.raises(TooFewContributions, match="at least 3"):
+        loop.run()
+    assert len(here.record.metrics) == 1
+    assert all("at least 3" in str(loop.ended[name]) for name in ("alice", "carol"))
+
+
+def stubborn(process):
+    """Seals under its first key for ever."""
+    process.bundle = Deaf(process.bundle)
+
+
+@dataclass
+class Deaf:
+    inner: object
+
+    def newer(self, files):
+        return self
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def boastful(process):
+    """Says that its bundle is newer than any, and so is sent none."""
+    process.bundle = Boast(process.bundle)
+
+
+@dataclass
+class Boast:
+    inner: object
+    age: tuple = (2**31 - 1, 2**31 - 1)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("change", [stubborn, boastful])
+def test_messages_under_the_old_key_are_refused_by_its_id(site, change):
+    here = site(names=(*CLIENTS, "dora"), rounds=3)
+    loop = Loop(here)
+    change(loop.clients["carol"])
+    old, new = here.bundle("client").public.key_id, []
+    loop.before_round({2: lambda: new.append(here.rotate())})
+    record = loop.run()
+    assert [m.dropped for m in record.metrics] == [(), ("carol",), ("carol",)]
+    assert f"carol: sealed under key {old[:16]} of epoch 1" in here.incidents
+    assert f"this run's key is {new[0][:16]} of epoch 2" in here.incidents
+    assert {one["key_id"] for one in openings_of(here)} == {old, *new}
+
+
+def test_a_server_that_is_revoked_meanwhile_is_told_and_ends(site):
+    here = site(rounds=3)
+    loop = Loop(here)
+    loop.before_round({2: lambda: here.rotate(revoking=SERVER)})
+    with pytest.raises(OpeningRefused, match=r"no server of this consortium.*'hub' was revoked"):
+        loop.run()
+    assert len(here.record.metrics) == 1
+    assert all("was revoked" in str(how) for how in loop.ended.values())
+
+
+DAMAGES = {
+    "a changed roster": lambda keys: flip(keys / layout.ROSTER),
+    "a changed secret key": lambda keys: flip(keys / layout.AUTHORITY_KEY),
+    "a changed policy": lambda keys: flip(keys / layout.POLICY),
+    "no policy": lambda keys: (keys / layout.POLICY).unlink(),
+    "a secret key open to all": lambda keys: replaced(keys / layout.AUTHORITY_KEY),
+    "no count of releases": lambda keys: [p.unlink() for p in (keys / layout.RELEASES).iterdir()],
+}
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def replaced(path):
+    path.write_text(path.read_text() + "\n")
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_damaged_meanwhile_ends_the_run_with_the_reason_and_not_the_authority(
+    site, damage
+):
+    """Which answers again, once the folder is whole."""
+    here = site(rounds=3)
+    loop, whole = Loop(here), {}
+
+    def damaged():
+        whole.update(contents(here.keys))
+        DAMAGES[damage](here.keys)
+
+    loop.before_round({2: damaged})
+    with pytest.raises(OpeningRefused, match=str(here.keys)):
+        loop.run()
+    assert len(here.record.metrics) == 1
+    assert all(str(here.keys) in str(how) for how in loop.ended.values())
+    for path, (content, mode) in whole.items():
+        path.write_bytes(content)
+        path.chmod(mode)
+    news = asked_of_the_authority(
+        here, lambda link: ask_what_holds(link, READY), keeper=loop.keeper
+    )
+    assert news.bundles.keys() == {"client", "server"}
+
+
+def contents(folder):
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {path: (path.read_bytes(), path.stat().st_mode) for path in files}
+
+
+# What the policy does not allow.
+
+NO_VARIANCE = tuple(OpeningRule(names) for names in ("update/*", "*/mean", "*/gradient"))
+POLICIES = {
+    "a name": (Policy(rules=NO_VARIANCE), r"round 1, '1/variance': the policy opens no '1/var"),
+    "a fifth opening": (Policy(openings_per_run=4), "round 2, '1/mean': the policy opens 4 totals"),
+    "so many values": (policy_of_releases(2), "sign a policy with more releases"),
+    "so few clients": (Policy(min_contributions=4), "at least 4"),
+}
+
+
+@pytest.mark.parametrize("what", POLICIES)
+def test_what_the_policy_does_not_open_ends_the_run_and_says_so(site, what):
+    policy, reason = POLICIES[what]
+    here = site(policy=policy)
+    loop = Loop(here)
+    with pytest.raises(OpeningRefused, match=reason):
+        loop.run()
+    refused = [one for one in openings_of(here) if one["refused"]] if here.openings.exists() else []
+    assert len(refused) == (what != "so many values")
+    assert all(isinstance(how, PeerError) for how in loop.ended.values())
+
+
+def test_a_policy_that_is_signed_meanwhile_holds_from_the_next_round(site):
+    here = site(rounds=3)
+    loop = Loop(here)
+    loop.before_round({3: lambda: here.sign(Policy(rules=NO_VARIANCE))})
+    with pytest.raises(OpeningRefused, match="the policy opens no '1/variance'"):
+        loop.run()
+    assert len(here.record.metrics) == 2
+
+
+# The authority's door.
+
+READY = bodies.Ready(run=RUN, round=1, known=(0, 0), needed=SLOTS)
+
+
+def request_of(site, names=CLIENTS, round_number=1, bundles="bundles"):
+    """A sum of these clients."""
+    public, bundle = site.bundle("client", bundles).public, site.bundle("server", bundles)
+    server = Server(RUN, bundle.clients(), {SPEC.kind: CkksAdder(bundle.adding)})
+    arriving = server.start(round_number, SPEC)
+    for name in names:
+        sealing = {SPEC.kind: CkksSealer(public)}
+        client = Client(name, 0.25, sealing, _identity=site.signing_key(name))
+        arriving.receive(client.contribute(RUN, round_number, SPEC, {"x": torch.arange(5.0)}))
+    return arriving.request()
+
+
+def opening(request, ready=READY):
+    """Ask READY, and to open it."""
+
+    async def ask(link):
+        if ready:
+            await ask_what_holds(link, ready)
+        return await ask_to_open(link, request)
+
+    return ask
+
+
+def test_the_authority_opens_over_the_line_and_once_also_after_a_restart(site):
+    here = site()
+    request = request_of(here)
+    opened = asked_of_the_authority(here, opening(request))
+    assert opened.n_clients == 3
+    assert opened.values == pytest.approx(np.arange(5.0), abs=1e-6)
+    with pytest.raises(OpeningRefused, match="opened once already"):
+        asked_of_the_authority(here, opening(request))
+    assert len(openings_of(here)) == 2
+
+
+def test_the_authority_refuses_too_few_and_says_so(site):
+    here = site()
+    with pytest.raises(TooFewContributions, match="at least 3"):
+        asked_of_the_authority(here, opening(request_of(here, ("alice", "bob"))))
+
+
+@pytest.mark.parametrize(
+    "ready",
+    [None, READY.model_copy(update={"round": 2}), READY.model_copy(update={"run": "cd" * 32})],
+    ids=["none", "another round", "another run"],
+)
+def test_nothing_is_opened_of_a_round_that_the_authority_was_not_asked_about(site, ready):
+    """A server that was revoked and asks no more gets nothing more; the refusal is in the log."""
+    here = site()
+    with pytest.raises(OpeningRefused, match="round 1: hub has not asked READY for it"):
+        asked_of_the_authority(here, opening(request_of(here), ready))
+    assert "READY" in openings_of(here)[0]["refused"]
+
+
+def test_a_server_that_was_revoked_gets_nothing_opened(site):
+    """Neither after it was told so, nor over a new connection."""
+    here = site()
+    request, keeper = request_of(here), FolderKeeper(here.keys, PASSPHRASE)
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        here.rotate(revoking=SERVER)
+        with pytest.raises(OpeningRefused, match="was revoked"):
+            await ask_what_holds(link, READY)
+        with pytest.raises(OpeningRefused, match="has not asked READY"):
+            await ask_to_open(link, request)
+
+    asked_of_the_authority(here, ask, keeper=keeper)
+    with pytest.raises(PeerError, match="was revoked"):
+        asked_of_the_authority(here, opening(request), keeper=keeper)
+
+
+def test_a_server_that_joined_meanwhile_is_let_in(site):
+    here = site()
+    keeper = FolderKeeper(here.keys, PASSPHRASE)
+    here.join("hub-2", role="server")
+    ask = lambda link: ask_what_holds(link, READY)  # noqa: E731
+    news = asked_of_the_authority(here, ask, who="hub-2", keeper=keeper)
+    assert news.bundles.keys() == {"client", "server"}
+
+
+def test_a_sum_under_the_old_key_is_refused_by_its_id(site):
+    here = site()
+    request = request_of(here)
+    new = here.rotate()
+    with pytest.raises(OpeningRefused, match=f"authority opens .* under key {new[:16]} of epoch 2"):
+        asked_of_the_authority(here, opening(request))
+    (one,) = openings_of(here)
+    assert one["key_id"] == request.expected.key_id != new
+
+
+def test_the_authority_believes_no_header_that_is_none(made):
+    request = request_of(made)
+    broken = tuple(replace(one, signed=b"{}") for one in request.signed)
+    with pytest.raises(OpeningRefused, match="that is none"):
+        asked_of_the_authority(made, opening(replace(request, signed=broken)))
+    assert "that is none" in openings_of(made)[-1]["refused"]
+
+
+@pytest.mark.parametrize("who", CLIENTS)
+def test_the_authority_answers_no_client(made, who):
+    with pytest.raises(PeerError, match=f"{who}'s certificate is for the role client, not for ser"):
+        asked_of_the_authority(
+            made, lambda link: ask_what_holds(link, READY), who=who, role="client"
+        )
+
+
+def test_values_without_number_are_refused_and_the_line_goes_on(made):
+    """A round that no key could open: before anything is rotated for it."""
+
+    async def ask(link):
+        wild = READY.model_copy(update={"needed": 2**62 - 1})
+        with pytest.raises(OpeningRefused, match="sign a policy with more releases"):
+            await ask_what_holds(link, wild)
+        return await ask_what_holds(link, READY)
+
+    before = contents(made.keys)
+    assert asked_of_the_authority(made, ask).bundles.keys() == {"client", "server"}
+    assert contents(made.keys) == before
+
+
+ABSURD = [
+    {"needed": -1},
+    {"needed": 2**62},
+    {"needed": 10**400},
+    {"needed": 1.5},
+    {"needed": "1"},
+    {"round": 0},
+    {"round": 2**31},
+    {"run": "ab"},
+    {"known": [-1, 0]},
+    {"known": [2**31, 0]},
+    {"known": [1, 2, 3]},
+]
+
+
+@pytest.mark.parametrize("absurd", ABSURD, ids=repr)
+def test_a_ready_of_absurd_numbers_ends_that_connection_alone(made, absurd):
+    body = json.dumps(json.loads(READY.to_bytes()) | absurd).encode()
+
+    async def ask(link):
+        await link.send(Frame.READY, body)
+        await link.receive({Frame.STANDING: 10**7, Frame.REFUSED: SMALL})
+
+    said = []
+    with pytest.raises(PeerError, match="has closed the connection"):
+        asked_of_the_authority(made, ask, said=said)
+    assert any(line.startswith("Refused: hub: bad Ready") for line in said)
+
+
+def test_a_damaged_log_of_releases_is_refused(tmp_path):
+    (tmp_path / "released.jsonl").write_text('["ab", 1]\n')
+    with pytest.raises(RunFolderError, match="name another folder"):
+        Log(tmp_path)
+
+
+# Bundles on the line.
+
+
+def test_a_server_takes_no_other_bundle_than_its_own_from_the_authority(site, bundles):
+    here = site()
+    news = {
+        "a client's": bundles.second | {"server": bundles.second["client"]},
+        "another consortium's": bundles.foreign,
+    }
+    for changed in news.values():
+        loop = Loop(Site(here.folder.parent / f"of-{id(changed)}"))
+        loop.keeper = Lying(loop.keeper, changed)
+        with pytest.raises(PeerError, match="authority: sent a bundle that is refused"):
+            loop.run()
+
+
+@dataclass
+class Lying:
+    """An authority that sends other bundles."""
+
+    keeper: FolderKeeper
+    bundles: dict
+
+    @property
+    def parameters(self):
+        return self.keeper.parameters
+
+    def now(self, needed):
+        return replace(self.keeper.now(needed), bundles=self.bundles)
+
+
+def changed_byte(path, at=0.5):
+    """One in that file of the client's newer bundle."""
+
+    def change(relayed):
+        texts = json.loads(relayed.second["client"])
+        text = texts[path]
+        i = int(at * len(text))
+        texts[path] = text[:i] + ("A" if text[i] != "A" else "B") + text[i + 1 :]
+        return json.dumps(texts)
+
+    return change
+
+
+def mixed(relayed):
+    first, second = (json.loads(one["client"]) for one in (relayed.first, relayed.second))
+    return json.dumps(second | {"consortium/roster.json": first["consortium/roster.json"]})
+
+
+def without(path):
+    def change(relayed):
+        texts = json.loads(relayed.second["client"])
+        del texts[path]
+        return json.dumps(texts)
+
+    return change
+
+
+def with_more(relayed):
+    return json.dumps(json.loads(relayed.second["client"]) | {"more": "of it"})
+
+
+FILES = (
+    "clients/public.key",
+    "clients/match-public.key",
+    "consortium/ca.crt",
+    "consortium/roster.json",
+    "consortium/policy.json",
+    "consortium/manifest.json",
+)
+RELAYED = {
+    "another role's": lambda relayed: relayed.second["server"],
+    "another consortium's": lambda relayed: relayed.foreign["client"],
+    "of two epochs": mixed,
+    "with a file more": with_more,
+    "nothing": lambda _: "",
+    "no files": lambda _: "{}",
+    "a list": lambda _: "[]",
+    "numbers": lambda _: '{"consortium/ca.crt": 1}',
+    "half a character": lambda _: '{"consortium/ca.crt": "\\ud800"}',
+    **{f"a changed byte in {path}": changed_byte(path) for path in FILES},
+    **{f"without {path}": without(path) for path in FILES},
+}
+
+
+def relay(process, body):
+    """A client gets this before a round."""
+
+    async def scenario():
+        await process._next_round(Says([Received(Frame.BUNDLE, body), Received(Frame.ROUND, b"")]))
+
+    asyncio.run(scenario())
+
+
+@dataclass
+class Says:
+    """A connection on which this comes."""
+
+    frames: list
+    name: str = "hub"
+
+    async def receive(self, allowed):
+        received = self.frames.pop(0)
+        assert len(received.body) <= allowed[received.frame]
+        return received
+
+
+@pytest.fixture(scope="module")
+def client(bundles):
+    """One with the keys of the first epoch."""
+    return Loop(bundles.site).clients["alice"]
+
+
+@pytest.mark.parametrize("what", RELAYED)
+def test_a_bundle_that_is_not_the_consortiums_newest_for_clients_is_refused(client, bundles, what):
+    """Whoever relays it. The client keeps its keys."""
+    refused_bundle(client, RELAYED[what](bundles).encode())
+
+
+def test_bytes_that_are_no_text_are_no_bundle(client):
+    refused_bundle(client, b"\xff\xfe{}")
+
+
+def refused_bundle(process, body):
+    bundle, sealing = process.bundle, dict(process.client.sealers)
+    with pytest.raises(_RunOver, match="sent a bundle that is refused"):
+        relay(process, body)
+    assert process.bundle is bundle
+    assert process.client.sealers == sealing
+
+
+def test_a_newer_bundle_is_taken_up_and_an_older_one_refused_from_then_on(bundles):
+    process = Loop(bundles.site).clients["alice"]
+    relay(process, bundles.second["client"].encode())
+    assert process.bundle.age[0] == 2
+    sealer = process.client.sealers[Kind.STATISTICS]
+    assert (sealer.key_id, sealer.epoch) == (process.bundle.public.key_id, 2)
+    refused_bundle(process, bundles.first["client"].encode())
+
+
+def test_a_client_that_is_relayed_a_forged_bundle_ends_with_the_reason(bundles):
+    """It does not join again: no round would be under keys that it believes."""
+    got = []
+
+    async def serve(link, process, connection):
+        await link.send(Frame.BUNDLE, bundles.foreign["client"].encode())
+        with pytest.raises(PeerError):
+            await link.receive({Frame.MESSAGE: 10**7})
+        got.append(connection)
+        return True
+
+    process, _, how = fake_server(bundles.site, serve)
+    assert got == [1]
+    assert isinstance(how, PeerError)
+    assert "hub: sent a bundle that is refused: " in str(how)
+    assert process.bundle.age[0] == 1
+
+
+def test_a_keeper_needs_a_consortium(tmp_path, keys):
+    with pytest.raises(KeyFileError):
+        FolderKeeper(keys, PASSPHRASE).now(0)
+    assert not (Path(keys) / layout.ROSTER).exists()

@@ -1,0 +1,102 @@
+"""What can be found of a secret in a running process, by whoever may look at all of it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from processes import CLIENTS, PASSPHRASE, passphrase_of
+
+from securefl.crypto.contexts import secret_key_alone
+from securefl_keys import layout
+from securefl_keys.identity import load_identity
+from securefl_keys.loading import load_authority
+from securefl_keys.sealed_identity import open_ca_key
+from securefl_keys.sealed_keys import open_match_secret
+
+SEALED = (layout.AUTHORITY_KEY, layout.MATCH_KEY, layout.CA_KEY, layout.AUTHORITY_IDENTITY)
+
+
+def secrets_of(site):
+    """By what they are, stretches of bytes that must not be at the server: of secrets, and of
+    the files that a passphrase would open.
+    """
+    keys = site.keys
+    match = open_match_secret((keys / layout.MATCH_KEY).read_text(), PASSPHRASE)
+    ca = open_ca_key((keys / layout.CA_KEY).read_text(), PASSPHRASE)
+    needles = {
+        "key of sums": stretches_of(load_authority(keys, PASSPHRASE)._context),
+        "key of matches": stretches_of(match._context),
+        "CA's seed": [ca.private_bytes_raw()],
+        "authority's seed": [seed_of(keys / layout.AUTHORITY, PASSPHRASE)],
+        "authority's passphrase": [PASSPHRASE.encode()],
+        "sealed keys": [middle_of((keys / path).read_bytes()) for path in SEALED],
+    }
+    for name in CLIENTS:
+        folder = site.folder / name
+        needles[f"{name}'s seed"] = [seed_of(folder, passphrase_of(name))]
+        needles[f"{name}'s passphrase"] = [passphrase_of(name).encode()]
+        needles[f"{name}'s sealed key"] = [middle_of((folder / "identity.key").read_bytes())]
+    return needles
+
+
+def stretches_of(context):
+    """Of a secret key: its words as SEAL computes with them, and its serialised form."""
+    polynomial = context.secret_key().data.data()
+    n = polynomial.coeff_count()
+    words = [[polynomial[i + k] for k in range(4)] for i in (5, n // 3, n // 2 + 7, n - 20)]
+    written = secret_key_alone(context)
+    serialised = [written[at : at + 32] for at in (len(written) // 3, len(written) // 2)]
+    return [*(struct.pack("<4Q", *four) for four in words), *serialised]
+
+
+def seed_of(folder, passphrase):
+    """Of an Ed25519 key."""
+    return load_identity(folder, passphrase).private_key.private_bytes_raw()
+
+
+def middle_of(sealed):
+    """Some of a sealed file's ciphertext."""
+    return sealed[-60:-20]
+
+
+def found_in(pid, needles):
+    """Which of these stand in a process's listing, environment, open files, or memory."""
+    proc = Path("/proc") / str(pid)
+    parts = [(proc / name).read_bytes() for name in ("environ", "cmdline", "maps")]
+    for handle in (proc / "fd").iterdir():
+        target = handle.readlink()
+        parts.append(str(target).encode())
+        if target.is_file() and target.stat().st_size < 2**24:
+            parts.append(target.read_bytes())
+    found = found_among(parts, needles)
+    for line in (proc / "maps").read_text().splitlines():
+        start, end, access = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
+        if access[:2] == "rw":
+            found |= found_among([mapped(proc / "mem", int(start, 16), int(end, 16))], needles)
+    return found
+
+
+def found_under(folders, needles):
+    """Which of these stand in a file of these folders."""
+    files = [path.read_bytes() for f in folders for path in f.rglob("*") if path.is_file()]
+    assert files
+    return found_among(files, needles)
+
+
+def found_among(parts, needles):
+    return {
+        name
+        for name, stretches in needles.items()
+        if any(stretch in part for stretch in stretches for part in parts)
+    }
+
+
+def mapped(path, start, end):
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        try:
+            return file.read(end - start)
+        except OSError:  # [vvar] and its like
+            return b""
