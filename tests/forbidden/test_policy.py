@@ -49,9 +49,9 @@ def test_each_run_has_openings_of_its_own(federate):
     """The name of a run is in what clients sign."""
     one, other = federate(), federate(run="cd" * 32)
     authority = one.authority_of(Policy(openings_per_run=1))
-    authority._roster = other.roster
+    authority.roster = other.roster
     authority.open(request(other))
-    authority._roster = one.roster
+    authority.roster = one.roster
     authority.open(request(one))
     with pytest.raises(OpeningRefused, match="opens 1 totals in a run"):
         authority.open(request(one, round_number=2))

@@ -122,7 +122,7 @@ def at_the_authority(attempt, message):
 
 def asked_of(federation, request, roster=None):
     """Refused by an authority, which logs why, counts nothing as released and opens nothing."""
-    authority = federation.authority_of(federation.authority._policy, roster)
+    authority = federation.authority_of(federation.authority.policy, roster)
     released = authority.opener.count.n_released
     try:
         authority.open(request)
