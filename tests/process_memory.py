@@ -74,7 +74,8 @@ def found_in(pid, needles):
     for line in (proc / "maps").read_text().splitlines():
         start, end, access = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
         if access[:2] == "rw":
-            found |= found_among([mapped(proc / "mem", int(start, 16), int(end, 16))], needles)
+            for stretch in mapped(proc / "mem", int(start, 16), int(end, 16)):
+                found |= found_among([stretch], needles)
     return found
 
 
@@ -93,10 +94,15 @@ def found_among(parts, needles):
     }
 
 
-def mapped(path, start, end):
+def mapped(path, start, end, size=2**22, overlap=64):
+    """What lies there, in stretches; what was never written to is left out."""
+    nothing = bytes(size)
     with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        try:
-            return file.read(end - start)
-        except OSError:  # [vvar] and its like
-            return b""
+        for at in range(start, end, size - overlap):
+            file.seek(at)
+            try:
+                stretch = file.read(min(size, end - at))
+            except OSError:  # [vvar] and its like
+                return
+            if stretch != nothing[: len(stretch)]:
+                yield stretch

@@ -174,7 +174,6 @@ class Site:
             "authority",
             *("authority", "serve", self.job, "--keys", self.keys, "--listen", "127.0.0.1:0"),
             *("--passphrase-file", self.passphrase_file("authority")),
-            *("--out", self.openings.parent),
         )
         self.authority_at = process.wait_for(r"Listening on (\S+)").group(1)
         return process
@@ -214,7 +213,7 @@ class Site:
 
     @property
     def openings(self):
-        return self.folder / "authority-log/openings.jsonl"
+        return self.keys / "authority/log/openings.jsonl"
 
     @property
     def record(self):

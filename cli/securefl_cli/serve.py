@@ -28,7 +28,7 @@ def authority() -> None:
 
     \b
     Example:
-      securefl authority serve job.toml --keys my-keys --out openings
+      securefl authority serve job.toml --keys my-keys
     """  # noqa: D301
 
 
@@ -38,31 +38,24 @@ def authority() -> None:
 @KEYS
 @PASSPHRASE_FILE
 @click.option("--listen", default="127.0.0.1:7444", show_default=True, metavar="HOST:PORT")
-@click.option(
-    "--out",
-    required=True,
-    type=FILE,
-    metavar="DIR",
-    help="Where the log of openings is kept, one folder for all runs of these keys.",
-)
 def serve_openings(
     config_file: Path | None,
     settings: tuple[str, ...],
     directory: Path,
     passphrase_file: Path | None,
     listen: str,
-    out: Path,
 ) -> None:
     """Hold the secret keys, and open what the consortium's policy allows, until Ctrl-C.
 
     The settings are the same file that server and clients have. Whatever is opened or refused is
-    written to the log first, and nothing is opened twice, also after a restart with the same log.
+    written to authority/log in the key folder first, and nothing is opened twice, also after a
+    restart. One process serves a key folder.
     Before a round whose openings could wear the key out, the keys are rotated; what `securefl keys
     rotate` and `revoke` change meanwhile holds from the next round on.
 
     \b
     Example:
-      securefl authority serve job.toml --keys my-keys --out openings
+      securefl authority serve job.toml --keys my-keys
     """  # noqa: D301
     import asyncio
 
@@ -70,7 +63,7 @@ def serve_openings(
     from securefl.net.authority import AuthorityProcess, Log
     from securefl.net.connect import Address, bound, listening
     from securefl_keys import layout
-    from securefl_keys.keeper import FolderKeeper
+    from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
     from securefl_keys.sound_bundle import process_identity
 
@@ -79,14 +72,16 @@ def serve_openings(
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
     identity = process_identity(own, passphrase, ca, "authority")
-    process = AuthorityProcess(FolderKeeper(directory, passphrase), config, Log(out), say)
 
     async def work() -> None:
+        log = Log(directory / layout.LOG)
+        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
         door = await listening(identity, process.admitted, at, process.serve, say)
         say(f"Listening on {bound(door)} for consortium {ca.name}")
         await asyncio.Event().wait()
 
-    run_until_done(work())
+    with alone(directory):
+        run_until_done(work())
 
 
 @click.group()

@@ -67,7 +67,8 @@ def _found(directory: Path) -> set[Path]:
         for path in directory.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    locks = {lock_of(path) for path in (*files, layout.ROSTER)}
+    files = {path for path in files if path.parent != layout.LOG}
+    locks = {lock_of(path) for path in (*files, layout.ROSTER, layout.LOG)}
     return {path for path in files if path not in locks or (directory / path).lstat().st_size > 0}
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+
+from filelock import FileLock, Timeout
 
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
@@ -15,10 +19,29 @@ from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
 from securefl_keys.loading import load_all, load_parameters
 from securefl_keys.reading import text_of
+from securefl_keys.releases import lock_of
 from securefl_keys.rotation import pending, settled
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import RosterTrust
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """For the one process that opens with these keys: two would not know of each other's totals.
+
+    Raises:
+        KeyFileError: there is one already.
+    """
+    try:
+        with FileLock(lock_of(directory / layout.LOG), timeout=0):
+            yield
+    except Timeout:
+        raise KeyFileError(
+            f"{directory}: another authority process serves these keys: stop it first"
+        ) from None
+    except OSError as error:
+        raise KeyFileError(f"{directory}: cannot be locked ({error.strerror or error})") from error
 
 
 class FolderKeeper:

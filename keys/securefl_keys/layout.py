@@ -4,6 +4,7 @@ DIR/authority/secret.key         sealed with the passphrase, mode 0600
 DIR/authority/parameters.json
 DIR/authority/match.key          of profile matches; sealed, mode 0600
 DIR/authority/releases/KEY.json  how many values that key has released
+DIR/authority/log/               what a process has opened and refused with the keys
 DIR/server/parameters.json       no key at all
 DIR/server/match.json            no key at all
 DIR/clients/public.key
@@ -34,6 +35,8 @@ MATCH_KEY = Path("authority/match.key")
 MATCH_PARAMETERS = Path("server/match.json")
 MATCH_PUBLIC_KEY = Path("clients/match-public.key")
 RELEASES = Path("authority/releases")
+LOG = Path("authority/log")
+"""Of what a process has opened and refused with the keys."""
 
 
 def releases_of(key_id: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,7 @@ from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import peer_name
 from securefl.net.opening import RELEASED
+from securefl.net.parting import part
 from securefl.net.trust import Keeper
 from securefl.roles.authority import Authority, Opened, Opening
 from securefl.runrecord import OPENINGS
@@ -46,13 +48,13 @@ class Log:
         path = self.folder / RELEASES
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lines = path.read_text().splitlines() if path.exists() else []
-            for line in lines:
+            for line in _whole_lines(path):
                 run, number, name = json.loads(line)
                 self.released.add((run, number, name))
         except (OSError, ValueError) as error:
             raise RunFolderError(
-                f"{path}: cannot be read ({error}); name another folder"
+                f"{path}: cannot be read ({error}), and without it a total could be opened twice: "
+                "put a copy back, or rotate the keys and move it away"
             ) from error
 
     def note(self, opening: Opening) -> None:
@@ -71,8 +73,19 @@ class Log:
             raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
 
 
+def _whole_lines(path: Path) -> list[bytes]:
+    """A line that was cut off stands for nothing that was released: it is written before that."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        os.truncate(path, len(whole))
+    return whole.splitlines()
+
+
 class AuthorityProcess:
-    """Serves the consortium's servers, one round after the other."""
+    """Serves the consortium's servers, one at a time."""
 
     def __init__(
         self, keeper: Keeper, config: Config, log: Log, say: Callable[[str], None]
@@ -85,6 +98,7 @@ class AuthorityProcess:
         self._standing = standing = keeper.now(0)
         clients, policy = standing.trust.clients(), policy_of(config, standing.policy)
         self._role = Authority(standing.opener, clients, policy, log.note, log.released)
+        self._served: Link | None = None
 
     def admitted(self, tls: ssl.SSLObject) -> str:
         """The server's name, as the folder has it now.
@@ -97,6 +111,20 @@ class AuthorityProcess:
 
     async def serve(self, link: Link) -> None:
         """Answer until the run is over; raises PeerError where the server breaks the protocol."""
+        if self._served and self._served.name != link.name:
+            # A rotation before a round of one would refuse the sums of the other.
+            await part(link, f"the run of {self._served.name} is being served: come again after it")
+            return
+        if self._served:  # it has lost that connection, and comes again
+            self._served.close()
+        self._served = link
+        try:
+            await self._answer(link)
+        finally:
+            if self._served is link:
+                self._served = None
+
+    async def _answer(self, link: Link) -> None:
         self._say(f"{link.name} is connected")
         asked = {Frame.READY: SMALL, Frame.OPEN: MAX_OPEN_BYTES, Frame.GOODBYE: SMALL}
         ready: bodies.Ready | None = None
@@ -138,11 +166,19 @@ class AuthorityProcess:
 
     async def _opened(self, link: Link, body: bytes, ready: bodies.Ready | None) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        size = self._keeper.parameters.message_bytes(asked.n_values)
-        total = (await link.receive({Frame.CIPHERTEXT: size})).body
+        parameters = self._keeper.parameters
         # Who asks for no new round is not looked at anew, and might be a server no longer.
         if ready is None or (asked.run, asked.round) != (ready.run, ready.round):
+            await link.discard(Frame.CIPHERTEXT)
             raise self._noted(asked, f"round {asked.round}: {link.name} has not asked READY for it")
+        if parameters.n_released(asked.n_values) > ready.needed:
+            await link.discard(Frame.CIPHERTEXT)
+            raise self._noted(
+                asked,
+                f"round {asked.round}: {asked.n_values} values, more than READY has announced",
+            )
+        size = parameters.message_bytes(asked.n_values)
+        total = (await link.receive({Frame.CIPHERTEXT: size})).body
         try:
             request = bodies.sum_request(asked, total)
         except MessageRefused as error:

@@ -52,8 +52,8 @@ class ClientProcess:
     bundle: ClientBundle
     say: Callable[[str], None]
     memory: Memory = field(default_factory=Memory)
-    _begun: tuple[str, int] = ("", 0)
-    """The run and the last round that this client has sent anything for."""
+    _begun: dict[str, int] = field(default_factory=dict)
+    """Of each run, the last round that this client has sent anything for."""
     _welcomed: bool = False
     """On the connection that it has, or had last."""
 
@@ -108,11 +108,11 @@ class ClientProcess:
         while True:
             body = await self._next_round(link)
             number = bodies.parsed(bodies.RoundBegins, body, link.name).round
-            if self._begun[0] == run and number <= self._begun[1]:
+            if number <= self._begun.get(run, 0):
                 # Two contributions under one name would show their difference.
                 raise PeerError(f"{link.name}: asks for round {number} again")
             body = await self._receive(link, Frame.MODEL, bodies.max_state_bytes(like))
-            self._begun = run, number
+            self._begun[run] = number
             state = bodies.read_state(body, like, number - 1)
             try:
                 await self._round(link, run, state)

@@ -16,6 +16,7 @@ from enum import IntEnum
 from securefl.errors import PeerError
 
 _HEAD = struct.Struct(">BI")
+_CHUNK = 2**16
 SMALL = 4096
 """Bytes of a JSON body that says one thing."""
 
@@ -101,6 +102,19 @@ class Link:
                     f"{self.name}: {frame.name} of {length} bytes, at most {allowed[frame]} fit"
                 )
             return Received(frame, await self._reader.readexactly(length))
+        except asyncio.IncompleteReadError as error:
+            raise PeerError(f"{self.name}: has closed the connection") from error
+        except OSError as error:
+            raise PeerError(f"{self.name}: the connection is lost ({_reason(error)})") from error
+
+    async def discard(self, frame: Frame) -> None:
+        """Read a frame of this kind and keep nothing of it; raises PeerError as `receive`."""
+        try:
+            kind, length = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+            if kind != frame:
+                raise PeerError(f"{self.name}: sent a frame of kind {kind}, expected {frame.name}")
+            while length:
+                length -= len(await self._reader.readexactly(min(length, _CHUNK)))
         except asyncio.IncompleteReadError as error:
             raise PeerError(f"{self.name}: has closed the connection") from error
         except OSError as error:

@@ -170,3 +170,31 @@ def test_a_request_under_anothers_key_is_refused():
     forged = x509.load_der_x509_csr(bytes(a)).public_bytes(Encoding.PEM).decode()
     with pytest.raises(RequestRefused, match="not signed by the key"):
         read_request(forged)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alice\ufe0f",
+        "alice\u034f",
+        "alice\u3164",
+        "alice\u2800",
+        "al\u0456ce",
+        "\u0430uthority",
+        "alice\u200d",
+        "ali\u0441e",
+    ],
+    ids=ascii,
+)
+def test_a_name_that_an_eye_takes_for_another_is_none(name, tmp_path):
+    """Of letters of two scripts, or with what nobody sees."""
+    with pytest.raises(RequestRefused, match="one script"):
+        make_identities(tmp_path, [name], "client", "a passphrase")
+
+
+@pytest.mark.parametrize(
+    "name", ["Zoë K", "Северная больница", "東京ひらカタ", "दिल्ली", "St. Mary (A)"]
+)
+def test_names_of_any_one_script_are_names(name, tmp_path):
+    """With digits and what stands between words."""
+    make_identities(tmp_path, [name, f"{name} 2"], "client", "a passphrase")

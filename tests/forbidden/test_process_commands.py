@@ -75,7 +75,7 @@ def joining(site, *more):
 
 def opening(site, *more):
     return [
-        *("authority", "serve", site.job, "--keys", site.keys, "--out", site.folder / "log"),
+        *("authority", "serve", site.job, "--keys", site.keys),
         *("--passphrase-file", site.passphrase_file("authority"), *more),
     ]
 

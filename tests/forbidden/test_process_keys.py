@@ -33,13 +33,14 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.net import bodies
 from securefl.net.authority import Log
 from securefl.net.client import _RunOver
+from securefl.net.connect import Address, connected
 from securefl.net.frames import SMALL, Frame, Received
 from securefl.net.opening import ask_to_open, ask_what_holds
 from securefl.roles.client import Client
 from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec
 from securefl_keys import layout
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.keeper import FolderKeeper, alone
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN = "ab" * 32
@@ -451,9 +452,69 @@ def test_a_ready_of_absurd_numbers_ends_that_connection_alone(made, absurd):
     assert any(line.startswith("Refused: hub: bad Ready") for line in said)
 
 
+def test_no_second_process_serves_the_keys_of_one(made):
+    """Neither would know what the other has opened."""
+    with alone(made.keys), pytest.raises(KeyFileError, match="another authority process"):
+        alone(made.keys).__enter__()
+    with alone(made.keys):
+        pass
+
+
+def test_a_second_server_comes_after_the_first(site):
+    """A rotation before a round of its own would refuse the sums of the other."""
+    here = site()
+    here.join("spare", role="server")
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        host, port = link._writer.get_extra_info("peername")
+        other = await connected(
+            here.identity("spare", "server"),
+            here.bundle("server"),
+            "authority",
+            Address(host, port),
+            5,
+        )
+        told = await other.receive({Frame.GOODBYE: SMALL})
+        other.close()
+        opened = await ask_to_open(link, request_of(here))
+        return bodies.parsed(bodies.Reason, told.body, "authority").reason, opened.n_clients
+
+    reason, n_clients = asked_of_the_authority(here, ask)
+    assert reason == "the run of hub is being served: come again after it"
+    assert n_clients == 3
+
+
+def test_more_than_was_announced_is_not_even_read(site):
+    """Of a sum larger than READY has said nothing is kept, and the line goes on."""
+    here = site()
+    large = bodies.OpenRequest.model_validate_json(bodies.open_request(request_of(here)))
+    large = large.model_copy(update={"n_values": bodies.MAX_VALUES})
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        await link.send(Frame.OPEN, large.to_bytes())
+        await link.send(Frame.CIPHERTEXT, bytes(10**7))
+        refused = await link.receive({Frame.REFUSED: SMALL})
+        opened = await ask_to_open(link, request_of(here))
+        return bodies.parsed(bodies.Refusal, refused.body, "authority").reason, opened.n_clients
+
+    reason, n_clients = asked_of_the_authority(here, ask)
+    assert "more than READY has announced" in reason
+    assert n_clients == 3
+
+
+def test_a_line_that_was_cut_off_is_none(tmp_path):
+    """It is written before anything is released, so it stands for nothing that was."""
+    (tmp_path / "released.jsonl").write_text('["ab", 1, "x/mean"]\n["ab", 1, "x/var')
+    assert Log(tmp_path).released == {("ab", 1, "x/mean")}
+    Log(tmp_path).claim(("ab", 2, "x/mean"))
+    assert Log(tmp_path).released == {("ab", 1, "x/mean"), ("ab", 2, "x/mean")}
+
+
 def test_a_damaged_log_of_releases_is_refused(tmp_path):
     (tmp_path / "released.jsonl").write_text('["ab", 1]\n')
-    with pytest.raises(RunFolderError, match="name another folder"):
+    with pytest.raises(RunFolderError, match="opened twice"):
         Log(tmp_path)
 
 

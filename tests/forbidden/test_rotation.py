@@ -28,6 +28,7 @@ from securefl_keys import layout, rotation
 from securefl_keys.description import describe
 from securefl_keys.export import export
 from securefl_keys.identity import load_identities
+from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all, load_client, load_match
 from securefl_keys.policy import load_policy
 from securefl_keys.policy_signing import sign_policy
@@ -166,6 +167,48 @@ def test_a_rotation_that_was_cut_off_is_finished(consortium, monkeypatch, n_move
     assert load_all(consortium.keys, PASSPHRASE).public.epoch == 2
     assert "alice" not in load_roster(consortium.keys).members
     assert not (consortium.keys / ".next").exists()
+    assert sound(consortium.keys)
+
+
+@pytest.mark.parametrize("path", [layout.ROSTER, layout.POLICY, layout.MATCH_KEY], ids=str)
+def test_a_file_of_an_older_epoch_is_found(consortium, path):
+    """Genuine, and from before a revocation: nothing is opened, signed or exported with it."""
+    older = (consortium.keys / path).read_bytes()
+    rotate(consortium.keys, PASSPHRASE, revoking="bob")
+    (consortium.keys / path).write_bytes(older)
+    (consortium.keys / path).chmod(0o600)
+    assert any(
+        "of epoch 1, and others are of 2" in text for text in verify(consortium.keys).problems
+    )
+    for use in (
+        lambda: load_all(consortium.keys, PASSPHRASE),
+        lambda: export(consortium.keys, "client", consortium.root / "new", PASSPHRASE),
+        lambda: joined(consortium.keys, consortium.root, "dora", "of dora"),
+        lambda: rotate(consortium.keys, PASSPHRASE),
+    ):
+        with pytest.raises(KeyFileError):
+            use()
+    assert not (consortium.root / "new").exists()
+
+
+def test_an_authority_that_runs_does_not_go_back(consortium):
+    """All files of an epoch before, put back whole, the secret keys included."""
+    before = shutil.copytree(consortium.keys, consortium.root / "backup")
+    keeper = FolderKeeper(consortium.keys, PASSPHRASE)
+    rotate(consortium.keys, PASSPHRASE, revoking="bob")
+    assert keeper.now(0).age[0] == 2
+    shutil.rmtree(consortium.keys)
+    shutil.copytree(before, consortium.keys)
+    with pytest.raises(KeyFileError, match=r"was in\s+force already"):
+        keeper.now(0)
+
+
+def test_what_a_killed_process_has_left_is_swept_up(consortium):
+    """It was never in force."""
+    left = consortium.keys / "..next.0123456789abcdef"
+    shutil.copytree(consortium.keys / "authority", left / "authority")
+    assert load_all(consortium.keys, PASSPHRASE).public.epoch == 1
+    assert not left.exists()
     assert sound(consortium.keys)
 
 
