@@ -153,13 +153,13 @@ def _table(files: list[Description]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     table.add_column("File", overflow="fold")
     table.add_column("What", no_wrap=True)
     table.add_column("Held by", no_wrap=True)
     table.add_column("Key id", no_wrap=True)
     table.add_column("Epoch", no_wrap=True)
-    table.add_column("Security", no_wrap=True)
+    table.add_column("Bits", no_wrap=True)
     for entry in files:
         table.add_row(
             Text(str(entry.path)),
@@ -174,7 +174,7 @@ def _table(files: list[Description]) -> Table:
 
 def _security(entry: Description) -> str:
     if entry.facts.security_bits is not None:
-        return f"{entry.facts.security_bits} bits"
+        return str(entry.facts.security_bits)
     known = _of_no_ckks_key(entry) or entry.facts.n_released is not None
     return "" if known else "unknown"
 

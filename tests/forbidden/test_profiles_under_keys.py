@@ -172,20 +172,18 @@ def test_another_passphrase_opens_nothing(keys, encrypt):
     assert PASSPHRASE not in refused.output
 
 
-def test_a_key_with_too_few_scores_left_ends_the_run(keys):
-    """A simulation rotates no key of a folder: seven of eight are released, and the line says so.
-
-    The rounds before stand.
-    """
+def test_a_key_with_too_few_scores_left_is_rotated_on_the_disk(keys):
+    """Seven of eight scores are released under it, the last under the key of the next epoch."""
     directory = keys / "linear"
     count = directory / count_of(directory, MATCH_SECRET)
-    count.write_text(ReleasesFile.stating("matches", count.stem, MAX_RELEASES - 7))
-    refused = run(keys, "linear", *FEDPROF, *BOTH)
-    assert refused.exit_code == 1, refused.output
-    assert "the key has released as much as it may" in refused.stderr
-    assert "Traceback" not in refused.output
-    assert released(keys) == MAX_RELEASES
-    assert len((keys / "run/selections.jsonl").read_text().splitlines()) == 1
+    worn = json.loads(count.read_text())["key_id"]
+    count.write_text(ReleasesFile.stating("matches", worn, MAX_RELEASES - 7))
+    result = run(keys, "linear", *FEDPROF, *BOTH)
+    assert result.exit_code == 0, result.output
+    assert ReleasesFile.parse(count.read_text()).n_released == MAX_RELEASES
+    sealed = json.loads((directory / MATCH_SECRET).read_text())
+    assert (sealed["key_id"] != worn, sealed["epoch"]) == (True, 2)
+    assert released(keys) == SCORES_OF_THIS_RUN - 7
 
 
 @pytest.mark.parametrize("file", MATCH_FILES)

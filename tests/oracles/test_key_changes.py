@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import securefl
-from securefl.errors import KeyFileError, KeyWornOut
+from securefl.errors import KeyWornOut
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
 from securefl.exchange.releases import MemoryCount
@@ -164,20 +164,16 @@ def test_a_resumed_run_goes_on_under_the_key_that_is_given(tmp_path, job, key_se
     assert_same_model(result, undisturbed)
 
 
-def test_a_key_of_a_folder_is_not_rotated_by_a_simulation(tmp_path, job, monkeypatch):
-    """What it has released stands on the disk; when that is all, the run ends and stands."""
+def test_a_key_of_a_folder_is_rotated_on_the_disk(tmp_path, job, undisturbed, monkeypatch):
+    """What each has released stands there; the folder then holds the key of the next epoch."""
     monkeypatch.setitem(releases.BLOCKS, "sums", 1)
     init_folder(tmp_path / "keys", PASSPHRASE)
     keys = load_all(tmp_path / "keys", PASSPHRASE)
     policy = Policy(flooding=Flooding(releases=2 * SUMS_A_ROUND * SLOTS))
-    with pytest.raises(KeyWornOut, match="make new ones"):
-        securefl.run(*job, keys=replace(keys, policy=policy), out=tmp_path / "run")
+    result = securefl.run(*job, keys=replace(keys, policy=policy))
     again = load_all(tmp_path / "keys", PASSPHRASE)
+    assert (keys.public.epoch, again.public.epoch) == (1, 2)
     assert again.count.n_released == 2 * SUMS_A_ROUND * SLOTS
-    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
-    _, task = job
-    with pytest.raises(KeyWornOut):
-        securefl.resume(tmp_path / "run", task, keys=replace(again, policy=policy))
-    (keys.count._path).unlink()
-    with pytest.raises(KeyFileError, match="missing"):
-        securefl.resume(tmp_path / "run", task, keys=again)
+    first, second = {keys.public.key_id}, {again.public.key_id}
+    assert keys_by_round(result) == {1: first, 2: first, 3: second, 4: second}
+    assert_same_model(result, undisturbed)

@@ -94,6 +94,6 @@ def test_a_committees_opening_share_is_half_a_ciphertext_and_its_clients_key_no_
     costs = benchmark("committee").main(["--repeats", "1", "--officers", "2"])
     assert costs.step_bytes["opening share"] == SUMS.ciphertext_bytes // 2
     alone = len(KeySet.ephemeral().public.to_json())
-    assert costs.step_bytes["assembling the public key"] == pytest.approx(alone, rel=0.01)
+    assert costs.step_bytes["assembling the public key"] == pytest.approx(alone, rel=0.02)
     assert all(seconds > 0 for seconds in costs.step_s.values())
     assert costs.max_error < costs.tolerance

@@ -71,7 +71,7 @@ def test_init_asks_twice_at_a_terminal(tmp_path):
     result = run("init", tmp_path / "keys", input=f"{PASSPHRASE}\n{PASSPHRASE}\n")
     assert result.exit_code == 0
     assert PASSPHRASE not in result.output
-    assert "Passphrase" not in result.stdout
+    assert result.stdout.count("Passphrase") == 1  # what a guess at it costs
     load_all(tmp_path / "keys", PASSPHRASE)
 
 
@@ -154,7 +154,7 @@ def test_show_lists_each_file_and_the_whole_key_id(made, monkeypatch):
     ):
         (line,) = [line for line in lines if line.startswith(file)]
         assert f" {key_id[:16]} " in line
-        assert "128 bits" in line
+        assert line.split()[-2:] == ["1", "128"]
     assert result.stdout.count(key_id) == 1
 
 
