@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import POLICY
 from consortium_files import PASSPHRASE
 from mutations import mutated, mutated_json, try_all
 
@@ -21,6 +20,7 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
@@ -200,7 +200,7 @@ def test_no_changed_request_is_opened(federate):
     def parse(changed):
         body = bodies.parsed(bodies.OpenRequest, changed, "server")
         asked = bodies.sum_request(body, request.total)
-        federation.authority_of(POLICY).open(asked)
+        federation.authority_of(Policy()).open(asked)
         return asked
 
     assert parse(content) == request
