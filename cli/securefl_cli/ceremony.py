@@ -68,21 +68,35 @@ def export(directory: Path, role: Role | None, out: Path, passphrase_file: Path 
     help="A client's or a server's own folder, to be checked against FOLDER.",
 )
 @click.option("--ca", metavar="HEX", help="The consortium's fingerprint, as it was read aloud.")
-def verify(directory: Path, identity: Path | None, ca: str | None) -> None:
+@click.option(
+    "--open", "opening", is_flag=True, help="Also open what is sealed: asks for its passphrase."
+)
+@PASSPHRASE_FILE
+def verify(
+    directory: Path,
+    identity: Path | None,
+    ca: str | None,
+    opening: bool,
+    passphrase_file: Path | None,
+) -> None:
     """Check a bundle or a key folder completely, and say what its holder can and cannot do.
 
-    Needs no passphrase. Exits with 1 where something is wrong.
+    Needs no passphrase but to look into sealed files. Exits with 1 where something is wrong.
 
     \b
     Example:
       securefl keys verify bundles/client --identity alice
-      securefl keys verify my-keys
+      securefl keys verify my-keys --open
     """  # noqa: D301  (click wants the backspace itself)
     from securefl_keys.fingerprints import typed
     from securefl_keys.verification import verify as verified
 
-    verdict = verified(directory, identity, typed(ca) if ca else None)
+    passphrase = read_passphrase(passphrase_file, confirm=False) if opening else None
+    wanted = typed(ca) if ca else None
+    verdict = verified(directory, identity, wanted, passphrase=passphrase)
     click.echo("\n".join(_told(verdict, compared=ca is not None)))
+    if not opening and (identity or verdict.role is None):
+        click.echo("Not looked into: what is sealed. --open does, with its passphrase.")
     if verdict.problems:
         problems = [f"Problem: {printable(problem)}" for problem in verdict.problems]
         click.echo("\n".join(["", *problems]))

@@ -149,7 +149,12 @@ def _compare(file: Path, asked: JoinRequest, fingerprint: str | None) -> None:
         err=True,
     )
     if fingerprint is None:
-        click.confirm("Was the same fingerprint read aloud to you?", abort=True, err=True)
+        try:
+            same = click.confirm("Was the same fingerprint read aloud to you?", err=True)
+        except click.Abort:
+            raise RequestRefused(f"{file}: nobody answers: give --fingerprint HEX") from None
+        if not same:
+            raise RequestRefused(f"{file}: not approved, and neither is any other: compare again")
     elif typed(fingerprint) != asked.fingerprint:
         raise RequestRefused(
             f"{file}: not the fingerprint that was given: this is another's request, or one digit "

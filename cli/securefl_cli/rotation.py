@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from securefl_keys.folder import NewPairs
 
 _NEXT = (
-    "The old secret keys are gone, and what was sealed under them is refused.\n"
-    "Processes that run take up the new keys with their next round, and a simulation that was\n"
-    "stopped goes on with: securefl run --resume RUN --keys DIR\n"
+    "The old secret keys are deleted, and what was sealed under them is refused.\n"
+    "Processes (securefl server serve) take up the new keys with their next round. A simulation\n"
+    "that runs ends with the keys that it holds; one that was stopped goes on with the new ones:\n"
+    "securefl run --resume RUN --keys DIR --identity …\n"
     "Next: export new bundles for whoever joins from now on."
 )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import click
 
@@ -159,6 +160,13 @@ class _Secrets(NamedTuple):
     identities: tuple[Path, ...]
     passphrase_file: Path | None
 
+    def options(self) -> list[str]:
+        """As they were given."""
+        keys = ["--keys", str(self.keys)] if self.keys else []
+        own = [part for directory in self.identities for part in ("--identity", str(directory))]
+        file = ["--passphrase-file", str(self.passphrase_file)] if self.passphrase_file else []
+        return [*keys, *own, *file]
+
     def settings(self) -> list[str]:
         """The clients, by their identities."""
         if not self.identities:
@@ -182,7 +190,7 @@ def _start(
     keys = _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     with progress_bar(config.name, config.run.rounds) as advance:
-        _watched(folder, lambda: run_rounds(config, **keys, out=folder, on_round=advance))
+        _watched(folder, secrets, lambda: run_rounds(config, **keys, out=folder, on_round=advance))
     _report(folder)
 
 
@@ -194,16 +202,17 @@ def _resume(folder: Path, secrets: _Secrets) -> None:
     keys = _keys(record.config, secrets)
     done = len(record.metrics)
     with progress_bar(record.config.name, record.config.run.rounds, done) as advance:
-        _watched(folder, lambda: resume(folder, **keys, on_round=advance))
+        _watched(folder, secrets, lambda: resume(folder, **keys, on_round=advance))
     _report(folder)
 
 
-def _watched(folder: Path, work: Any) -> None:
+def _watched(folder: Path, secrets: _Secrets, work: Callable[[], object]) -> None:
     try:
         work()
     except KeyboardInterrupt:
         if folder.is_dir():
-            click.echo(f"\nGo on with: securefl run --resume {folder}", err=True)
+            again = ["securefl", "run", "--resume", str(folder), *secrets.options()]
+            click.echo(f"\nGo on with: {shlex.join(again)}", err=True)
         raise
 
 
@@ -217,6 +226,11 @@ class _Keys(TypedDict, total=False):
 
 def _keys(config: Config, secrets: _Secrets) -> _Keys:
     folder, identities, passphrase_file = secrets
+    if not identities and folder and config.data.names:
+        raise ConfigError(
+            "data.names are a consortium's clients: give --identity DIR for each, also for who was "
+            "revoked (what it signs is refused); or leave data.names out, and clients are made up"
+        )
     if identities and not folder:
         raise ConfigError("--identity needs the --keys DIR of its consortium: give both or none")
     if not config.exchange.encrypt:

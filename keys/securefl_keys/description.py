@@ -7,9 +7,9 @@ from pathlib import Path
 
 from securefl.errors import KeyFileError
 from securefl_keys import layout, releases
+from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, parsed, read
 from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind, kind_at
-from securefl_keys.releases import lock_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ def describe(directory: Path) -> list[Description]:
     Raises:
         KeyFileError: no key folder, or it cannot be listed.
     """
+    if (directory / layout.AUTHORITY_KEY).exists():
+        finish_rotation(directory)
     try:
         roles = [path for path in {path.parent for path in LAYOUT} if (directory / path).is_dir()]
         if not roles:
@@ -68,8 +70,11 @@ def _found(directory: Path) -> set[Path]:
         if path.is_symlink() or not path.is_dir()
     }
     files = {path for path in files if path.parent != layout.LOG}
-    locks = {lock_of(path) for path in (*files, layout.ROSTER, layout.LOG)}
-    return {path for path in files if path not in locks or (directory / path).lstat().st_size > 0}
+    return {path for path in files if not _is_lock(directory, path)}
+
+
+def _is_lock(directory: Path, path: Path) -> bool:
+    return path.match(".*.lock") and (directory / path).lstat().st_size == 0
 
 
 def _described(directory: Path, path: Path) -> Description:

@@ -19,6 +19,7 @@ from securefl_keys.bundle import (
 )
 from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import ROLES, Role
+from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import appearing_whole, parsed, write_new
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import PolicyFile
@@ -59,6 +60,7 @@ def export_all(
 def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Signer:
     if lexists(out):
         raise KeyFileError(f"{out} exists: bundles are never overwritten; name another folder")
+    finish_rotation(directory)
     for path in {path for role in ROLES for path in _paths(role)}:
         with found_in(directory / path):
             require_no_secret(text_of(directory / path).encode())

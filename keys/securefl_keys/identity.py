@@ -8,13 +8,20 @@ DIR/identity.crt    the certificate that comes back
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
+from securefl.errors import (
+    CertificateExpired,
+    CertificateRefused,
+    CertificateRevoked,
+    KeyFileError,
+    RequestRefused,
+)
 from securefl.roles.identities import Identities
 from securefl_keys import layout
 from securefl_keys.certificate_text import read_pem
@@ -92,6 +99,8 @@ def load_identity(directory: Path, passphrase: str) -> Identity:
 def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) -> Identities:
     """The clients of these folders, for a simulation under the consortium of the folder `keys`.
 
+    Of whoever was revoked or has expired, every contribution is refused.
+
     Raises:
         WrongPassphrase: one has another passphrase.
         CertificateRefused: one is no client, or none that the roster lists now.
@@ -99,7 +108,8 @@ def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) ->
     """
     roster = load_roster(keys)
     for directory in directories:
-        listed(directory, roster).require_role("client")
+        with suppress(CertificateExpired, CertificateRevoked):  # the roster refuses what it signs
+            listed(directory, roster).require_role("client")
     found = [load_identity(directory, passphrase) for directory in directories]
     return Identities({own.name: own.private_key for own in found}, roster.identities())
 

@@ -17,10 +17,10 @@ from securefl.net.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
+from securefl_keys.journal import pending, settled
 from securefl_keys.loading import load_all, load_parameters
 from securefl_keys.reading import text_of
 from securefl_keys.releases import lock_of
-from securefl_keys.rotation import pending, settled
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import RosterTrust

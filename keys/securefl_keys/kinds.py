@@ -20,6 +20,7 @@ from securefl.crypto.public import (
     PublicKey,
 )
 from securefl_keys import layout
+from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile
@@ -150,6 +151,7 @@ def _of_consortium(label: str, what: str, parse: Callable[[str], object]) -> Kin
 _CERTIFICATE = _of_consortium("-----BEGIN CERTIFICATE-----", "certificate", read_pem)
 _ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.parse)
 _POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.parse)
+_MANIFEST = _of_consortium(BUNDLE_FORMAT, "signed list", Manifest.parse)
 LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
     layout.AUTHORITY_PARAMETERS: _PARAMETERS,
@@ -166,9 +168,11 @@ LAYOUT = {
     layout.POLICY: _POLICY,
 }
 """But for the counts of releases, each of which is named after its key."""
-KINDS = (*dict.fromkeys(LAYOUT.values()), _RELEASES)
+KINDS = (*dict.fromkeys(LAYOUT.values()), _RELEASES, _MANIFEST)
 
 
 def kind_at(path: Path) -> Kind | None:
-    """What belongs there in a key folder."""
+    """What belongs there in a key folder or a bundle."""
+    if path == layout.MANIFEST:
+        return _MANIFEST
     return _RELEASES if path.parent == layout.RELEASES else LAYOUT.get(path)

@@ -15,11 +15,12 @@ from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
 from securefl_keys.epochs import require_one_epoch
+from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import WAY_OUT, load, load_secret
 from securefl_keys.policy import load_policy
 from securefl_keys.reading import text_of
 from securefl_keys.releases import FileCount
-from securefl_keys.rotation import finish_rotation, rotate
+from securefl_keys.rotation import rotate
 from securefl_keys.sealed_keys import SealedKey, SealedMatchKey, open_match_secret, open_secret
 from securefl_keys.signed_file import now
 

@@ -17,6 +17,7 @@ from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import issue
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.holders import AUTHORITY
+from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import replace, write_new
 from securefl_keys.member_names import alike
 from securefl_keys.request import JoinRequest
@@ -50,6 +51,7 @@ def approve(
         KeyFileError: a file is missing, damaged or cannot be written, or a certificate is there.
     """
     at = at or now()
+    finish_rotation(directory)
     with changing(directory):
         _require_distinct(approvals)
         signer = open_signer(directory, passphrase, at)

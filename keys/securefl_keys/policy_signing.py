@@ -7,6 +7,7 @@ from pathlib import Path
 
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
+from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import replace
 from securefl_keys.policy import PolicyFile, load_policy, stated
 from securefl_keys.signed_file import now
@@ -24,6 +25,7 @@ def sign_policy(
         KeyFileError: a file is missing, damaged or cannot be written.
     """
     fields, at = stated(policy), at or now()
+    finish_rotation(directory)
     with changing(directory):
         signer, old = open_signer(directory, passphrase, at), load_policy(directory, at)
         text = old.signed_anew(signer.ca, signer.key, at, version=old.version + 1, **fields)

@@ -66,7 +66,7 @@ class SignedFile(BaseModel):
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
-            raise KeyFileError(f"no such file: {field or 'its form'}: {first['msg']}") from None
+            raise KeyFileError(f"not such a file: {field or 'its form'}: {first['msg']}") from None
 
     @classmethod
     def verified(cls, text: str, ca: ConsortiumAuthority) -> Self:

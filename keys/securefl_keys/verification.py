@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +14,14 @@ from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.description import describe
 from securefl_keys.epochs import require_one_epoch
 from securefl_keys.holders import Role
-from securefl_keys.identity import listed
+from securefl_keys.identity import listed, load_identity
+from securefl_keys.loading import load_all, load_match
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import load_policy
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.signed_file import now
+from securefl_keys.signer import open_signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,16 @@ def verify(
     identity: Path | None = None,
     authority: str | None = None,
     at: datetime | None = None,
+    passphrase: str | None = None,
 ) -> Verdict:
-    """All that can be found wrong with a bundle or a key folder. Needs no passphrase.
+    """All that can be found wrong with a bundle or a key folder.
 
     Args:
         directory: the folder.
         identity: a client's or a server's own folder, to be checked against it.
         authority: the fingerprint that the consortium must have.
         at: when; now where None.
+        passphrase: opens what is sealed; without it, that is not looked into.
 
     Raises:
         KeyFileError: neither a bundle nor a key folder.
@@ -91,7 +96,29 @@ def verify(
         )
     else:
         verdict = _key_folder(directory, authority, at)
-    return verdict if identity is None else _with_identity(verdict, identity)
+        if passphrase is not None:
+            verdict = _opened(verdict, lambda: _open_all(directory, passphrase, at))
+    if identity is not None:
+        verdict = _with_identity(verdict, identity)
+        if passphrase is not None:
+            verdict = _opened(verdict, lambda: load_identity(identity, passphrase))
+    return verdict
+
+
+def _opened(verdict: Verdict, open_sealed: Callable[[], object]) -> Verdict:
+    try:
+        open_sealed()
+    except KeyFileError as error:
+        return replace(verdict, problems=(*verdict.problems, str(error)))
+    return verdict
+
+
+def _open_all(directory: Path, passphrase: str, at: datetime) -> None:
+    load_all(directory, passphrase)
+    load_match(directory, passphrase)
+    if (directory / layout.CA_KEY).exists():
+        open_signer(directory, passphrase, at)
+        load_identity(directory / layout.AUTHORITY, passphrase)
 
 
 def _bundle(directory: Path, authority: str | None, at: datetime) -> Verdict:
@@ -126,6 +153,9 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
                 listed(directory / layout.AUTHORITY, roster).require_role("authority")
         except KeyFileError as error:
             problems.append(str(error))
+        if not owner:
+            gone = "the signed list of its files is missing: take the whole bundle again"
+            problems.append(f"{layout.MANIFEST}: {gone}")
     elif authority is not None:
         problems.append("nothing in it is signed: it has no consortium")
     can, cannot = (CAN[owner], CANNOT[owner]) if owner else ((), ())

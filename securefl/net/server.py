@@ -83,6 +83,7 @@ class ServerProcess:
         members = Members(session, settings_digest(config), names, patience.client_s, self.say)
         opener: Link | None = None
         if authority:
+            self.say(f"Calling the authority at {authority}")
             opener = await connected(
                 self.identity, self.bundle, "authority", authority, patience.authority_s
             )

@@ -24,9 +24,10 @@ from securefl.errors import (
     WrongPassphrase,
 )
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
-from securefl_keys import layout, rotation
+from securefl_keys import journal, layout, rotation
 from securefl_keys.description import describe
 from securefl_keys.export import export
+from securefl_keys.folder import init_folder
 from securefl_keys.identity import load_identities
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all, load_client, load_match
@@ -399,3 +400,84 @@ def test_the_noise_is_sized_by_the_formula(statistical_bits, releases, noise):
     """σ = √(12 τ) 2^(s/2) t."""
     found = Flooding(statistical_bits, releases).deviation(noise)
     assert found == pytest.approx((12 * releases * 2.0**statistical_bits) ** 0.5 * noise)
+
+
+def test_who_is_revoked_between_two_parts_of_a_run_is_out_of_the_second(tmp_path):
+    """Its contributions are refused, round for round, and the others finish."""
+    names, keys = ("alice", "bob", "carol", "dora"), tmp_path / "keys"
+    init_folder(keys, PASSPHRASE, consortium="Nord")
+    for name in names:
+        joined(keys, tmp_path, name, PASSPHRASE)
+    config = securefl.load_config(
+        settings=[
+            "run.rounds=4",
+            "algorithm.local_steps=2",
+            "data.clients=4",
+            "data.partition=classes:4",
+            f"data.names={json.dumps(names)}",
+        ]
+    )
+
+    def held():
+        folders = [tmp_path / name for name in names]
+        identities = load_identities(keys, folders, PASSPHRASE)
+        return {"keys": load_all(keys, PASSPHRASE), "identities": identities}
+
+    def stop(metrics):
+        if metrics.round == 2:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        securefl.run(config, **held(), out=tmp_path / "run", on_round=stop)
+    rotate(keys, PASSPHRASE, revoking="bob")
+    securefl.resume(tmp_path / "run", **held())
+    signers = {(row["round"] > 2): row["signers"] for row in openings(tmp_path / "run")}
+    assert signers == {False: list(names), True: ["alice", "carol", "dora"]}
+    log = (tmp_path / "run/incidents.jsonl").read_text().splitlines()
+    incidents = [json.loads(line) for line in log]
+    assert {(row["round"], row["client"]) for row in incidents} == {(3, "bob"), (4, "bob")}
+    assert all("revoked" in row["reason"] for row in incidents)
+
+
+def test_a_bundle_without_its_list_is_no_key_folder(consortium):
+    """Else a foreign key in it would pass for the consortium's."""
+    export(consortium.keys, "client", consortium.root / "new", PASSPHRASE)
+    (consortium.root / "new" / layout.MANIFEST).unlink()
+    (problem,) = verify(consortium.root / "new").problems
+    assert "signed list" in problem
+
+
+def test_what_is_sealed_is_looked_into_with_the_passphrase_alone(consortium):
+    """One character of a ciphertext."""
+    path = consortium.keys / layout.MATCH_KEY
+    fields = json.loads(path.read_text())
+    first = "B" if fields["ciphertext"][0] == "A" else "A"
+    path.write_text(json.dumps(fields | {"ciphertext": first + fields["ciphertext"][1:]}, indent=1))
+    assert verify(consortium.keys).problems == ()
+    (problem,) = verify(consortium.keys, passphrase=PASSPHRASE).problems
+    assert "does not open" in problem
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda made: export(made.keys, "client", made.root / "new", PASSPHRASE).epoch,
+        lambda made: load_policy(made.keys).epoch if describe(made.keys) else 0,
+        lambda made: sign_policy(made.keys, Policy(), PASSPHRASE).epoch,
+        lambda made: joined(made.keys, made.root, "dora", "x") and load_client(made.keys).epoch,
+    ],
+    ids=["export", "describe", "sign", "approve"],
+)
+def test_whoever_comes_after_a_crash_finds_the_next_epoch(consortium, monkeypatch, use):
+    """All that reads or signs finishes what was ready."""
+
+    def crash(directory):
+        if (directory / journal.NEXT).exists():
+            raise CrashError
+
+    monkeypatch.setattr(rotation, "finish_locked", crash)
+    with pytest.raises(CrashError):
+        rotate(consortium.keys, PASSPHRASE)
+    monkeypatch.undo()
+    assert load_client(consortium.keys).epoch == 1
+    assert use(consortium) == 2
