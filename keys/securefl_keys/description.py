@@ -35,9 +35,9 @@ def describe(directory: Path) -> list[Description]:
     Raises:
         KeyFileError: no key folder, or it cannot be listed.
     """
-    if (directory / layout.AUTHORITY_KEY).exists():
-        finish_rotation(directory)
     try:
+        if (directory / layout.AUTHORITY_KEY).exists():
+            finish_rotation(directory)
         roles = [path for path in {path.parent for path in LAYOUT} if (directory / path).is_dir()]
         if not roles:
             raise KeyFileError(

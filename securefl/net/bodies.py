@@ -138,8 +138,10 @@ Parsed = TypeVar("Parsed", bound=Body)
 def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
     """A JSON body; PeerError where it is none of this kind."""
     try:
-        require_plain(body, PeerError)
+        require_plain(body, MessageRefused)
         return kind.model_validate_json(body)
+    except MessageRefused as error:
+        raise PeerError(f"{sender}: bad {kind.__name__} ({error})") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         raise PeerError(f"{sender}: bad {kind.__name__} ({first['msg']})") from None

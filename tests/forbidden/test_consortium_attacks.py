@@ -164,7 +164,7 @@ def test_an_older_roster_does_not_go_with_a_newer_list(made):
 def test_files_of_one_kind_do_not_pass_for_another(made):
     """A signed policy in the roster's place is no roster."""
     shutil.copy(made.keys / "consortium/policy.json", made.keys / "consortium/roster.json")
-    with pytest.raises(KeyFileError, match=r"roster\.json: no such file"):
+    with pytest.raises(KeyFileError, match=r"roster\.json: not such a file"):
         load_roster(made.keys)
 
 
