@@ -33,23 +33,24 @@ TOLERANCE_POWER = 2 / 3
 def require_uncoupled(
     model: nn.Module,
     x: Shaped[Tensor, "B ..."],
-    y: Shaped[Tensor, "..."],
+    y: Tensor,
     loss: Loss,
     rng: torch.Generator | None = None,
 ) -> None:
     """Probe a model, as it will be trained, for coupling between the records of a batch.
 
-    In several random batches of `x` one record is changed, in one it is left out. No other record's
-    output, nor the gradient of its term of the loss, may move, nor any buffer, nor what a later
-    batch gives; and the loss of a batch must be the mean or the sum of its records' terms. The
-    probe is as good as its inputs: what couples for rare values alone is not found.
+    In several random batches of `x` one record is changed, in one it is left out (given five). No
+    other record's output, nor the gradient of its term of the loss, may move, nor any buffer, nor
+    what a later batch gives; and the loss of a batch must be the mean of its records' terms. The
+    probe is as good as its inputs: what couples for rare values alone, or in batches of more than
+    five alone, is not found.
 
     Args:
         model: in training mode, and within whatever will be around its training steps. It is
             copied, and neither changed nor are torch's global generators.
         x: two records at least, some of them different; five are better. Made-up records of the
             data's shape serve as well as real ones.
-        y: their labels.
+        y: their labels, one entry a record along the first axis.
         loss: of outputs and labels, as training takes it.
         rng: draws the batches, on the CPU; from a fixed seed where absent.
 
@@ -114,16 +115,16 @@ class _Probe:
         self._require_same(whole, rest, range(len(kept)), "with one record left out")
 
     def require_separate_terms(self) -> None:
-        """The loss itself keeps records apart."""
+        """The loss itself keeps records apart, and is the mean that gradients are taken of."""
         found = observed(twin(self.model), self.batch, self.loss, self.seed)
         total = self.loss(found.output, self.batch.y).detach()
         terms = torch.stack([found.term(i).detach() for i in range(len(self.batch))])
-        if not any(_same(total, alone, terms) for alone in (terms.mean(), terms.sum())):
+        if not _same(total, terms.mean(), terms):
             raise CouplingFound(
-                f"the loss mixes the records of a batch: for {len(terms)} records it is "
-                f"{total.item():.4g}, where the mean of its terms for each alone is "
+                f"the loss mixes the records of a batch, or adds them up: for {len(terms)} records "
+                f"it is {total.item():.4g}, where the mean of the losses of each alone is "
                 f"{terms.mean().item():.4g}; use one that is a mean over records (class weights "
-                "that are divided by their sum over the batch are none)",
+                "that are divided by their sum over the batch make none)",
                 "loss",
             )
 
@@ -217,7 +218,7 @@ def _moved_gradient(a: Pass, b: Pass, kept: Iterable[int]) -> str:
     for record in kept:
         before, after = a.gradient(record), b.gradient(record)
         # By the largest of all: a gradient may be zero but for rounding.
-        size = torch.stack([g.abs().max() for found in (before, after) for g in found.values()])
+        size = torch.tensor([_largest(g) for found in (before, after) for g in found.values()])
         for name in before:
             if not _same(before[name], after[name], size):
                 return f"the gradient of others' loss with respect to {name!r} moved"
