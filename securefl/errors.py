@@ -2,6 +2,7 @@
 
 SecureFLError
 ├── ConfigError (ValueError)        a setting is wrong; the message names the key and the way out
+│   └── CouplingFound               a model mixes the records that privacy must tell apart
 ├── DataError (ValueError)          a client's data or a model cannot be used
 ├── ValueRefused (ValueError)       a tensor is NaN, infinite or too large to be sealed
 ├── Diverged                        training left the finite numbers
@@ -38,6 +39,15 @@ class SecureFLError(Exception):
 
 class ConfigError(SecureFLError, ValueError):
     """A setting is unknown, out of range, or does not go with another one."""
+
+
+class CouplingFound(ConfigError):
+    """A model under differential privacy lets one record of a batch act on what others release."""
+
+    def __init__(self, message: str, layer: str) -> None:
+        """`layer` is the dotted name of the submodule that mixes records; "model" for the whole."""
+        super().__init__(message)
+        self.layer = layer
 
 
 class DataError(SecureFLError, ValueError):

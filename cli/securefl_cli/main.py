@@ -17,6 +17,7 @@ from securefl_cli.interrupt import remembered_interrupts
 from securefl_cli.join import client
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
+from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
@@ -65,7 +66,7 @@ def main() -> None:
     """  # noqa: D301  (click wants the backspace itself)
 
 
-for command in (demo, run, reproduce, compare, profiles, evaluate_run, leave_one_out, keys):
+for command in (demo, run, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for role in (authority, server, client):
-    main.add_command(role)
+for part in (keys, privacy, authority, server, client):
+    main.add_command(part)

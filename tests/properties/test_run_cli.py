@@ -248,6 +248,8 @@ COMMANDS = [
     ["keys"],
     ["keys", "init"],
     ["keys", "show"],
+    ["privacy"],
+    ["privacy", "plan"],
 ]
 
 
@@ -260,7 +262,7 @@ def test_help_has_an_example_and_loads_no_torch(command):
         f"try: main({[*command, '--help']!r})\n"
         "except SystemExit as end: code = end.code\n"
         "else: code = 0\n"
-        "heavy = {'torch', 'tenseal', 'sklearn', 'matplotlib'}\n"
+        "heavy = {'torch', 'tenseal', 'sklearn', 'matplotlib', 'opacus', 'dp_accounting'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))\n"
         "sys.exit(code)\n"
     )

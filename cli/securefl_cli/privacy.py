@@ -1,0 +1,111 @@
+"""`securefl privacy`: what noise an ε takes, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from securefl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from securefl.privacy.plan import RecordPlan
+
+
+@click.group()
+def privacy() -> None:
+    """Plan differential privacy.
+
+    \b
+    Example:
+      securefl privacy plan --target-epsilon 3 --delta 1e-5 --clients 5 --records 50000 \\
+        --batch 200 --rounds 100 --local-steps 5
+    """  # noqa: D301  (click wants the backspace itself)
+
+
+@privacy.command()
+@click.option("--target-epsilon", type=float, metavar="EPSILON", help="Print the noise for this ε.")
+@click.option("--sigma", type=float, help="Print the ε of this noise multiplier instead.")
+@click.option(
+    "--delta", type=float, required=True, help="δ: how likely ε may fail; below 1 / records."
+)
+@click.option(
+    "--records", type=int, required=True, metavar="N", help="That all clients hold together."
+)
+@click.option(
+    "--clients",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="Who hold equal parts. Where parts differ, give the smallest as N, and K = 1.",
+)
+@click.option(
+    "--batch", type=int, required=True, metavar="B", help="The expected size of a client's sample."
+)
+@click.option("--rounds", type=int, required=True, metavar="R")
+@click.option(
+    "--local-steps",
+    type=int,
+    default=5,
+    show_default=True,
+    metavar="E",
+    help="Noisy steps of a client in a round.",
+)
+def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
+    target_epsilon: float | None,
+    sigma: float | None,
+    delta: float,
+    records: int,
+    clients: int,
+    batch: int,
+    rounds: int,
+    local_steps: int,
+) -> None:
+    """Print the noise multiplier σ that an ε takes, or the ε of a σ, for DP-SGD at each client.
+
+    ε is printed by two accountants, PLD and RDP: both are upper bounds, and PLD's is the tighter.
+    All numbers must be public: give bounds that do not depend on anybody's data.
+
+    \b
+    Example:
+      securefl privacy plan --target-epsilon 3 --delta 1e-5 --clients 5 --records 50000 \\
+        --batch 200 --rounds 100 --local-steps 5
+      securefl privacy plan --sigma 1 --delta 1e-5 --records 6000 --batch 64 --rounds 50
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl.privacy.plan import RecordPlan
+
+    if (target_epsilon is None) == (sigma is None):
+        raise ConfigError("give one of --target-epsilon, for its σ, and --sigma, for its ε")
+    planned = RecordPlan(records, batch, rounds, local_steps, clients)
+    planned.check_delta(delta)
+    if sigma is None:
+        assert target_epsilon is not None  # noqa: S101 -- for mypy: one of the two is given
+        sigma = planned.sigma_for(target_epsilon, delta)
+    _print(planned, sigma, delta)
+
+
+def _print(planned: RecordPlan, sigma: float, delta: float) -> None:
+    from securefl.privacy.accountants import Accountant, epsilon
+    from securefl.privacy.words import record_protection
+
+    events = [planned.event(sigma)]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    sampled = f"each record of a client's {planned.records_each:,}, for {planned.batch:,} a step"
+    per_round = f"{planned.rounds:,} rounds of {planned.local_steps:,}"
+    for row in (
+        ("noise multiplier σ", f"{sigma:.5g}", "standard deviation of the noise / clip norm"),
+        ("sample rate q", f"{planned.sample_rate:.4g}", sampled),
+        ("steps", f"{planned.steps:,}", per_round),
+        ("ε by PLD", _shown(epsilon(events, delta)), f"at δ = {delta:g}"),
+        ("ε by RDP", _shown(epsilon(events, delta, Accountant.RDP)), "a looser bound on the same"),
+    ):
+        table.add_row(*row)
+    Console().print(table)
+    click.echo("\n" + record_protection(planned.records_each))
+
+
+def _shown(value: float) -> str:
+    return f"{value:.3f}" if value < 100 else f"{value:.4g}"
