@@ -3,6 +3,8 @@
 # Both set everything up where it is missing. PYTHON names the interpreter (3.11 or newer).
 PYTHON ?= python3
 BIN := .venv/bin
+# A test file per core at a time, each on one: so they are done sooner than one after the other.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .PHONY: demo test check bench clean
 
@@ -10,8 +12,8 @@ demo: .venv/installed
 	$(BIN)/securefl demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(TEST) -m "not slow"
+	$(TEST) -m slow
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
