@@ -417,12 +417,12 @@ def test_released_scores_are_flooded_and_on_the_grid(tmp_path, key, monkeypatch)
             assert number == turnout.round
             assert value / step == round(value / step)
             precision = matcher.precision(baseline)
-            errors.append((value - exact[number, client]) / precision)
-            # Six deviations, 1e-4 of the score, and half a step of the policy's rounding.
-            assert abs(errors[-1]) < 1.05 + 2**-25 / precision
+            # Of the flooding's six deviations; what the policy's rounding may add is left aside.
+            error, rounding = value - exact[number, client], 2**-25
+            errors.append(np.sign(error) * max(abs(error) - rounding, 0.0) / precision)
+            assert abs(errors[-1]) < 1.05  # 1e-4 of the score more
     assert len(errors) == 20
-    assert all(errors)
-    assert 0.03 < np.std(errors) < 0.5
+    assert 0.02 < np.std(errors) < 0.5
 
 
 def grid_step(matcher, baseline):
