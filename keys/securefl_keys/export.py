@@ -61,24 +61,26 @@ def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Si
     if lexists(out):
         raise KeyFileError(f"{out} exists: bundles are never overwritten; name another folder")
     finish_rotation(directory)
-    for path in {path for role in ROLES for path in _paths(role)}:
-        with found_in(directory / path):
-            require_no_secret(text_of(directory / path).encode())
+    for role in ROLES:
+        _without_secrets(directory, role)
     return open_signer(directory, passphrase, at)
 
 
-def _paths(role: Role) -> list[Path]:
+def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
+    """The role's files; raises SecretFound."""
     match = MATCH.get(role)
-    return [SUMS[role], *([match] if match else []), *COMMON]
+    paths = [SUMS[role], *([match] if match else []), *COMMON]
+    texts = {path: text_of(directory / path) for path in paths}
+    for path, text in texts.items():
+        with found_in(directory / path):
+            require_no_secret(text.encode())
+    return texts
 
 
 def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
     """What a bundle for that role holds now; raises as `export`."""
-    texts = {path: text_of(directory / path) for path in _paths(role)}
+    texts = _without_secrets(directory, role)
     key_ids = {path: _public_key_id(path, text) for path, text in texts.items() if path in PARSERS}
-    for path, text in texts.items():
-        with found_in(directory / path):
-            require_no_secret(text.encode())
     with found_in(directory / layout.POLICY):
         policy = PolicyFile.verified(texts[layout.POLICY], signer.ca)
     at = signer.roster.at
@@ -101,7 +103,6 @@ def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]
 
 def _public_key_id(path: Path, text: str) -> str:
     with found_in(path):
-        require_no_secret(text.encode())
         return parsed(text, PARSERS[path]).key_id
 
 

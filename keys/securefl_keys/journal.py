@@ -73,14 +73,17 @@ def locked(directory: Path) -> Iterator[None]:
     if not path.parent.is_dir():
         raise KeyFileError(f"{path}: missing: only the folder in which the keys were made has it")
     with ExitStack() as locks:
-        try:
-            locks.enter_context(FileLock(lock_of(path), timeout=LOCK_TIMEOUT_S))
-        except Timeout:
-            raise KeyFileError(f"{directory}: another process is rotating its keys") from None
-        except OSError as error:
-            raise KeyFileError(
-                f"{directory}: cannot be locked ({error.strerror or error})"
-            ) from error
+        hold(locks, path, f"{directory}: another process is rotating its keys")
         if (directory / layout.ROSTER).exists():
             locks.enter_context(changing(directory))
         yield
+
+
+def hold(locks: ExitStack, path: Path, busy: str, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """Lock a file until the stack is left; raises KeyFileError, with `busy` where it is locked."""
+    try:
+        locks.enter_context(FileLock(lock_of(path), timeout=timeout_s))
+    except Timeout:
+        raise KeyFileError(busy) from None
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be locked ({error.strerror or error})") from error

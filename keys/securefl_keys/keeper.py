@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
-
-from filelock import FileLock, Timeout
 
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
@@ -17,10 +15,9 @@ from securefl.net.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
-from securefl_keys.journal import pending, settled
+from securefl_keys.journal import hold, pending, settled
 from securefl_keys.loading import load_all, load_parameters
 from securefl_keys.reading import text_of
-from securefl_keys.releases import lock_of
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import RosterTrust
@@ -33,15 +30,10 @@ def alone(directory: Path) -> Iterator[None]:
     Raises:
         KeyFileError: there is one already.
     """
-    try:
-        with FileLock(lock_of(directory / layout.LOG), timeout=0):
-            yield
-    except Timeout:
-        raise KeyFileError(
-            f"{directory}: another authority process serves these keys: stop it first"
-        ) from None
-    except OSError as error:
-        raise KeyFileError(f"{directory}: cannot be locked ({error.strerror or error})") from error
+    busy = f"{directory}: another authority process serves these keys: stop it first"
+    with ExitStack() as lock:
+        hold(lock, directory / layout.LOG, busy, timeout_s=0)
+        yield
 
 
 class FolderKeeper:

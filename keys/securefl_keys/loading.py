@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from securefl.crypto.artefact import Purpose
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.params import CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
@@ -66,21 +67,22 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
     secret = load_authority(directory, passphrase)
     _require_same(directory / layout.CLIENT_KEY, public, secret.public_key)
     _require_same(directory / layout.SERVER_PARAMETERS, adding, secret.adding_context())
-    if (directory / layout.ROSTER).exists():
-        require_one_epoch(directory, now())
-    count = FileCount(directory / layout.releases_of(secret.key_id), "sums", secret.key_id)
+    count, policy = _in_force(directory, "sums", secret.key_id)
 
     def successor() -> KeySet:
         _rotate_unless_done(directory, passphrase, layout.AUTHORITY_KEY, secret.key_id)
         return load_all(directory, passphrase)
 
-    return KeySet(secret, public, adding, count, successor, _policy(directory))
+    return KeySet(secret, public, adding, count, successor, policy)
 
 
-def _policy(directory: Path) -> Policy | None:
-    if not (directory / layout.POLICY).exists():
-        return None
-    return load_policy(directory).policy()
+def _in_force(directory: Path, purpose: Purpose, key_id: str) -> tuple[FileCount, Policy | None]:
+    """What a key has released, and the consortium's policy where there is one."""
+    if (directory / layout.ROSTER).exists():
+        require_one_epoch(directory, now())
+    signed = (directory / layout.POLICY).exists()
+    policy = load_policy(directory).policy() if signed else None
+    return FileCount(directory / layout.releases_of(key_id), purpose, key_id), policy
 
 
 def _rotate_unless_done(directory: Path, passphrase: str, path: Path, worn: str) -> None:
@@ -107,15 +109,13 @@ def load_match(directory: Path, passphrase: str) -> MatchKeys:
     )
     _require_same(public_path, public, secret.public_key())
     _require_same(scoring_path, scoring, secret.scoring_context())
-    if (directory / layout.ROSTER).exists():
-        require_one_epoch(directory, now())
-    count = FileCount(directory / layout.releases_of(secret.key_id), "matches", secret.key_id)
+    count, policy = _in_force(directory, "matches", secret.key_id)
 
     def successor() -> MatchKeys:
         _rotate_unless_done(directory, passphrase, layout.MATCH_KEY, secret.key_id)
         return load_match(directory, passphrase)
 
-    return MatchKeys(secret, public, scoring, count, successor, _policy(directory))
+    return MatchKeys(secret, public, scoring, count, successor, policy)
 
 
 class _Public(Protocol):

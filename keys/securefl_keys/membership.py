@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from securefl.crypto.artefact import moment
 from securefl.errors import KeyFileError, RequestRefused
 from securefl_keys import layout
 from securefl_keys.certificate_text import pem_of
@@ -27,7 +28,7 @@ from securefl_keys.roster import (
     VerifiedRoster,
     listing,
 )
-from securefl_keys.signed_file import moment, now
+from securefl_keys.signed_file import now
 from securefl_keys.signer import changing, open_signer
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.crypto.artefact import Sha256
+from securefl.crypto.artefact import Moment, Sha256
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -31,7 +31,7 @@ from securefl_keys.certificates import (
 from securefl_keys.holders import AUTHORITY, MEMBER_ROLES, Role
 from securefl_keys.member_names import alike
 from securefl_keys.reading import found_in, text_of
-from securefl_keys.signed_file import Counting, Moment, VersionedFile, now
+from securefl_keys.signed_file import Counting, VersionedFile, now
 
 ROSTER_FORMAT: Literal["securefl-roster/2"] = "securefl-roster/2"
 MAX_MEMBERS = 2000

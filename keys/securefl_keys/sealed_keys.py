@@ -44,14 +44,7 @@ def seal_secret(key: SecretKey, passphrase: str) -> str:
     Raises:
         ConfigError: the passphrase is empty or is no text.
     """
-    return SealedKey.sealing(
-        key.to_secret_bytes(),
-        passphrase,
-        key.origin,
-        format=SEALED_KEY_FORMAT,
-        key_id=key.key_id,
-        parameters=key.parameters,
-    )
+    return _sealed(SealedKey, SEALED_KEY_FORMAT, key, passphrase)
 
 
 def open_secret(text: str, passphrase: str) -> SecretKey:
@@ -69,14 +62,7 @@ def open_secret(text: str, passphrase: str) -> SecretKey:
 
 def seal_match_secret(key: MatchSecretKey, passphrase: str) -> str:
     """As `seal_secret`, for a match key."""
-    return SealedMatchKey.sealing(
-        key.to_secret_bytes(),
-        passphrase,
-        key.origin,
-        format=SEALED_MATCH_KEY_FORMAT,
-        key_id=key.key_id,
-        parameters=key.parameters,
-    )
+    return _sealed(SealedMatchKey, SEALED_MATCH_KEY_FORMAT, key, passphrase)
 
 
 def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
@@ -85,6 +71,19 @@ def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
     secret = file.opened(passphrase)
     return _checked(
         file, lambda: MatchSecretKey.from_secret_bytes(secret, file.parameters, file.origin)
+    )
+
+
+def _sealed(
+    kind: type[SealedFile], format_: str, key: SecretKey | MatchSecretKey, passphrase: str
+) -> str:
+    return kind.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        key.origin,
+        format=format_,
+        key_id=key.key_id,
+        parameters=key.parameters,
     )
 
 

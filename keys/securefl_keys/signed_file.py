@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.crypto.artefact import Sha256, canonical, require_version
+from securefl.crypto.artefact import Moment, Sha256, canonical, moment, require_version
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
 from securefl.plain_json import require_plain
 from securefl_keys.base64_text import decoded, encoded
@@ -23,7 +23,6 @@ SIGNATURE_BYTES = 64
 _DOMAIN = b"securefl-signed-file/1\n"
 """Before what is signed. A certificate, the other thing that this key signs, starts otherwise."""
 
-Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 Counting = Annotated[int, Field(ge=1, lt=2**31)]
 
 
@@ -117,11 +116,6 @@ class VersionedFile(SignedFile):
 
     version: Counting
     """One more with each change."""
-
-
-def moment(at: datetime) -> str:
-    """A time as files write it."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def now() -> datetime:

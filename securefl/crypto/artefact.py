@@ -33,6 +33,11 @@ Purpose = Literal["sums", "matches"]
 Parameters = TypeVar("Parameters", CkksParameters, MatchParameters)
 
 
+def moment(at: datetime) -> str:
+    """A time as files write it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Which of a consortium's keys a key is, and since when."""
@@ -45,7 +50,7 @@ class Origin:
     @classmethod
     def now(cls, epoch: int = 1) -> Origin:
         """Of a key that is being made."""
-        return cls(epoch, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        return cls(epoch, moment(datetime.now(UTC)))
 
 
 class FileKind(NamedTuple):

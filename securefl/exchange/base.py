@@ -28,20 +28,24 @@ class OpenedSum:
     """Counted inside the sum: every contribution carries a one."""
 
 
-class Sealer(Protocol):
-    """A client's side: packs its weighted values."""
+class Channel(Protocol):
+    """Whatever seals, adds, matches or opens under one key, and that one alone, or in the clear."""
 
     @property
     def form(self) -> str:
-        """Names the payload's encoding in every header."""
+        """The payload's encoding, which every header names."""
 
     @property
     def key_id(self) -> str:
-        """The key that opens it; empty in the clear."""
+        """The key's; empty in the clear."""
 
     @property
     def epoch(self) -> int:
         """The key's; 0 in the clear."""
+
+
+class Sealer(Channel, Protocol):
+    """A client's side: packs its weighted values."""
 
     def seal(self, values: Values, weight: float) -> bytes:
         """The payload of one message. `values` are finite and within `max_value`."""
@@ -61,20 +65,8 @@ class RunningSum(Protocol):
         """The sum, for an `Opener`."""
 
 
-class Adder(Protocol):
+class Adder(Channel, Protocol):
     """Makes running sums. It can neither make nor read a contribution."""
-
-    @property
-    def form(self) -> str:
-        """The payload encoding that it adds."""
-
-    @property
-    def key_id(self) -> str:
-        """The only key id that it accepts."""
-
-    @property
-    def epoch(self) -> int:
-        """The key's; 0 in the clear."""
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length of a message with so many values."""
@@ -83,20 +75,8 @@ class Adder(Protocol):
         """An empty sum."""
 
 
-class Opener(Protocol):
+class Opener(Channel, Protocol):
     """Reads totals."""
-
-    @property
-    def form(self) -> str:
-        """The payload encoding that it opens."""
-
-    @property
-    def key_id(self) -> str:
-        """The key that it opens with."""
-
-    @property
-    def epoch(self) -> int:
-        """The key's."""
 
     def open(self, total: bytes, n_values: int, precision_bits: int) -> OpenedSum:
         """The total, rounded to so many bits after the point.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from securefl.errors import MessageRefused
+from securefl.exchange.base import Channel
 from securefl.profile import Profile
 
 PROFILE, SCORE, UNIT = "profile", "profile/score", "profile/unit"
@@ -20,39 +21,15 @@ _MAGIC = b"prf1"
 HEADER_BYTES = _HEADER.size
 
 
-class ProfileSealer(Protocol):
+class ProfileSealer(Channel, Protocol):
     """A client's side."""
-
-    @property
-    def form(self) -> str:
-        """Names the payload's encoding in every header."""
-
-    @property
-    def key_id(self) -> str:
-        """The key that opens the score; empty in the clear."""
-
-    @property
-    def epoch(self) -> int:
-        """The key's; 0 in the clear."""
 
     def seal(self, profile: Profile) -> bytes:
         """The payload of one message; raises ValueRefused where it cannot be sealed."""
 
 
-class Matcher(Protocol):
+class Matcher(Channel, Protocol):
     """The server's side. It can neither make nor read a profile."""
-
-    @property
-    def form(self) -> str:
-        """The payload encoding that it matches."""
-
-    @property
-    def key_id(self) -> str:
-        """The only key id that it accepts."""
-
-    @property
-    def epoch(self) -> int:
-        """The key's; 0 in the clear."""
 
     def n_bytes(self, q: int) -> int:
         """Exact payload length of a profile of so many elements."""
@@ -71,20 +48,8 @@ class Matcher(Protocol):
         """An opened score is within this, and 1e-4 of itself, of the exact one."""
 
 
-class ScoreOpener(Protocol):
+class ScoreOpener(Channel, Protocol):
     """Reads scores, and nothing else of a profile."""
-
-    @property
-    def form(self) -> str:
-        """The payload encoding that it opens."""
-
-    @property
-    def key_id(self) -> str:
-        """The key that it opens with."""
-
-    @property
-    def epoch(self) -> int:
-        """The key's; 0 in the clear."""
 
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """Several clients' scores in one call, in the order given; None where one is no score.

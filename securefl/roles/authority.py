@@ -14,7 +14,7 @@ from securefl.errors import (
     OpeningRefused,
     TooFewContributions,
 )
-from securefl.exchange.base import OpenedSum, Opener
+from securefl.exchange.base import Channel, OpenedSum, Opener
 from securefl.exchange.policy import Policy
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
@@ -130,7 +130,7 @@ class Authority:
             )
 
 
-def require_own_key(opener: wire.Channel, expected: wire.Expected) -> None:
+def require_own_key(opener: Channel, expected: wire.Expected) -> None:
     """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
     ours = opener.form, opener.key_id, opener.epoch
     if (expected.form, expected.key_id, expected.epoch) != ours:

@@ -13,7 +13,7 @@ import hashlib
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -29,6 +29,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
+from securefl.exchange.base import Channel
 from securefl.plain_json import require_plain
 
 MAGIC = b"SFL\x02"
@@ -79,22 +80,6 @@ class SignedHeader:
     header: Header
     signed: bytes
     signature: bytes
-
-
-class Channel(Protocol):
-    """Whatever seals, adds or opens under one key, or in the clear."""
-
-    @property
-    def form(self) -> str:
-        """The payload's encoding."""
-
-    @property
-    def key_id(self) -> str:
-        """The key's; empty in the clear."""
-
-    @property
-    def epoch(self) -> int:
-        """The key's; 0 in the clear."""
 
 
 @dataclass(frozen=True, slots=True)

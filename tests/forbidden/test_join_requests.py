@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from consortium_files import PASSPHRASE, joined, make_consortium
+from consortium_files import PASSPHRASE, joined
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,56 +16,39 @@ from cryptography.x509.oid import NameOID
 from securefl.errors import (
     RequestRefused,
 )
-from securefl_keys import sealed_file
 from securefl_keys.holders import Holder
 from securefl_keys.identity import load_identity, make_identities
 from securefl_keys.membership import Approval, approve
 from securefl_keys.request import make_request, read_request
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory):
-    return make_consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@pytest.fixture
-def made(unchanged, tmp_path):
-    shutil.copytree(unchanged.root, tmp_path / "made")
-    return type(unchanged)(tmp_path / "made", unchanged.ca)
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
 
 @pytest.mark.parametrize("name", ["alice", "ALICE", "ａｌｉｃｅ"])
-def test_a_name_is_given_once(made, tmp_path, name):
+def test_a_name_is_given_once(consortium, tmp_path, name):
     """Nor one that an eye or an ear takes for it."""
     with pytest.raises(RequestRefused, match="lists 'alice' already"):
-        joined(made.keys, tmp_path / "twin", name, "twin")
+        joined(consortium.keys, tmp_path / "twin", name, "twin")
     assert not list(tmp_path.glob("twin/*/identity.crt"))
 
 
 @pytest.mark.parametrize("role", ["client", "server"])
-def test_a_name_is_given_once_among_all_roles(made, tmp_path, role):
+def test_a_name_is_given_once_among_all_roles(consortium, tmp_path, role):
     """No server has a client's name, no client a server's, and none the authority's."""
     for name in ("hub", "bob"):
         with pytest.raises(RequestRefused, match="already"):
-            joined(made.keys, tmp_path / "twin", name, "twin", role)
+            joined(consortium.keys, tmp_path / "twin", name, "twin", role)
     with pytest.raises(RequestRefused, match="the authority's own name"):
-        joined(made.keys, tmp_path / "twin", "Authority", "twin", role)
+        joined(consortium.keys, tmp_path / "twin", "Authority", "twin", role)
 
 
-def test_a_key_is_given_one_name(made, tmp_path):
+def test_a_key_is_given_one_name(consortium, tmp_path):
     """Bob's key does not become another client's."""
-    key = load_identity(made.root / "bob", "of bob").private_key
+    key = load_identity(consortium.root / "bob", "of bob").private_key
     for role in ("client", "server"):
         request = read_request(make_request(Holder("bobby", role), key))
         with pytest.raises(RequestRefused, match="its key is that of client 'bob'"):
-            approve(made.keys, [Approval(request, tmp_path / "bobby.crt")], PASSPHRASE)
+            approve(consortium.keys, [Approval(request, tmp_path / "bobby.crt")], PASSPHRASE)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from securefl.errors import (
 )
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
 from securefl_cli.keys import keys
-from securefl_keys import sealed_file
 from securefl_keys.base64_text import encoded
 from securefl_keys.bundle import load_bundle
 from securefl_keys.export import export
@@ -30,6 +29,7 @@ from securefl_keys.policy_signing import sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 TOML = """
 min_contributions = 5
 openings_per_run = 100
@@ -57,27 +57,9 @@ Nothing else is opened.
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _passphrase(monkeypatch):
     monkeypatch.setenv("SECUREFL_PASSPHRASE", PASSPHRASE)
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory):
-    return make_consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@pytest.fixture
-def made(unchanged, tmp_path):
-    shutil.copytree(unchanged.root, tmp_path / "made")
-    return type(unchanged)(tmp_path / "made", unchanged.ca)
 
 
 @pytest.fixture
@@ -97,17 +79,17 @@ def said(*arguments):
     return re.sub(r"deviation is \d\S*", "deviation is …", result.stdout)
 
 
-def test_a_policy_is_signed_as_the_next_version(made, written):
+def test_a_policy_is_signed_as_the_next_version(consortium, written):
     """The command prints it in words, the file and new bundles state it, and verify agrees."""
-    told = said("policy", made.keys, "--sign", written)
+    told = said("policy", consortium.keys, "--sign", written)
     assert told.startswith(WORDS.format(2, 5))
-    assert load_policy(made.keys).policy() == STATED
-    assert said("policy", made.keys) == WORDS.format(2, 5)
-    said("verify", made.keys)
-    export(made.keys, "server", made.root / "new", PASSPHRASE)
-    bundle = load_bundle(made.root / "new", "server")
+    assert load_policy(consortium.keys).policy() == STATED
+    assert said("policy", consortium.keys) == WORDS.format(2, 5)
+    said("verify", consortium.keys)
+    export(consortium.keys, "server", consortium.root / "new", PASSPHRASE)
+    bundle = load_bundle(consortium.root / "new", "server")
     assert (bundle.manifest.policy_version, bundle.policy().policy()) == (2, STATED)
-    assert said("policy", made.root / "new") == WORDS.format(2, 5)
+    assert said("policy", consortium.root / "new") == WORDS.format(2, 5)
 
 
 def test_keys_are_made_with_a_policy(tmp_path, written):
@@ -124,22 +106,22 @@ def test_a_policy_is_a_consortiums(tmp_path, written):
     assert not (tmp_path / "keys").exists()
 
 
-def test_the_default_in_words(made):
+def test_the_default_in_words(consortium):
     """Without a file it names the messages of the algorithms, and nothing else is opened."""
-    told = said("policy", made.keys)
-    assert load_policy(made.keys).policy() == DEFAULT
+    told = said("policy", consortium.keys)
+    assert load_policy(consortium.keys).policy() == DEFAULT
     assert "at least 3 contributions" in told
     assert "40 bits, for 1,073,741,824 released values" in told
     assert "  */gradient  to 24 bits after the point\n" in told
     assert "  *  " not in told
 
 
-def test_no_flooding_is_said_as_such(made, tmp_path, written):
+def test_no_flooding_is_said_as_such(consortium, tmp_path, written):
     """TOML has no null; the word is as in other settings."""
     table = "{ statistical_bits = 30, releases = 4096 }"
     written.write_text(TOML.replace(table, '"none"'))
-    assert "No noise is added" in said("policy", made.keys, "--sign", written)
-    assert load_policy(made.keys).policy().flooding is None
+    assert "No noise is added" in said("policy", consortium.keys, "--sign", written)
+    assert load_policy(consortium.keys).policy().flooding is None
 
 
 LOOSE = {
@@ -159,20 +141,20 @@ LOOSE = {
 
 
 @pytest.mark.parametrize("what", LOOSE)
-def test_a_policy_that_is_none_is_not_signed(made, written, tmp_path, what):
+def test_a_policy_that_is_none_is_not_signed(consortium, written, tmp_path, what):
     """The message names the key; neither a new folder nor an old one gets it."""
     right, wrong, key = LOOSE[what]
     written.write_text(TOML.replace(right, wrong, 1))
-    before = (made.keys / "consortium/policy.json").read_bytes()
+    before = (consortium.keys / "consortium/policy.json").read_bytes()
     for arguments in (
-        ("policy", made.keys, "--sign", written),
+        ("policy", consortium.keys, "--sign", written),
         ("init", tmp_path / "keys", "--consortium", "Nord", "--policy", written),
     ):
         result = run(*arguments)
         assert isinstance(result.exception, ConfigError)
         assert str(written) in str(result.exception)
         assert key in str(result.exception)
-    assert (made.keys / "consortium/policy.json").read_bytes() == before
+    assert (consortium.keys / "consortium/policy.json").read_bytes() == before
     assert not (tmp_path / "keys").exists()
 
 
@@ -183,82 +165,82 @@ def test_a_suggestion_for_a_mistyped_key(written):
         read_policy(written)
 
 
-def test_no_policy_from_python_is_looser(made, tmp_path):
+def test_no_policy_from_python_is_looser(consortium, tmp_path):
     """The bounds hold for policies that were never TOML, too."""
     loose = Policy(min_contributions=2)
     with pytest.raises(ConfigError, match="min_contributions = 2"):
-        sign_policy(made.keys, loose, PASSPHRASE)
+        sign_policy(consortium.keys, loose, PASSPHRASE)
     with pytest.raises(ConfigError, match="min_contributions = 2"):
         init_folder(tmp_path / "keys", PASSPHRASE, consortium="Nord", policy=loose)
-    assert load_policy(made.keys).version == 1
+    assert load_policy(consortium.keys).version == 1
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_looser_policy_is_refused_even_when_signed(made):
+def test_a_looser_policy_is_refused_even_when_signed(consortium):
     """A signed file is read within the same bounds: an authority's key does not lift them."""
-    signer = open_signer(made.keys, PASSPHRASE, now())
-    unsigned = load_policy(made.keys).model_copy(update={"min_contributions": 2})
+    signer = open_signer(consortium.keys, PASSPHRASE, now())
+    unsigned = load_policy(consortium.keys).model_copy(update={"min_contributions": 2})
     signature = encoded(signer.key.sign(unsigned.to_be_signed()))
     text = unsigned.model_copy(update={"signature": signature}).text()
     with pytest.raises(KeyFileError, match="min_contributions"):
-        PolicyFile.verified(text, made.ca)
+        PolicyFile.verified(text, consortium.ca)
 
 
-def test_a_changed_policy_is_refused(made):
+def test_a_changed_policy_is_refused(consortium):
     """By every command that reads it."""
-    path = made.keys / "consortium/policy.json"
+    path = consortium.keys / "consortium/policy.json"
     path.write_text(path.read_text().replace('"min_contributions": 3', '"min_contributions": 4'))
     with pytest.raises(FileSignatureRefused):
-        load_policy(made.keys)
-    assert isinstance(run("policy", made.keys).exception, FileSignatureRefused)
+        load_policy(consortium.keys)
+    assert isinstance(run("policy", consortium.keys).exception, FileSignatureRefused)
     with pytest.raises(FileSignatureRefused):
-        export(made.keys, "client", made.root / "new", PASSPHRASE)
+        export(consortium.keys, "client", consortium.root / "new", PASSPHRASE)
     for command in ("show", "verify"):
-        result = run(command, made.keys)
+        result = run(command, consortium.keys)
         assert result.exit_code == 1
         assert "changed since it was signed" in result.stdout
         assert "are opened" not in result.stdout
 
 
-def test_a_foreign_consortiums_policy_is_refused(made, tmp_path, written):
+def test_a_foreign_consortiums_policy_is_refused(consortium, tmp_path, written):
     """Also where it is to be replaced: a version of its own is not counted on from."""
     foreign = make_consortium(tmp_path / "foreign")
-    shutil.copy(foreign.keys / "consortium/policy.json", made.keys / "consortium/policy.json")
+    shutil.copy(foreign.keys / "consortium/policy.json", consortium.keys / "consortium/policy.json")
     for refused in (
-        lambda: load_policy(made.keys),
-        lambda: sign_policy(made.keys, STATED, PASSPHRASE),
+        lambda: load_policy(consortium.keys),
+        lambda: sign_policy(consortium.keys, STATED, PASSPHRASE),
     ):
         with pytest.raises(ForeignAuthority):
             refused()
 
 
-def test_an_older_policy_does_not_go_with_a_newer_list(made):
+def test_an_older_policy_does_not_go_with_a_newer_list(consortium):
     """One from before, put back into a bundle, is not the one that was signed."""
-    before = (made.keys / "consortium/policy.json").read_bytes()
-    sign_policy(made.keys, STATED, PASSPHRASE)
-    export(made.keys, "authority", made.root / "new", PASSPHRASE)
-    (made.root / "new/consortium/policy.json").write_bytes(before)
+    before = (consortium.keys / "consortium/policy.json").read_bytes()
+    sign_policy(consortium.keys, STATED, PASSPHRASE)
+    export(consortium.keys, "authority", consortium.root / "new", PASSPHRASE)
+    (consortium.root / "new/consortium/policy.json").write_bytes(before)
     with pytest.raises(FileSignatureRefused):
-        load_bundle(made.root / "new", "authority")
+        load_bundle(consortium.root / "new", "authority")
 
 
-def test_only_who_has_the_passphrase_signs(made, written):
+def test_only_who_has_the_passphrase_signs(consortium, written):
     """Another passphrase changes nothing; nor does a folder without the key."""
     with pytest.raises(WrongPassphrase):
-        sign_policy(made.keys, STATED, "wrong")
-    assert load_policy(made.keys).version == 1
-    result = run("policy", made.bundle("server"), "--sign", written)
+        sign_policy(consortium.keys, STATED, "wrong")
+    assert load_policy(consortium.keys).version == 1
+    result = run("policy", consortium.bundle("server"), "--sign", written)
     assert isinstance(result.exception, KeyFileError)
     assert "only the folder in which the keys were made" in str(result.exception)
 
 
-def test_a_policy_of_version_1_says_what_to_do(made):
+def test_a_policy_of_version_1_says_what_to_do(consortium):
     """Older folders are told apart from damaged ones."""
-    path = made.keys / "consortium/policy.json"
+    path = consortium.keys / "consortium/policy.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": "securefl-policy/1"}))
     with pytest.raises(KeyFileError, match=f"of another SecureFL.*reads {POLICY_FORMAT}.*anew"):
-        load_policy(made.keys)
-    told = run("show", made.keys).stdout
+        load_policy(consortium.keys)
+    told = run("show", consortium.keys).stdout
     assert "of another SecureFL" in told
 
 

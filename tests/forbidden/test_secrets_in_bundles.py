@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from consortium_files import PASSPHRASE, make_consortium
+from consortium_files import PASSPHRASE
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -17,28 +17,11 @@ from cryptography.hazmat.primitives.serialization import (
 from securefl.errors import (
     SecretFound,
 )
-from securefl_keys import sealed_file
 from securefl_keys.export import export, export_all
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.verification import verify
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cheap_guesses():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
-        yield
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory):
-    return make_consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@pytest.fixture
-def made(unchanged, tmp_path):
-    shutil.copytree(unchanged.root, tmp_path / "made")
-    return type(unchanged)(tmp_path / "made", unchanged.ca)
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
 
 def problems_of(*arguments, **options):
@@ -49,28 +32,30 @@ def problems_of(*arguments, **options):
     "secret", ["authority/secret.key", "authority/match.key", "authority/identity.key"]
 )
 @pytest.mark.parametrize("place", ["server/parameters.json", "consortium/policy.json"])
-def test_no_secret_gets_into_a_bundle(made, secret, place):
+def test_no_secret_gets_into_a_bundle(consortium, secret, place):
     """A secret key under a public file's name stops the export, and nothing is written."""
-    shutil.copy(made.keys / secret, made.keys / place)
+    shutil.copy(consortium.keys / secret, consortium.keys / place)
     with pytest.raises(SecretFound):
-        export(made.keys, "server", made.root / "new", PASSPHRASE)
+        export(consortium.keys, "server", consortium.root / "new", PASSPHRASE)
     with pytest.raises(SecretFound):
-        export_all(made.keys, made.root / "new", PASSPHRASE)
-    assert not (made.root / "new").exists()
+        export_all(consortium.keys, consortium.root / "new", PASSPHRASE)
+    assert not (consortium.root / "new").exists()
 
 
 @pytest.mark.parametrize("folder", ["bundles/client", "keys"])
-def test_a_secret_in_a_folder_that_is_given_away_is_found(made, folder):
+def test_a_secret_in_a_folder_that_is_given_away_is_found(consortium, folder):
     """By what it is, whatever it is called."""
-    shutil.copy(made.root / "alice/identity.key", made.root / folder / "clients/notes.txt")
-    assert "secret key" in problems_of(made.root / folder)
+    shutil.copy(
+        consortium.root / "alice/identity.key", consortium.root / folder / "clients/notes.txt"
+    )
+    assert "secret key" in problems_of(consortium.root / folder)
 
 
-def test_bundles_hold_just_these_files(made):
+def test_bundles_hold_just_these_files(consortium):
     """Nothing of the authority's own folder but the parameters, which are no key."""
     files = {
-        path.relative_to(made.root / "bundles").as_posix()
-        for path in (made.root / "bundles").rglob("*")
+        path.relative_to(consortium.root / "bundles").as_posix()
+        for path in (consortium.root / "bundles").rglob("*")
         if path.is_file()
     }
     own = {
@@ -95,9 +80,9 @@ def test_private_keys_of_other_tools_are_found():
     require_no_secret(b"-----BEGIN CERTIFICATE-----")
 
 
-def test_a_stray_file_or_a_link_in_a_bundle_is_found(made):
+def test_a_stray_file_or_a_link_in_a_bundle_is_found(consortium):
     """Nothing travels with a bundle that nobody signed."""
-    (made.bundle("server") / "notes.txt").write_text("hello")
-    assert "notes.txt: not in the signed list" in problems_of(made.bundle("server"))
-    (made.bundle("client") / "link").symlink_to("/etc/hostname")
-    assert "a link or a device" in problems_of(made.bundle("client"))
+    (consortium.bundle("server") / "notes.txt").write_text("hello")
+    assert "notes.txt: not in the signed list" in problems_of(consortium.bundle("server"))
+    (consortium.bundle("client") / "link").symlink_to("/etc/hostname")
+    assert "a link or a device" in problems_of(consortium.bundle("client"))
