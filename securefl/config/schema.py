@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from securefl.config.data import DataTable
 from securefl.config.devices import DevicesTable
 from securefl.config.fnr import FnrTable
+from securefl.config.privacy import PrivacyTable
 from securefl.config.rules import reasons_against
 from securefl.config.selection import SelectionTable
 from securefl.config.table import Count, NotNegative, Positive, Share, Table
@@ -205,6 +206,7 @@ class Config(Table):
     selection: SelectionTable = SelectionTable()
     devices: DevicesTable = DevicesTable()
     fnr: FnrTable = FnrTable()
+    privacy: PrivacyTable = PrivacyTable()
 
     @property
     def name(self) -> str:

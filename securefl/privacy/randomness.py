@@ -1,0 +1,58 @@
+"""Where a client's noise and its Poisson samples come from.
+
+Whoever knows them takes the noise off again, so they come from the operating system; a seed is for
+experiments that must be repeated, and protects nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol, final
+
+import numpy as np
+import torch
+
+from securefl.exchange.base import Values
+from securefl.exchange.gaussian import gaussian
+
+
+class Randomness(Protocol):
+    """One client's, in one round."""
+
+    def gaussian(self, size: int, deviation: float) -> Values:
+        """Independent draws of mean zero, shape (size,)."""
+
+    def uniform(self, size: int) -> Values:
+        """Independent draws from [0, 1), shape (size,)."""
+
+
+@final
+class Secret:
+    """The operating system's; no seed gives it again."""
+
+    def gaussian(self, size: int, deviation: float) -> Values:
+        """As `exchange.gaussian`."""
+        return gaussian(size, deviation)
+
+    def uniform(self, size: int) -> Values:
+        """Of 53 random bits each."""
+        words = np.frombuffer(os.urandom(8 * size), np.uint64)
+        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@final
+class Seeded:
+    """The same draws again for the same generator: for experiments alone."""
+
+    def __init__(self, rng: torch.Generator) -> None:
+        """`rng` is the client's own for the round, on the CPU."""
+        seed = torch.randint(2**62, (), generator=rng).item()
+        self._rng = np.random.default_rng(int(seed))
+
+    def gaussian(self, size: int, deviation: float) -> Values:
+        """By NumPy's generator."""
+        return self._rng.normal(0.0, deviation, size) if deviation else np.zeros(size)
+
+    def uniform(self, size: int) -> Values:
+        """By NumPy's generator."""
+        return self._rng.random(size)
