@@ -44,6 +44,8 @@ class Work:
     sgd: Sgd
     memory: Memory
     """What this client's last contribution asked to keep."""
+    rng: torch.Generator
+    """This client's for the round, on the CPU; batches are drawn from it."""
 
 
 @runtime_checkable

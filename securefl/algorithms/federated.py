@@ -80,6 +80,8 @@ class Federated:
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
         lay_over(model, work.memory.own)
+        if norm.measurement:
+            norm.measurement.measure(work, exchange)
         model.train()
         watching = observed_batch_norm(model) if norm.window else nullcontext(Seen())
         with norm.training(work), watching as seen:

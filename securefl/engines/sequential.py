@@ -226,6 +226,7 @@ class SequentialEngine:
             training.loss,
             training.sgd(state.round),
             self.memories[name],
+            rng,
         )
 
     def _finish(self, name: str, contribution: Contribution, ending: OpenExchange) -> None:

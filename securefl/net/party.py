@@ -85,6 +85,7 @@ class ClientParty:
             training.loss,
             training.sgd(state.round),
             memory,
+            rng,
         )
 
 

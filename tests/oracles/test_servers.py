@@ -278,6 +278,7 @@ def test_fednova_loses_no_digits_over_many_steps():
                 functional.mse_loss,
                 Sgd(0.01),
                 Memory(),
+                torch.Generator(),
             )
             sent.append(algorithm.client(state, work, None).tensors)
         totals = {

@@ -391,6 +391,7 @@ def test_a_clients_own_tensors_get_no_correction(solver):
             functional.cross_entropy,
             Sgd(0.1),
             memory,
+            torch.Generator(),
         )
         session = solver.begin(Start(work, trained_parameters(model), origin, control))
         session.gradients(nullcontext)

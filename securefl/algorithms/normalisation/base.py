@@ -1,6 +1,6 @@
 """A normalisation policy says, round by round, what happens to a model's BN layers.
 
-It is a function of the state, and a round's answer is a value of five fields. What travels, what
+It is a function of the state, and a round's answer is a value of six fields. What travels, what
 stays and how the layers behave in training follow from these.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -35,6 +35,16 @@ class Pooling:
     gradients: Gradients
 
 
+class Measurement(Protocol):
+    """Statistics that all clients find together at a round's start, by sums over clients."""
+
+    def messages(self, model: nn.Module) -> tuple[MessageSpec, ...]:
+        """The sums that it asks for."""
+
+    def measure(self, work: Work, exchange: Exchange) -> None:
+        """Write the statistics, the same at every client, into the model's BN layers."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundNorm:
     """One round's batch normalisation. With no field set it is FedAvg's: averaged like weights."""
@@ -47,9 +57,13 @@ class RoundNorm:
     """Statistics are measured on the round's first model and do not follow training."""
     window: Window | None = None
     """Watches for the batch statistics to settle."""
+    measurement: Measurement | None = None
+    """Where statistics come from that are then frozen."""
 
     def sums(self, model: nn.Module) -> tuple[MessageSpec, ...]:
         """What clients ask for in the middle of their round."""
+        if self.measurement:
+            return self.measurement.messages(model)
         if self.pooling is None:
             return ()
         return tuple(
@@ -63,7 +77,7 @@ class RoundNorm:
     def stays(self, model: nn.Module) -> set[str]:
         """Names that do not travel: what is local, and what is frozen, since all have it."""
         frozen = set() if self.window else {VARIATION, FILLED}
-        if self.freeze in (Freeze.STATISTICS, Freeze.BOTH):
+        if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not self.measurement:
             frozen |= statistics(model).keys()
         if self.freeze in (Freeze.AFFINE, Freeze.BOTH):
             frozen |= affine(model).keys()

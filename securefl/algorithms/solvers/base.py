@@ -20,6 +20,11 @@ Around = Callable[[], AbstractContextManager[None]]
 """Makes the context for the step's forward and backward pass; to be called once a step."""
 Beside = Callable[[Tensor], Tensor]
 """A term beside the loss, from the batch's x, asked for once the model has seen it."""
+Gradients = Callable[[Around, Beside | None], None]
+"""Leaves a step's gradients, of the loss and the term beside it, in the parameters.
+
+The only place where training looks at data.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,14 @@ class Start:
     """w̄ of the parameters that travel, a copy; a client's own parameters have no w̄."""
     control: NamedTensors
     """The total of what clients sent in the round before, by the names of `Solver.control`."""
+    from_data: Gradients | None = None
+    """Makes gradients in another way than from the next batch: privately."""
 
     def backward(self, around: Around, beside: Beside | None = None) -> None:
         """Gradients of the loss on the next batch; those of before are cleared."""
+        if self.from_data:
+            self.from_data(around, beside)
+            return
         work = self.work
         work.model.zero_grad()
         x, y = next(work.batches)
