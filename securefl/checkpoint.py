@@ -120,7 +120,7 @@ def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
             # A solver keeps several tensors of a parameter under prefixes of its own.
             like = known.get(name, known.get(name.partition("/")[2]))
             fits = like is not None and (value.shape, value.dtype) == (like.shape, like.dtype)
-            if part == "policy":
+            if part == "policy" or (like is None and value.dim() == 0):
                 fits = value.is_floating_point()
             if not (fits and torch.isfinite(value).all()):
                 raise RunFolderError(

@@ -6,14 +6,14 @@ The only module that sees client, server and authority together.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Sgd, averaged_tensors
+from securefl.algorithms.base import Algorithm, averaged_tensors
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.schema import Config
@@ -33,6 +33,8 @@ from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
+from securefl.privacy.spending import Spending
+from securefl.privately import client_level, fewest_shares, guard, record_level, spending
 from securefl.refinement import check_refinement, expected_public, fewest_clients, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
@@ -79,6 +81,8 @@ class Composed:
     training: Training
     engine: SequentialEngine
     participation: Participation
+    spending: Spending | None
+    """Of differential privacy; None where no noise is added."""
 
 
 def compose(
@@ -106,11 +110,14 @@ def compose(
     public = None if task.public is None else samples(task.public, "the public samples")
     training = training_of(config, task.loss, batch_size)
     weights = client_weights(config, data, batch_size)
-    algorithm = _algorithm(config, task, training.sgd, sum(weights.values()))
+    algorithm = _algorithm(config, task, training, weights)
+    guard(config, task.model, task.loss, data)
     check_refinement(config, task, algorithm, data)
     check_sealed(config, algorithm, task.model, len(data))
-    needed, public_samples = fewest_clients(config, algorithm), expected_public(algorithm)
+    needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
+    public_samples = expected_public(algorithm)
     algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
+    algorithm = client_level(config, algorithm, task.model, len(data))
     identities = identities or Identities.ephemeral(data)
     identities.require(data)
     delivery = _roles(config, task.model, keys, weights, identities, record)
@@ -118,15 +125,39 @@ def compose(
     channels = _channels(config, match_keys, identities.roster, record)
     ground = Ground(task.model, data, public, training, delivery, needed, public_samples)
     who = participation(config, ground, engine.broadcast, channels)
-    return Composed(algorithm, training, engine, who)
+    return Composed(algorithm, training, engine, who, _spending(config, task.model, algorithm))
+
+
+def planned_spending(config: Config, task: Task) -> Spending | None:
+    """What each round of a run is going to release; None where it adds no noise.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the data do not go together.
+    """
+    data, batch_size = client_data(config, task)
+    weights = client_weights(config, data, batch_size)
+    training = training_of(config, task.loss, batch_size)
+    return _spending(config, task.model, _algorithm(config, task, training, weights))
+
+
+def _spending(config: Config, model: nn.Module, algorithm: Algorithm) -> Spending | None:
+    first = algorithm.init(model)
+    return spending(config, lambda done: algorithm.plan(replace(first, round=done), model), model)
 
 
 def _algorithm(
-    config: Config, task: Task, sgd: Callable[[int], Sgd], total_weight: float
+    config: Config, task: Task, training: Training, weights: Mapping[str, float]
 ) -> Algorithm:
     algorithm = task.algorithm
     if algorithm is None:
-        return refined(config, task, chosen_algorithm(config, total_weight), sgd)
+        chosen = chosen_algorithm(config, sum(weights.values()))
+        private = record_level(config, chosen, len(weights), training.batch_size)
+        return refined(config, task, private, training.sgd)
+    if config.privacy.level != "none":
+        raise ConfigError(
+            f'privacy.level = "{config.privacy.level}" with an algorithm of your own: nobody knows '
+            "what it sends of a record; name one of the settings' algorithms, or leave privacy out"
+        )
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ConfigError(
             f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
@@ -156,6 +187,8 @@ def _roles(
     sealing = None
     if keys:
         policy = policy_of(config, keys.policy)
+        least = max(policy.min_contributions, fewest_shares(config, len(clients)))
+        policy = replace(policy, min_contributions=least)
         opener = keys.opener(policy.flooding, len(clients))
         authority = Authority(opener, roster, policy, record.log_opening)
         sealing = Sealing(

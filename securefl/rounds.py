@@ -23,13 +23,18 @@ from securefl.errors import ConfigError, Diverged, RunFolderError
 from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
+from securefl.privacy.history import History
+from securefl.privacy.meter import Meter
+from securefl.privately import warmed_up
 from securefl.report.pictures import pictures
+from securefl.report.protection import protection_page
 from securefl.roles.authority import Opening
 from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task
+from securefl.terms import training_of
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -52,6 +57,10 @@ class Result:
     """Empty where nothing was encrypted."""
     turnouts: list[Turnout]
     """Who took part in each of this session's rounds."""
+    history: History
+    """What differential privacy was spent on; empty where no noise was added."""
+    stopped: str
+    """Why the run ended before its last round, in words; empty where it did not."""
 
     @property
     def accuracy(self) -> float:
@@ -80,6 +89,7 @@ class Rounds:
                 "are given: leave one of them out"
             )
         task = task or configured_task(config)
+        task = warmed_up(config, task, training_of(config, task.loss, 1).sgd)
         self.config = config
         self.key_id = keys.public.key_id if keys else ""
         self._test = TestBench(task)
@@ -89,6 +99,7 @@ class Rounds:
         composed = compose(config, task, keys, self._record, match_keys, identities)
         self._algorithm, self._training = composed.algorithm, composed.training
         self._engine, self._participation = composed.engine, composed.participation
+        self._meter = Meter(composed.spending) if composed.spending else None
         self._own_algorithm = task.algorithm is not None
         self._qualities = _by_client(config, task)
         self._model = copy.deepcopy(task.model)
@@ -96,8 +107,18 @@ class Rounds:
 
     @property
     def complete(self) -> bool:
-        """Whether all rounds are done."""
-        return self._state.round >= self.config.run.rounds
+        """Whether all rounds are done that there will be."""
+        return self._state.round >= self.last_round
+
+    @property
+    def last_round(self) -> int:
+        """Of all rounds, or of those within the budget of differential privacy."""
+        return self._meter.last_round if self._meter else self.config.run.rounds
+
+    @property
+    def stopped(self) -> str:
+        """Why there will be no more rounds; empty where all are done."""
+        return self._meter.stopped(self.round) if self._meter else ""
 
     @property
     def round(self) -> int:
@@ -126,8 +147,10 @@ class Rounds:
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 
-    def take_over(self, metrics: Sequence[RoundMetrics]) -> None:
-        """Metrics of the rounds before; raises RunFolderError where one is missing."""
+    def take_over(self, metrics: Sequence[RoundMetrics], history: History | None) -> None:
+        """What was noted of the rounds before; raises RunFolderError where some is missing."""
+        if self._meter:
+            self._meter = Meter(self._meter.spending, history, self.round)
         if len(metrics) != self.round or any(m.round != i for i, m in enumerate(metrics, 1)):
             raise RunFolderError(
                 f"metrics.jsonl has not one line for each of the {self.round} rounds before: put a "
@@ -140,7 +163,7 @@ class Rounds:
         self._record.folder = folder
         if folder:
             folder.note_clients(self._qualities, self._participation.devices)
-        while not self.complete:
+        while self.round < self.last_round:
             try:
                 metrics = self._round(folder)
             except Diverged as error:
@@ -160,11 +183,17 @@ class Rounds:
             record.incidents,
             self.key_id,
             self._turnouts,
+            self._meter.history if self._meter else History(),
+            self.stopped,
         )
 
     def _round(self, folder: RunFolder | None) -> RoundMetrics:
         started = time.perf_counter()
         record, lr = self._record, self._training.sgd(self._state.round).lr
+        if self._meter:
+            spent = self._meter.charge(self.round)
+            if folder:
+                folder.note_history(spent)
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
             turnout, state = self._next_state()
@@ -185,6 +214,7 @@ class Rounds:
             seconds=time.perf_counter() - started,
             simulated_s=turnout.simulated_s,
             energy_wh=turnout.energy_wh,
+            epsilon=self._meter.epsilon(self.round) if self._meter else None,
         )
         self._metrics.append(metrics)
         self._turnouts.append(turnout)
@@ -224,6 +254,8 @@ class Rounds:
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
+        if self._meter:
+            folder.note_protection(protection_page(self.config, self._meter.history))
         for name, png in pictures(read_run(folder.path)).items():
             folder.note_picture(name, png)
 

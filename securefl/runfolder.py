@@ -28,6 +28,7 @@ from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.environment import Environment, read_environment, this_session
 from securefl.errors import RunFolderError
+from securefl.privacy.history import History
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 from securefl.runrecord import (
@@ -41,6 +42,8 @@ from securefl.runrecord import (
     METRICS,
     MODEL,
     OPENINGS,
+    PRIVACY,
+    PROTECTION,
     QUALITIES,
     SELECTIONS,
     TRAFFIC,
@@ -149,11 +152,30 @@ class RunFolder:
             # Clients' memories are in it, which are nobody else's.
             write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
 
+    def note_history(self, history: History) -> None:
+        """Write down what differential privacy is spent on, before it is."""
+        with _explained(self.path):
+            self._write(PRIVACY, history.to_json().encode())
+
+    def history(self) -> History | None:
+        """What was noted last; None where nothing was.
+
+        Raises:
+            RunFolderError: it is damaged.
+        """
+        path = self.path / PRIVACY
+        return History.from_json(path.read_bytes()) if path.is_file() else None
+
     def note_model(self, tensors: NamedTensors) -> None:
         """Write the trained model."""
         named = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         with _explained(self.path):
             self._write(MODEL, safetensors.torch.save(named))
+
+    def note_protection(self, page: str) -> None:
+        """Write what differential privacy protects."""
+        with _explained(self.path):
+            self._write(PROTECTION, page.encode())
 
     def note_picture(self, name: str, png: bytes) -> None:
         """Write a plot."""

@@ -20,6 +20,7 @@ CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
 OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
 SELECTIONS = "selections.jsonl"
+PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
@@ -43,6 +44,9 @@ class RoundMetrics:
     """What the round took on simulated devices; None without."""
     energy_wh: float | None = None
     """What the selected clients' devices spent in it."""
+    epsilon: float | None = None
+    """What differential privacy has cost so far, by PLD and at most; None where nothing bounds it.
+    """
 
 
 Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout)

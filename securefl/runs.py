@@ -82,9 +82,11 @@ def resume(
         checkpoint = run_folder.checkpoint()
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics
-        rounds.take_over([m for m in metrics if m.round <= rounds.round])
+        before = [m for m in metrics if m.round <= rounds.round]
+        rounds.take_over(before, run_folder.history())
         run_folder.rewind(rounds.round)
         if rounds.complete and run_folder.is_finished():
-            raise RunFolderError(f"{folder}: this run is complete, all {config.run.rounds} rounds")
+            done = rounds.stopped or f"complete, all {config.run.rounds} rounds"
+            raise RunFolderError(f"{folder}: this run is {done}")
         run_folder.note_session(config, rounds.key_id, own_task=task is not None)
         return rounds.run(on_round, run_folder)

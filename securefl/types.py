@@ -28,6 +28,8 @@ class Kind(StrEnum):
     """The solvers' momentum buffers."""
     CONTROL = "control"
     """What a solver exchanges besides: SCAFFOLD's control variates, FedNova's step counts."""
+    CLIPPING = "clipping"
+    """Which share of the clients stays within a clip norm that adapts (differential privacy)."""
     PROFILES = "profiles"
     """Representation profiles and their scores (FedProf)."""
     SELECTION = "selection"

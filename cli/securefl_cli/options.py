@@ -30,7 +30,12 @@ KEYS = {
     "seed": "run.seed",
     "name": "run.name",
 }
-"""All but `--select`, which writes several."""
+"""All but those of `TABLES`, which write several."""
+TABLES = {
+    "select": ("selection", "name", "fedprof:alpha=10,fraction=0.1"),
+    "privacy": ("privacy", "level", "record:sigma=1.2,records=250"),
+}
+"""Table, the key that comes first, and an example."""
 NUMBERS = {"clients", "committee", "feature_noise", "severity", "rounds", "seed"}
 LISTS = {"corruptions"}
 TEXTS = {"layer"}
@@ -41,15 +46,15 @@ def settings_of(options: Mapping[str, str | None]) -> list[str]:
     """The settings that the given options stand for; an option that is None was not given.
 
     Raises:
-        ConfigError: `--select` or `--quality` is not written as its help says.
+        ConfigError: `--select`, `--privacy` or `--quality` is not written as its help says.
     """
     return [
         setting
         for option, value in options.items()
         if value is not None
         for setting in (
-            _selection(value)
-            if option == "select"
+            _named(option, value)
+            if option in TABLES
             else [f"{KEYS[option]}={_written(option, value)}"]
         )
     ]
@@ -63,18 +68,19 @@ def _written(option: str, value: str) -> str:
     return _shares(value) if option == "quality" else json.dumps(value)
 
 
-def _selection(value: str) -> Iterator[str]:
+def _named(option: str, value: str) -> Iterator[str]:
     """`fedprof:alpha=10,fraction=0.1` as selection.name, selection.alpha and selection.fraction."""
+    table, first, example = TABLES[option]
     name, colon, keys = value.partition(":")
-    yield f"selection.name={json.dumps(name.strip())}"
+    yield f"{table}.{first}={json.dumps(name.strip())}"
     for part in keys.split(",") if colon else ():
         key, equals, given = part.partition("=")
         if not (key.strip() and equals and given.strip()):
             raise ConfigError(
-                f"--select {value}: write NAME:KEY=VALUE,KEY=VALUE, for example "
-                "fedprof:alpha=10,fraction=0.1"
+                f"--{option} {value}: write {first.upper()}:KEY=VALUE,KEY=VALUE, for example "
+                f"{example}"
             )
-        yield f"selection.{key.strip()}={json.dumps(given) if key.strip() in TEXTS else given}"
+        yield f"{table}.{key.strip()}={json.dumps(given) if key.strip() in TEXTS else given}"
 
 
 def _shares(value: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,17 +13,22 @@ from rich.table import Table
 from securefl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from securefl.config.schema import Config
+    from securefl.privacy.history import History
     from securefl.privacy.plan import RecordPlan
+    from securefl.report.protection import Protection
 
 
 @click.group()
 def privacy() -> None:
-    """Plan differential privacy.
+    """Plan differential privacy, and see what it protects.
 
     \b
     Example:
       securefl privacy plan --target-epsilon 3 --delta 1e-5 --clients 5 --records 50000 \\
         --batch 200 --rounds 100 --local-steps 5
+      securefl privacy cost job.toml --target-epsilon 3
+      securefl privacy show runs/first
     """  # noqa: D301  (click wants the backspace itself)
 
 
@@ -85,6 +92,92 @@ def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
         assert target_epsilon is not None  # noqa: S101 -- for mypy: one of the two is given
         sigma = planned.sigma_for(target_epsilon, delta)
     _print(planned, sigma, delta)
+
+
+@privacy.command()
+@click.argument(
+    "config_file", metavar="[CONFIG.toml]", required=False, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--target-epsilon", type=float, metavar="EPSILON", help="Print the privacy.sigma for this ε."
+)
+@click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
+def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple[str, ...]) -> None:
+    """Print the ε of a job's settings, with all that it would release; nothing is trained.
+
+    \b
+    Example:
+      securefl privacy cost job.toml
+      securefl privacy cost job.toml --target-epsilon 3
+      securefl privacy cost --set privacy.level=record --set privacy.records=250 \\
+        --set algorithm.name=fixbn --set algorithm.weights=uniform --target-epsilon 3
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl import load_config
+    from securefl.compose import planned_spending
+    from securefl.privacy.calibration import sigma_for
+    from securefl.privacy.events import Level
+    from securefl.privacy.history import History
+    from securefl.privacy.words import epsilon_words
+    from securefl.report.protection import protections
+    from securefl.task import configured_task
+
+    config = load_config(config_file, settings)
+    table, task = config.privacy, configured_task(config)
+    if table.level == "none":
+        raise ConfigError(
+            'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
+            '"record" or "client"'
+        )
+    level = Level(table.level)
+
+    def with_noise(sigma: float) -> Config:
+        return config.model_copy(update={"privacy": table.model_copy(update={"sigma": sigma})})
+
+    def history(sigma: float) -> History:
+        spending = planned_spending(with_noise(sigma), task)
+        return spending.history(config.run.rounds) if spending else History()
+
+    sigma = table.sigma
+    if target_epsilon is not None:
+        sigma = sigma_for(target_epsilon, table.delta, lambda s: history(s).events(level))
+        click.echo(f"privacy.sigma = {sigma:.5g}")
+    click.echo(epsilon_words(history(sigma), level, table.delta) + "\n")
+    _print_protections(protections(with_noise(sigma)))
+
+
+@privacy.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def show(run: Path) -> None:
+    """Print what a run has spent so far, and what that protects from whom.
+
+    \b
+    Example:
+      securefl privacy show runs/first
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl.privacy.events import Level
+    from securefl.privacy.history import History
+    from securefl.privacy.words import epsilon_words
+    from securefl.report.protection import protections
+    from securefl.runfolder import RunFolder
+    from securefl.runrecord import read_config
+
+    config = read_config(run)
+    table = config.privacy
+    if table.level == "none":
+        click.echo("ε is infinite: training had no noise, so nothing is guaranteed.\n")
+    else:
+        history = RunFolder(run).history() or History()
+        click.echo(epsilon_words(history, Level(table.level), table.delta) + "\n")
+    _print_protections(protections(config))
+
+
+def _print_protections(found: Iterable[Protection]) -> None:
+    from securefl.report.protection import HEADINGS
+
+    table = Table(*HEADINGS, box=None, pad_edge=False)
+    for protection in found:
+        table.add_row(*protection.cells)
+    Console().print(table)
 
 
 def _print(planned: RecordPlan, sigma: float, delta: float) -> None:

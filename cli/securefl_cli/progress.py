@@ -22,9 +22,12 @@ MEGABYTE = 1e6
 
 @contextmanager
 def progress_bar(
-    label: str, rounds: int, done: int = 0
+    label: str, rounds: int, done: int = 0, *, private: bool = False
 ) -> Iterator[Callable[[RoundMetrics], None]]:
-    """A bar on stderr, moved by the function that it gives; ten lines where that is no terminal."""
+    """A bar on stderr, moved by the function that it gives; ten lines where that is no terminal.
+
+    Of a run with differential privacy it also says what that has cost.
+    """
     console = Console(stderr=True)
     with _progress(console) as progress:
         bar = progress.add_task(label, total=rounds, completed=done, note="")
@@ -35,6 +38,9 @@ def progress_bar(
             raise_if_interrupted()
             sent_bytes += metrics.upload_bytes
             note = f"{100 * metrics.accuracy:5.1f} % {sent_bytes / MEGABYTE:7.1f} MB up"
+            if private:
+                spent = metrics.epsilon
+                note += "  ε infinite" if spent is None else f"  ε ≤ {spent:.3g}"
             progress.update(bar, completed=metrics.round, note=note)
             if not console.is_terminal and metrics.round % max(1, rounds // 10) == 0:
                 click.echo(f"{label}: round {metrics.round}/{rounds} {note}", err=True)

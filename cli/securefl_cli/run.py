@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from securefl.exchange.keyset import KeySet
     from securefl.exchange.match_open import MatchKeys
     from securefl.roles.identities import Identities
+    from securefl.rounds import Result
     from securefl.runrecord import RunRecord
 
 
@@ -64,6 +65,11 @@ if TYPE_CHECKING:
     metavar="NAME[:KEY=VALUE,...]",
     help="all, random, data-share, fedprof, afl or cfcfm, with other keys of [selection]: "
     "fedprof:alpha=10,fraction=0.1",
+)
+@click.option(
+    "--privacy",
+    metavar="LEVEL[:KEY=VALUE,...]",
+    help="none, record or client, with other keys of [privacy]: record:sigma=1.2,records=250",
 )
 @click.option("--devices", help="Simulated: gasturbine, emnist or cifar10.")
 @click.option(
@@ -134,6 +140,8 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
       securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
       securefl run --committee 3
+      securefl run --algorithm fixbn --privacy record:sigma=1.2,records=250,budget=8 \\
+        --set algorithm.weights=uniform
       securefl run --dataset cifar10 --data-root ~/cifar --model resnet20
       securefl run --corruptions gaussian_noise,fog,contrast --partition iid
       securefl run job.toml --keys my-keys --set train.lr=0.1
@@ -189,9 +197,12 @@ def _start(
     config = load_config(config_file, settings)
     keys = _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
-    with progress_bar(config.name, config.run.rounds) as advance:
-        _watched(folder, secrets, lambda: run_rounds(config, **keys, out=folder, on_round=advance))
-    _report(folder)
+    private = config.privacy.level != "none"
+    with progress_bar(config.name, config.run.rounds, private=private) as advance:
+        result = _watched(
+            folder, secrets, lambda: run_rounds(config, **keys, out=folder, on_round=advance)
+        )
+    _report(folder, result)
 
 
 def _resume(folder: Path, secrets: _Secrets) -> None:
@@ -201,14 +212,17 @@ def _resume(folder: Path, secrets: _Secrets) -> None:
     record = read_run(folder)
     keys = _keys(record.config, secrets)
     done = len(record.metrics)
-    with progress_bar(record.config.name, record.config.run.rounds, done) as advance:
-        _watched(folder, secrets, lambda: resume(folder, **keys, on_round=advance))
-    _report(folder)
+    private = record.config.privacy.level != "none"
+    with progress_bar(
+        record.config.name, record.config.run.rounds, done, private=private
+    ) as advance:
+        result = _watched(folder, secrets, lambda: resume(folder, **keys, on_round=advance))
+    _report(folder, result)
 
 
-def _watched(folder: Path, secrets: _Secrets, work: Callable[[], object]) -> None:
+def _watched(folder: Path, secrets: _Secrets, work: Callable[[], Result]) -> Result:
     try:
-        work()
+        return work()
     except KeyboardInterrupt:
         if folder.is_dir():
             again = ["securefl", "run", "--resume", str(folder), *secrets.options()]
@@ -272,7 +286,7 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
     return keys
 
 
-def _report(folder: Path) -> None:
+def _report(folder: Path, result: Result) -> None:
     from securefl.roles.ledger import Ledger
     from securefl.runrecord import read_run
 
@@ -280,10 +294,21 @@ def _report(folder: Path) -> None:
     ledger = Ledger(list(record.ledger))
     print_runs({record.config.name: (record.metrics, ledger)})
     _note_passed_rounds(record)
+    if record.config.privacy.level != "none":
+        _note_privacy(record.config, result)
     click.echo(
         f"In the papers' counting: {ledger.communication_rounds(1)} exchanges and "
         f"{ledger.paper_megabytes(1):.6f} MB a round.\nRun folder: {folder}"
     )
+
+
+def _note_privacy(config: Config, result: Result) -> None:
+    from securefl.privacy.events import Level
+    from securefl.privacy.words import epsilon_words
+
+    if result.stopped:
+        click.echo(f"The run {result.stopped}.")
+    click.echo(epsilon_words(result.history, Level(config.privacy.level), config.privacy.delta))
 
 
 def _note_passed_rounds(record: RunRecord) -> None:

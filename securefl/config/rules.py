@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from securefl.config.data import DOMAIN_DATASETS, REGRESSIONS
+from securefl.config.privacy_rules import reasons_against_privacy
 
 if TYPE_CHECKING:
     from securefl.config.schema import Config
@@ -69,7 +70,8 @@ READ_BY = {
 
 def reads_public(config: Config) -> bool:
     """Whether something in this run needs public samples."""
-    return config.selection.name == "fedprof" or config.fnr.name != "none"
+    selection, fnr, warm_up = config.selection.name, config.fnr.name, config.privacy.warm_up
+    return selection == "fedprof" or fnr != "none" or warm_up > 0
 
 
 def reasons_against(config: Config) -> Iterator[str]:
@@ -85,6 +87,7 @@ def reasons_against(config: Config) -> Iterator[str]:
     if config.exchange.encrypt:
         yield from _encrypted(config)
     yield from _committee(config)
+    yield from reasons_against_privacy(config)
     if config.algorithm.name in ALONE:
         yield from _alone(config)
 
@@ -212,6 +215,8 @@ def _public(config: Config) -> Iterator[str]:
         reader = f"data.public = {data.public}"
         if reads_public(config):
             reader = f'fnr.name = "{fnr}"' if fnr != "none" else f'selection.name = "{selection}"'
+        if config.privacy.warm_up:
+            reader = f"privacy.warm_up = {config.privacy.warm_up}"
         yield (
             f'data.dataset = "{data.dataset}" with {reader}: a public set is set aside of data '
             "that a partition deals, and these come by domain; take another data set, or give one "

@@ -103,6 +103,7 @@ def check_scope(config: Config) -> None:
         "solver.name": (config.solver.name, ("sgd",)),
         "server.name": (config.server.name, ("average",)),
         "fnr.name": (config.fnr.name, ("none",)),
+        "privacy.level": (config.privacy.level, ("none",)),
     }
     for key, (value, allowed) in wanted.items():
         if value not in allowed:

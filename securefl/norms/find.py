@@ -49,6 +49,12 @@ def statistics(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if id(buffer) in running}
 
 
+def variances(model: nn.Module) -> frozenset[str]:
+    """The names of the running variances among `statistics`."""
+    running = {id(layer.running_var) for layer in model.modules() if isinstance(layer, _NormBase)}
+    return frozenset(name for name, buffer in model.named_buffers() if id(buffer) in running)
+
+
 def affine(model: nn.Module) -> dict[str, Tensor]:
     """The scales γ and shifts β of BN layers, by their dotted name."""
     learnt = {

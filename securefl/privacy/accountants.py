@@ -14,9 +14,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache, reduce
 
 import dp_accounting
-from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import (
+    PrivacyLossDistribution,
+    from_gaussian_mechanism,
+)
 from dp_accounting.rdp import RdpAccountant
 
 from securefl.errors import ConfigError
@@ -62,14 +66,19 @@ def epsilon(
     counted = _counted(events)
     if counted is None:
         return math.inf
+    if not counted:
+        return 0.0
     event = dp_accounting.ComposedDpEvent([_library_event(kind, n) for kind, n in counted])
     by_rdp = float(RdpAccountant().compose(event).get_epsilon(delta))
     if accountant is Accountant.RDP:
         return by_rdp
-    grid = max(GRID, RELATIVE_GRID * by_rdp)
-    pld = PLDAccountant(value_discretization_interval=grid)
+    # A power of two, so that a run that goes on has few grids, and each distribution is kept.
+    grid = GRID * 2.0 ** max(0, math.ceil(math.log2(max(by_rdp, 1e-300) * RELATIVE_GRID / GRID)))
     try:
-        return float(pld.compose(event).get_epsilon(delta))
+        composed = reduce(
+            PrivacyLossDistribution.compose, (_distribution(kind, n, grid) for kind, n in counted)
+        )
+        return float(composed.get_epsilon_for_delta(delta))
     except OverflowError:  # exp(ε) leaves the doubles where hardly any noise was added
         return by_rdp
 
@@ -97,6 +106,22 @@ def _counted(
             case WithoutPrivacy():
                 return None
     return sorted(counts.items(), key=lambda item: repr(item[0]))
+
+
+def _distribution(
+    event: SampledGaussian | Gaussian, steps: int, grid: float
+) -> PrivacyLossDistribution:
+    """Of the privacy loss in so many steps."""
+    if isinstance(event, Gaussian):
+        return _one_step(event.noise_multiplier / math.sqrt(steps), 1.0, grid)
+    return _one_step(event.noise_multiplier, event.sample_rate, grid).self_compose(steps)
+
+
+@lru_cache(maxsize=64)
+def _one_step(noise_multiplier: float, sample_rate: float, grid: float) -> PrivacyLossDistribution:
+    return from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=sample_rate, value_discretization_interval=grid
+    )
 
 
 def _library_event(event: SampledGaussian | Gaussian, steps: int) -> dp_accounting.DpEvent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 # scipy has no type information of its own.
 from scipy.optimize import brentq  # type: ignore[import-untyped, unused-ignore]
@@ -12,26 +12,24 @@ from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import (
     MAX_NOISE_MULTIPLIER,
     MIN_NOISE_MULTIPLIER,
-    Gaussian,
     PrivacyEvent,
-    SampledGaussian,
 )
 
 MIN_EPSILON, MAX_EPSILON = 0.01, 1000.0
 RELATIVE = 1e-4
 """How much larger than the smallest sufficient σ the result may be."""
 
+Releases = Callable[[float], Sequence[PrivacyEvent]]
 Epsilon = Callable[[float], float]
 
 
-def sigma_for(target_epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
+def sigma_for(target_epsilon: float, delta: float, releases: Releases) -> float:
     """The smallest noise multiplier σ (to 0.02 %) whose ε by PLD is at most `target_epsilon`.
 
     Args:
         target_epsilon: 0.01 to 1000.
         delta: 1e-12 to 0.1.
-        sample_rate: q in (0, 1]; 1 for releases over all records.
-        steps: how many noisy sums are released.
+        releases: all of a run's, by σ; the more noise, the less they may tell.
 
     Raises:
         ConfigError: a number is out of range, or no σ from 0.01 to 1e6 gives that ε.
@@ -43,17 +41,11 @@ def sigma_for(target_epsilon: float, delta: float, sample_rate: float, steps: in
         )
 
     def spent(sigma: float, accountant: Accountant) -> float:
-        return epsilon([_release(sigma, sample_rate, steps)], delta, accountant)
+        return epsilon(releases(sigma), delta, accountant)
 
     # RDP lies above PLD and takes milliseconds: where it is small enough, so is PLD.
     high = _upper(lambda sigma: spent(sigma, Accountant.RDP), target_epsilon)
     return _inverted(lambda sigma: spent(sigma, Accountant.PLD), target_epsilon, high)
-
-
-def _release(sigma: float, sample_rate: float, steps: int) -> PrivacyEvent:
-    return (
-        Gaussian(sigma, steps) if sample_rate == 1 else SampledGaussian(sigma, sample_rate, steps)
-    )
 
 
 def _upper(spent: Epsilon, target: float) -> float:
@@ -64,7 +56,8 @@ def _upper(spent: Epsilon, target: float) -> float:
         if sigma > MAX_NOISE_MULTIPLIER:
             raise ConfigError(
                 f"target epsilon = {target:g}: no noise multiplier up to {MAX_NOISE_MULTIPLIER:g} "
-                "reaches it; have fewer rounds or local steps, a smaller batch, or a larger delta"
+                "reaches it; have fewer rounds or local steps, a smaller batch, less of other "
+                "releases (privacy.statistics_sigma), or a larger delta"
             )
     return sigma
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, final
 
@@ -42,6 +43,16 @@ class History:
         """The history with one event more; steps of one kind in a row become one event."""
         events = _appended(self.events(level), event)
         return replace(self, **{level.value: events})
+
+    def counts(self, level: Level) -> Counter[PrivacyEvent]:
+        """How often each kind of release, as one step, is in one level."""
+        found: Counter[PrivacyEvent] = Counter()
+        for event in self.events(level):
+            if isinstance(event, WithoutPrivacy):
+                found[event] = 1
+            else:
+                found[replace(event, steps=1)] += event.steps
+        return found
 
     def epsilon(self, level: Level, delta: float, accountant: Accountant = Accountant.PLD) -> float:
         """What the level's releases add up to; see `accountants.epsilon`."""

@@ -68,7 +68,7 @@ class RecordPlan:
     def sigma_for(self, target_epsilon: float, delta: float) -> float:
         """The smallest noise multiplier that keeps to this ε by PLD; see `calibration`."""
         self.check_delta(delta)
-        return sigma_for(target_epsilon, delta, self.sample_rate, self.steps)
+        return sigma_for(target_epsilon, delta, lambda sigma: [self.event(sigma)])
 
     def check_delta(self, delta: float) -> None:
         """Raises ConfigError where δ would allow to publish a record whole, now and then."""

@@ -7,6 +7,7 @@ experiments that must be repeated, and protects nobody.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Protocol, final
 
 import numpy as np
@@ -56,3 +57,13 @@ class Seeded:
     def uniform(self, size: int) -> Values:
         """By NumPy's generator."""
         return self._rng.random(size)
+
+
+RandomnessOf = Callable[[torch.Generator], Randomness]
+"""A client's in a round, from its generator of that round: `Seeded`, or `secret`."""
+
+
+def secret(rng: torch.Generator) -> Secret:
+    """The operating system's, whatever the generator."""
+    del rng
+    return Secret()

@@ -72,6 +72,13 @@ def test_t_releases_are_one_with_less_noise():
     assert many == pytest.approx(one, rel=1e-4)
 
 
+def steps_at(rate, steps):
+    """So many releases, by σ."""
+    return lambda sigma: [
+        Gaussian(sigma, steps) if rate == 1 else SampledGaussian(sigma, rate, steps)
+    ]
+
+
 def test_a_full_sample_is_the_limit_of_large_ones():
     """Where nearly everybody is in the sample, sampling hides nearly nothing."""
     plain = epsilon([Gaussian(2.0, 10)], 1e-5)
@@ -80,7 +87,7 @@ def test_a_full_sample_is_the_limit_of_large_ones():
 
 def test_what_costs_little_adds_little():
     """A release of statistics at σ = 10 adds at most 1 % to DP-SGD's ε of 8 (issue 6)."""
-    training = SampledGaussian(sigma_for(8, 1e-5, 0.05, 1000), 0.05, 1000)
+    training = SampledGaussian(sigma_for(8, 1e-5, steps_at(0.05, 1000)), 0.05, 1000)
     alone, both = epsilon([training], 1e-5), epsilon([training, Gaussian(10.0)], 1e-5)
     assert alone < both < 1.01 * alone
 
@@ -118,10 +125,9 @@ def test_the_noise_for_an_epsilon_is_enough_and_hardly_more(target, delta, rate,
     """At σ, ε by PLD is at most the target; at 0.1 % less noise it is above."""
 
     def spent(sigma):
-        event = Gaussian(sigma, steps) if rate == 1 else SampledGaussian(sigma, rate, steps)
-        return epsilon([event], delta)
+        return epsilon(steps_at(rate, steps)(sigma), delta)
 
-    sigma = sigma_for(target, delta, rate, steps)
+    sigma = sigma_for(target, delta, steps_at(rate, steps))
     assert spent(sigma) <= target < spent(0.999 * sigma)
 
 
@@ -139,5 +145,6 @@ def test_the_noise_for_an_epsilon_is_enough_and_hardly_more(target, delta, rate,
 )
 def test_a_target_that_cannot_be_met_says_why(arguments, message):
     """With the key, the value and the way out."""
+    target, delta, rate, steps = arguments
     with pytest.raises(ConfigError, match=message):
-        sigma_for(*arguments)
+        sigma_for(target, delta, steps_at(rate, steps))

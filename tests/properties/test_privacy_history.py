@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.errors import ConfigError, RunFolderError
-from securefl.privacy.budget import Budget
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
 from securefl.privacy.history import History
+from securefl.privacy.spending import MARKS, Spending
 from securefl.privacy.words import epsilon_words
 
 DELTA = 1e-5
@@ -139,26 +140,57 @@ def test_any_changed_byte_is_found(place, change):
     assert read == history
 
 
-def test_a_budget_says_before_a_round_whether_it_would_be_exceeded():
-    """The last round that it allows is the last whose ε is within; nothing has been added yet."""
-    budget = Budget(Level.RECORD, 1.0, DELTA)
-    history, spent, release = History(), [], Gaussian(12.0)
-    while budget.allows(history, release):
-        planned = budget.epsilon_after(history, release)
-        history = history.plus(Level.RECORD, release)
-        spent.append(history.epsilon(Level.RECORD, DELTA))
-        assert spent[-1] == planned
-    assert spent == sorted(spent)
-    assert spent[-1] <= 1.0 < budget.epsilon_after(history, release)
-    assert budget.allows(history)
-    assert not budget.allows(history, WithoutPrivacy("a look at the data"))
+def spending(level=Level.RECORD, rounds=60, budget=1.0, events=None):
+    released = events or (Gaussian(12.0),)
+    return Spending(level, DELTA, rounds, lambda done: released, budget)
+
+
+def test_a_run_ends_with_the_last_round_within_its_budget():
+    """The round after it would exceed it; nothing has been added yet."""
+    run, history = spending(), History()
+    last = run.last_round(history, 0)
+    assert 0 < last < 60
+    assert run.epsilon_after(history, 0, last) <= 1.0 < run.epsilon_after(history, 0, last + 1)
+    for done in range(last):
+        assert run.last_round(history, done) == last
+        history = run.charged(history, done)
+    assert run.last_round(history, last) == last
+    assert spending(budget=None).last_round(History(), 0) == 60
+    assert spending(budget=1e6).last_round(History(), 0) == 60
+
+
+def test_a_round_that_was_run_twice_ends_a_run_earlier():
+    """What an interrupted round released is spent, although it does not count as done."""
+    run = spending()
+    twice = run.charged(History(), 0)
+    assert run.last_round(twice, 0) == run.last_round(History(), 0) - 1
 
 
 def test_a_budget_counts_its_own_level():
     """What was released of clients costs a budget of records nothing."""
     history = made((Level.CLIENT, WithoutPrivacy("updates in the clear")))
-    assert Budget(Level.RECORD, 1.0, DELTA).allows(history, ROUND)
-    assert not Budget(Level.CLIENT, 1.0, DELTA).allows(history)
+    assert spending().last_round(history, 0) > 0
+    assert spending(Level.CLIENT).last_round(history, 0) == 0
+
+
+def test_a_history_that_lacks_a_round_covers_it_not():
+    """In whatever order its releases stand; more than there were do no harm."""
+    run = spending(events=(ROUND, Gaussian(12.0)))
+    five = run.history(5)
+    assert run.covers(five, 5)
+    assert run.covers(five, 4)
+    assert not run.covers(five, 6)
+    assert not run.covers(made((Level.RECORD, replace(ROUND, steps=10**6))), 1)
+
+
+def test_epsilon_between_two_marks_is_at_most_that_of_the_second():
+    """Marks are rounds of the whole run, wherever it goes on; the last is its last round."""
+    run = spending(rounds=205)
+    marks = [run.next_mark(done) for done in range(206)]
+    assert all(mark >= done for done, mark in enumerate(marks))
+    assert len(set(marks)) <= MARKS + 1
+    assert marks[-1] == 205
+    assert {run.next_mark(mark) for mark in marks} == set(marks)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +205,6 @@ def test_a_budget_counts_its_own_level():
         (lambda: Gaussian(True), "noise multiplier σ = True"),
         (lambda: Gaussian(1.0, 1.5), "steps = 1.5"),
         (lambda: WithoutPrivacy(" "), "needs a name"),
-        (lambda: Budget(Level.RECORD, 0.0, DELTA), "budget epsilon = 0.0"),
-        (lambda: Budget(Level.RECORD, math.inf, DELTA), "budget epsilon = inf"),
-        (lambda: Budget(Level.RECORD, 1.0, 0.0), "delta = 0"),
     ],
 )
 def test_numbers_out_of_range_are_refused(make, message):

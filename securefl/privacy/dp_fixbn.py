@@ -1,0 +1,147 @@
+"""DP-FixBN: FixBN whose statistics are a release of differential privacy, never a batch's.
+
+Stage I is its releases: at the start of a round, layer by layer, all clients sum up the clipped
+[mean, second moment] of each of their records, with noise in shares; the lower layers have the new
+statistics already. Everything else is stage II: BN at rest, so that a record's gradient is its own
+and DP-SGD clips all that the record does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import Work
+from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.exchange.base import Exchange
+from securefl.norms.find import BatchNorm
+from securefl.norms.frozen import Freeze
+from securefl.privacy.moments import ChannelMoments, MomentRelease
+from securefl.privacy.randomness import Randomness, RandomnessOf
+from securefl.privacy.shares import Shares
+from securefl.types import Kind, MessageSpec, State, Weighing
+
+_BATCH = 1024
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StatisticsRelease:
+    """One release of every BN layer's statistics."""
+
+    rms_clip: float
+    sigma: float
+    """The noise multiplier of each layer's release."""
+    shares: Shares
+    records: int
+    """Of a client, a public number: sums are sent divided by it, to fit whatever seals them."""
+    randomness: RandomnessOf
+
+    def messages(self, model: nn.Module) -> tuple[MessageSpec, ...]:
+        """A sum for each layer."""
+        return tuple(
+            MessageSpec(_message(name), Kind.STATISTICS, self._of(layer).n_values, Weighing.EQUAL)
+            for name, layer in required_layers(model, "FixBN").items()
+        )
+
+    def measure(self, work: Work, exchange: Exchange) -> None:
+        """Release layer after layer, and write down what comes of it.
+
+        Raises:
+            DataError: the noise has drowned the records.
+            TooFewContributions: more clients are missing than the noise is made for.
+        """
+        randomness = self.randomness(work.rng)
+        work.model.eval()
+        for name, layer in required_layers(work.model, "FixBN").items():
+            found = self._released(name, layer, work, exchange, randomness)
+            with torch.no_grad():
+                _running(layer.running_mean).copy_(found.mean_C)
+                _running(layer.running_var).copy_(found.var_C)
+
+    def _released(
+        self,
+        name: str,
+        layer: BatchNorm,
+        work: Work,
+        exchange: Exchange,
+        randomness: Randomness,
+    ) -> ChannelMoments:
+        release, reference = self._of(layer), _reference(layer)
+        device = reference.mean_C.device
+        sum_V = torch.zeros(release.n_values, dtype=torch.float64, device=device)
+        for y in _inputs(work, layer):
+            sum_V += release.sum_of(y, reference)
+        sent_V = release.noisy(sum_V, randomness, self.shares.deviation(1.0)) / self.records
+        total = exchange.sum(_message(name), {"moments": sent_V})
+        self.shares.require(total.n_clients)
+        total_V = total.values["moments"] * (total.n_clients * self.records)
+        # Of all who took part, tellers too: what is in the sum.
+        deviation = self.shares.deviation(release.deviation) * total.n_clients**0.5
+        return release.moments_of(total_V, reference, deviation)
+
+    def _of(self, layer: BatchNorm) -> MomentRelease:
+        return MomentRelease(layer.num_features, self.rms_clip, self.sigma)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DpFixBN:
+    """BN at rest in all rounds, with statistics that are released at the start of some."""
+
+    released_in: frozenset[int]
+    """Rounds, by those completed before."""
+    release: StatisticsRelease
+    freeze: Freeze = Freeze.STATISTICS
+
+    def __call__(self, state: State, model: nn.Module) -> RoundNorm:
+        """A frozen round; DataError where the model has no BN."""
+        required_layers(model, "FixBN")
+        measurement = self.release if state.round in self.released_in else None
+        return RoundNorm(freeze=self.freeze, measurement=measurement)
+
+
+def evenly(releases: int, switch: int) -> frozenset[int]:
+    """Rounds completed before each release: the first before any, the last of several at T*."""
+    steps = max(1, releases - 1)
+    return frozenset(round(i * switch / steps) for i in range(releases))
+
+
+def _message(layer: str) -> str:
+    return f"{layer}/moments"
+
+
+def _reference(layer: BatchNorm) -> ChannelMoments:
+    mean, var = _running(layer.running_mean), _running(layer.running_var)
+    return ChannelMoments(mean.detach().double(), var.detach().double())
+
+
+def _running(buffer: Tensor | None) -> Tensor:
+    assert buffer is not None  # noqa: S101 -- for mypy: a layer without is refused when it is frozen
+    return buffer
+
+
+@torch.no_grad()
+def _inputs(work: Work, layer: BatchNorm) -> Iterator[Tensor]:
+    """What a layer gets, of all the client's records."""
+    device = _running(layer.running_mean).device
+    for index in torch.arange(len(work.data)).split(_BATCH):
+        x, _ = work.data.take(index)
+        with _heard(layer) as heard:
+            work.model(x.to(device))
+        yield from heard
+
+
+@contextmanager
+def _heard(layer: BatchNorm) -> Iterator[list[Tensor]]:
+    heard: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _layer, inputs: heard.append(inputs[0]))
+    try:
+        yield heard
+    finally:
+        handle.remove()

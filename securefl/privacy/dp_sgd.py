@@ -1,0 +1,134 @@
+"""DP-SGD (Abadi et al., CCS 2016, Algorithm 1) under any solver that takes one gradient a step.
+
+    sample   each record of the client, by itself, with probability q = B / N
+    g        (Σ_i clip(∇ℓ_i, C) + N(0, σ²C² I)) / B
+
+What a solver adds to a gradient and what an optimiser makes of it are computed from such sums, and
+cost nothing more. B and N are public: the size of a sample and of the data set show nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.solvers.base import Around, Beside, End, Session, Solver, Start
+from securefl.errors import ConfigError
+from securefl.privacy.adaptive import Quantile
+from securefl.privacy.clipping import ClippedGradients, Clipping
+from securefl.privacy.randomness import Randomness, RandomnessOf
+from securefl.types import NamedTensors
+
+CLIP = "privacy/clip"
+"""What a client remembers where clipping adapts: its C."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PrivateStep:
+    """How a step's gradient is made private; every number is public."""
+
+    sigma: float
+    """The noise multiplier that a step costs."""
+    clip: float
+    """C; where it adapts, the first."""
+    clipping: Clipping
+    sample_rate: float
+    """q in (0, 1]."""
+    batch: int
+    """B, the expected size of a sample."""
+    quantile: Quantile | None = None
+    """What C follows, within each client's own steps."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DpSgd:
+    """The solver's own steps, along private gradients."""
+
+    solver: Solver
+    step: PrivateStep
+    randomness: RandomnessOf
+
+    def control(self, model: nn.Module) -> NamedTensors:
+        """The solver's."""
+        return self.solver.control(model)
+
+    def begin(self, start: Start) -> _Session:
+        """The solver's, of gradients that are private."""
+        work = start.work
+        kept = work.memory.solver.get(CLIP)
+        private = _PrivateGradients(
+            start,
+            self.step,
+            self.randomness(work.rng),
+            ClippedGradients(work.model, work.loss, self.step.clipping),
+            self.step.clip if kept is None else float(kept),
+        )
+        session = self.solver.begin(replace(start, from_data=private))
+        return _Session(session, private)
+
+
+@dataclass(slots=True)
+class _PrivateGradients:
+    start: Start
+    step: PrivateStep
+    randomness: Randomness
+    clipped: ClippedGradients
+    clip: float
+    device: torch.device = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.device = next(self.start.work.model.parameters()).device
+
+    def __call__(self, around: Around, beside: Beside | None) -> None:
+        """One step's."""
+        if beside:
+            raise ConfigError(
+                "the solver adds a term of its own to the loss, whose gradient no clip bounds: "
+                'use another with DP-SGD, solver.name = "sgd" for example'
+            )
+        step, x_y = self.step, self._sample()
+        with around():
+            found = self.clipped.sum_of(*x_y, self.clip)
+        quantile = step.quantile
+        deviation = (quantile.sum_sigma if quantile else step.sigma) * self.clip
+        for name, parameter in self.start.parameters.items():
+            noise = self._noise(parameter, deviation)
+            parameter.grad = (found.sums[name] + noise) / step.batch
+        if quantile:
+            excess = found.n_within - len(x_y[0]) / 2
+            excess += float(self.randomness.gaussian(1, quantile.count_deviation)[0])
+            self.clip = quantile.followed(self.clip, excess)
+
+    def _sample(self) -> tuple[Tensor, Tensor]:
+        """A Poisson sample of the client's records; it may be empty."""
+        data = self.start.work.data
+        chosen = self.randomness.uniform(len(data)) < self.step.sample_rate
+        index = torch.from_numpy(chosen.nonzero()[0])
+        n = len(index)
+        x, y = data.take(index if n else torch.arange(1))  # a Dataset can make no empty batch
+        return x[:n].to(self.device), y[:n].to(self.device)
+
+    def _noise(self, like: Tensor, deviation: float) -> Tensor:
+        drawn = torch.from_numpy(self.randomness.gaussian(like.numel(), deviation))
+        return drawn.reshape(like.shape).to(like.device, like.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    session: Session
+    private: _PrivateGradients
+
+    def gradients(self, around: Around) -> None:
+        self.session.gradients(around)
+
+    def end(self) -> End:
+        end = self.session.end()
+        if self.private.step.quantile is None:
+            return end
+        clip = torch.tensor(self.private.clip, dtype=torch.float64)
+        return replace(end, memory={**end.memory, CLIP: clip})

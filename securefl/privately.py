@@ -1,0 +1,209 @@
+"""What the settings' differential privacy makes of a run: algorithm, guard and spending."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from securefl.algorithms.base import Algorithm, Loss, Sgd
+from securefl.algorithms.federated import Federated
+from securefl.algorithms.public_training import Objective, PublicData, train_on_public
+from securefl.choose import n_selected, switch_round
+from securefl.config.schema import Config
+from securefl.data.samples import Samples, samples
+from securefl.errors import ConfigError
+from securefl.norms.find import batch_norm_layers, variances
+from securefl.norms.frozen import Freeze, at_rest_twin
+from securefl.privacy.adaptive import Quantile
+from securefl.privacy.client_level import ClientLevel, ClientNoise
+from securefl.privacy.clipping import Clipping
+from securefl.privacy.coupling import require_uncoupled
+from securefl.privacy.dp_fixbn import DpFixBN, StatisticsRelease, evenly
+from securefl.privacy.dp_sgd import DpSgd, PrivateStep
+from securefl.privacy.events import (
+    Gaussian,
+    Level,
+    PrivacyEvent,
+    SampledGaussian,
+    WithoutPrivacy,
+)
+from securefl.privacy.randomness import RandomnessOf, Seeded, secret
+from securefl.privacy.shares import Shares
+from securefl.privacy.spending import Spending
+from securefl.selecting import asks_for_profiles
+from securefl.task import Task
+from securefl.types import Kind, Plan
+
+PROBED = 5
+"""Records that the guard changes and leaves out."""
+FIXBN = "fixbn"
+
+
+def shares_of(config: Config, n_clients: int) -> Shares:
+    """How a round's clients share noise; raises ConfigError where too few would."""
+    table = config.privacy
+    return Shares(n_selected(config, n_clients), table.dropouts, table.colluders)
+
+
+def fewest_shares(config: Config, n_clients: int) -> int:
+    """Contributions without which a total's noise is less than what is counted."""
+    return shares_of(config, n_clients).fewest if _in_shares(config) else 1
+
+
+def record_level(config: Config, inner: Federated, n_clients: int, batch_size: int) -> Federated:
+    """DP-SGD in the place of the solver's gradients, DP-FixBN in that of FixBN."""
+    table, records = config.privacy, config.privacy.records
+    if table.level != "record":
+        return inner
+    assert records is not None  # noqa: S101 -- for mypy: the settings are checked
+    step = PrivateStep(
+        table.sigma,
+        table.clip,
+        _clipping(config),
+        config.train.batch_size / records,
+        batch_size,
+        _quantile(config, batch_size),
+    )
+    private = replace(inner, solver=DpSgd(inner.solver, step, _randomness(config)))
+    if config.algorithm.name != FIXBN:
+        return private
+    release = StatisticsRelease(
+        table.statistics_clip,
+        table.statistics_sigma,
+        shares_of(config, n_clients),
+        records,
+        _randomness(config),
+    )
+    policy = DpFixBN(_released_in(config), release, Freeze(config.algorithm.freeze))
+    return replace(private, normalisation=policy)
+
+
+def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: int) -> Algorithm:
+    """Clipped and noisy contributions, around everything else."""
+    table = config.privacy
+    if table.level != "client":
+        return inner
+    shares = shares_of(config, n_clients)
+    quantile = _quantile(config, shares.n_clients)
+    noise = ClientNoise(table.sigma, table.clip, _clipping(config), shares, quantile)
+    return ClientLevel(inner, noise, _randomness(config), variances(model))
+
+
+def warmed_up(config: Config, task: Task, sgd: Callable[[int], Sgd]) -> Task:
+    """With a model that was trained on the public samples, in training mode.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    epochs = config.privacy.warm_up
+    if not epochs:
+        return task
+    if task.public is None:
+        raise ConfigError(
+            f"privacy.warm_up = {epochs} trains on public samples, and the task has none: give it "
+            "some that no client holds, Task(public=(x, y)), or by settings data.public = 180"
+        )
+    held = samples(task.public, "the public samples")
+    public = PublicData(held, config.train.batch_size, epochs, config.run.seed)
+    model = copy.deepcopy(task.model)
+    train_on_public(model, public, 0, sgd(0), Objective(task.loss))
+    return replace(task, model=model)
+
+
+def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Samples]) -> None:
+    """Whether a record stays by itself in the model, as DP-SGD is going to train it.
+
+    Raises:
+        CouplingFound: with the layer that mixes records, and the remedy.
+    """
+    if config.privacy.level != "record":
+        return
+    frozen = config.algorithm.name == FIXBN
+    trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
+    first = next(iter(data.values()))
+    x, y = first.take(torch.arange(min(PROBED, len(first))))
+    device = next(model.parameters()).device
+    was_training = model.training
+    try:
+        require_uncoupled(trained.train(), x.to(device), y.to(device), loss)
+    finally:
+        model.train(was_training)
+
+
+def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending | None:
+    """What each round releases; None where a run adds no noise."""
+    table = config.privacy
+    if table.level == "none":
+        return None
+    level = Level(table.level)
+    if level is Level.RECORD:
+
+        def training(done: int) -> list[PrivacyEvent]:
+            return _of_records(config, done, len(batch_norm_layers(model)))
+    else:
+
+        def training(done: int) -> list[PrivacyEvent]:
+            sent = [spec for spec in plan_of(done).update if spec.kind is not Kind.CLIPPING]
+            return [Gaussian(table.sigma, len(sent))]
+
+    asked = _of_selection(config)
+    return Spending(
+        level,
+        table.delta,
+        config.run.rounds,
+        lambda done: (*training(done), *asked),
+        table.budget,
+    )
+
+
+def _of_records(config: Config, done: int, n_layers: int) -> list[PrivacyEvent]:
+    """Of one client's records; a record is in the data of one alone."""
+    table, steps = config.privacy, config.algorithm.local_steps
+    assert table.records is not None  # noqa: S101 -- for mypy: the settings are checked
+    rate = config.train.batch_size / table.records
+    events: list[PrivacyEvent] = [SampledGaussian(table.sigma, rate, steps)]
+    if config.algorithm.name == FIXBN and done in _released_in(config):
+        events.append(Gaussian(table.statistics_sigma, n_layers))
+    return events
+
+
+def _of_selection(config: Config) -> list[PrivacyEvent]:
+    """In a round a client is asked at most once for each thing that selection goes by."""
+    name = config.selection.name
+    if asks_for_profiles(config.selection):
+        return [Gaussian(config.privacy.statistics_sigma)]
+    if name in {"afl", "data-share", "fedprof"}:
+        told = "losses and numbers of records" if name == "afl" else "numbers of records"
+        return [WithoutPrivacy(f'selection.name = "{name}" (clients tell their {told})')]
+    return []
+
+
+def _released_in(config: Config) -> frozenset[int]:
+    if config.privacy.warm_up:
+        return frozenset()
+    return evenly(config.privacy.releases, switch_round(config) or 0)
+
+
+def _in_shares(config: Config) -> bool:
+    level = config.privacy.level
+    released = level == "record" and config.algorithm.name == FIXBN and not config.privacy.warm_up
+    return level == "client" or released
+
+
+def _clipping(config: Config) -> Clipping:
+    adaptive = config.privacy.clipping == "adaptive"
+    return Clipping.FLAT if adaptive else Clipping(config.privacy.clipping)
+
+
+def _quantile(config: Config, expected: float) -> Quantile | None:
+    if config.privacy.clipping != "adaptive":
+        return None
+    return Quantile(config.privacy.quantile, expected, config.privacy.sigma)
+
+
+def _randomness(config: Config) -> RandomnessOf:
+    return Seeded if config.privacy.noise == "seeded" else secret

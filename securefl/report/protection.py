@@ -1,0 +1,146 @@
+"""What differential privacy protects in a run: each release, how, and from whom.
+
+The adversaries: the server, the authority (or its committee), other clients, and an outside reader,
+who has the trained model and all that is published with it. Each is honest but curious and by
+itself; server and authority together could open single contributions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from securefl.config.schema import Config, Encrypt
+from securefl.privacy.events import Level
+from securefl.privacy.history import History
+from securefl.privacy.words import WHAT, epsilon_words
+
+YES, NO = "yes", "no"
+HEADINGS = ("Release", "Noise", "Server", "Authority", "Other clients", "Outside reader")
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """One release, and whether ε holds against each adversary."""
+
+    release: str
+    noise: str
+    server: str
+    authority: str
+    clients: str
+    reader: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """In the order of `HEADINGS`."""
+        return self.release, self.noise, self.server, self.authority, self.clients, self.reader
+
+
+def protections(config: Config) -> tuple[Protection, ...]:
+    """All that clients release of their data under these settings."""
+    level = config.privacy.level
+    found = {"none": _unprotected, "record": _records, "client": _clients}[level](config)
+    return (*found, *_selection(config))
+
+
+def protection_page(config: Config, history: History) -> str:
+    """The table with what ε says, in Markdown."""
+    table = config.privacy
+    if table.level == "none":
+        said = "ε is infinite: training had no noise, so nothing is guaranteed."
+    else:
+        level = Level(table.level)
+        said = epsilon_words(history, level, table.delta)
+        said += f" Protected: {WHAT[level]}, but for what the table says `{NO}` of."
+    return "\n".join([
+        "# What differential privacy protects in this run",
+        "",
+        said,
+        *_notes(config),
+        "",
+        *_markdown(protections(config)),
+        "",
+        "An outside reader has the model. Server and authority together are no adversary that",
+        "ε speaks of. Accuracy and loss are of test data, which are nobody's training data, and",
+        "which ε does not count.",
+        "",
+    ])  # fmt: skip
+
+
+def _notes(config: Config) -> Iterator[str]:
+    table = config.privacy
+    if table.level != "none" and table.noise == "seeded":
+        yield ""
+        yield (
+            "**The noise follows from run.seed: whoever knows the seed takes it off, so ε protects "
+            "from nobody who does.**"
+        )
+
+
+def _markdown(rows: Sequence[Protection]) -> Iterator[str]:
+    yield "| " + " | ".join(HEADINGS) + " |"
+    yield "|" + "---|" * len(HEADINGS)
+    for row in rows:
+        yield "| " + " | ".join(row.cells) + " |"
+
+
+def _unprotected(config: Config) -> Iterator[Protection]:
+    del config
+    yield Protection("updates of the model and of what goes with it", "none", *[NO] * 4)
+
+
+def _records(config: Config) -> Iterator[Protection]:
+    table = config.privacy
+    yield Protection(
+        "gradients, and all that is computed from them: updates, momentum, control variates",
+        f"σ = {table.sigma:g} of DP-SGD, whole at each client",
+        *[YES] * 4,
+    )
+    if config.algorithm.name != "fixbn":
+        return
+    if table.warm_up:
+        yield Protection("BN statistics", "none needed: of public samples", *[YES] * 4)
+    else:
+        yield _shared("BN statistics", config, table.statistics_sigma, Encrypt.STATISTICS)
+
+
+def _clients(config: Config) -> Iterator[Protection]:
+    sigma = config.privacy.sigma
+    yield _shared("updates of parameters, momentum and control", config, sigma, Encrypt.MODEL)
+    if config.model.norm == "batch":
+        yield _shared("BN statistics", config, sigma, Encrypt.STATISTICS)
+
+
+def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> Protection:
+    """Of noise that clients add in shares."""
+    sealed = {sealed_by, Encrypt.MODEL} & set(config.exchange.encrypt)
+    tell = config.privacy.colluders
+    return Protection(
+        release,
+        f"σ = {sigma:g} on the sum, in shares",
+        YES if sealed else f"{NO}: in the clear, each with its own share alone",
+        YES,
+        f"up to {tell} together" if tell else f"{NO}: each knows its own share",
+        YES,
+    )
+
+
+def _selection(config: Config) -> Iterator[Protection]:
+    table, selection = config.privacy, config.selection
+    profiled = selection.name == "fedprof" and selection.alpha != "theorem1"
+    sealed = config.exchange.seals_profiles
+    if profiled and table.level == "record":
+        noise = f"σ = {table.statistics_sigma:g}, whole at each client"
+        yield Protection("profiles and their scores", noise, *[YES] * 4)
+    elif profiled and table.level == "client":
+        noise = f"σ = {table.statistics_sigma:g}, by the authority"
+        server = YES if sealed else f"{NO}: it reads the profiles"
+        authority = f"{NO}: it reads scores before the noise" if sealed else "is sent nothing"
+        yield Protection("scores of profiles", noise, server, authority, YES, YES)
+    elif profiled:
+        yield Protection(
+            "scores of profiles", "none", NO, NO if sealed else "is sent nothing", YES, YES
+        )
+    elif selection.name in {"afl", "data-share", "fedprof"}:
+        told = "numbers of records" if selection.name != "afl" else "losses, numbers of records"
+        yield Protection(told, "none", NO, "is sent nothing", YES, f"{NO}: by who is selected")
