@@ -5,21 +5,26 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import sqrt
 
 import torch
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, Loss, Sgd
+from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
+from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
 from securefl.choose import n_selected, switch_round
+from securefl.config.rules import REFINED
 from securefl.config.schema import Config
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.norms.find import batch_norm_layers, variances
 from securefl.norms.frozen import Freeze, at_rest_twin
 from securefl.privacy.adaptive import Quantile
-from securefl.privacy.client_level import ClientLevel, ClientNoise
+from securefl.privacy.client_level import ClientLevel
+from securefl.privacy.client_noise import ClientNoise
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.coupling import require_uncoupled
 from securefl.privacy.dp_fixbn import DpFixBN, StatisticsRelease, evenly
@@ -88,8 +93,19 @@ def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: 
     if table.level != "client":
         return inner
     shares = shares_of(config, n_clients)
-    quantile = _quantile(config, shares.n_clients)
-    noise = ClientNoise(table.sigma, table.clip, _clipping(config), shares, quantile)
+    bounds = {}
+    if config.fnr.name in REFINED:
+        n_classes = last_linear(model).out_features
+        norms = table.statistics_clip * sqrt(2 * n_classes)
+        bounds = {ACCURACIES: 1.0, NORMS: norms}  # a client counts one at one level
+    noise = ClientNoise(
+        table.sigma,
+        table.clip,
+        _clipping(config),
+        shares,
+        _quantile(config, shares.n_clients),
+        bounds,
+    )
     return ClientLevel(inner, noise, _randomness(config), variances(model))
 
 
@@ -147,7 +163,8 @@ def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -
     else:
 
         def training(done: int) -> list[PrivacyEvent]:
-            sent = [spec for spec in plan_of(done).update if spec.kind is not Kind.CLIPPING]
+            plan = plan_of(done)
+            sent = [s for s in (*plan.sums, *plan.update) if s.kind is not Kind.CLIPPING]
             return [Gaussian(table.sigma, len(sent))]
 
     asked = _of_selection(config)

@@ -12,7 +12,7 @@ import torch
 
 from securefl.algorithms.base import Algorithm, Sgd
 from securefl.algorithms.federated import Federated
-from securefl.algorithms.fnr import FNR, Match
+from securefl.algorithms.fnr import FNR, Match, Ranking
 from securefl.algorithms.public_training import PublicData, ServerTuned
 from securefl.choose import n_selected
 from securefl.config.schema import Config
@@ -43,7 +43,8 @@ def refined(
     public = PublicData(held, table.batch_size, table.epochs, config.run.seed)
     if table.name == "server":
         return ServerTuned(inner, public, task.model, task.loss, sgd)
-    return FNR(inner, public, table.share, table.strength, Match(table.name))
+    ranking = Ranking.NOISY if config.privacy.level == "client" else Ranking.EXACT
+    return FNR(inner, public, table.share, table.strength, Match(table.name), ranking)
 
 
 def check_refinement(

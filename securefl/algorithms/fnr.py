@@ -42,6 +42,7 @@ from securefl.algorithms.lowest import (
     among_lowest,
     histogram,
     histogram_message,
+    noisily_among_lowest,
     places,
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
@@ -62,6 +63,8 @@ from securefl.types import (
 
 ACCURACIES, CONFIDENCES, NORMS = "fnr/accuracies", "fnr/confidences", "fnr/norms"
 CONFIDENCE_LEVELS = 1024
+NOISY_LEVELS = 20
+"""Of accuracy: each level's count has noise, and the counts of all below are added up."""
 MIN_REFERENCE = 3
 """With two clients outside S_re, each would read the other's norms off the sum."""
 
@@ -75,6 +78,15 @@ class Match(StrEnum):
     """As printed. Δ_j is a constant, so ∇J = 0: bit for bit the training of λ = 0."""
 
 
+class Ranking(StrEnum):
+    """How the weakest are found."""
+
+    EXACT = "exact"
+    """From histograms of accuracies, and of confidences where accuracies are tied."""
+    NOISY = "noisy"
+    """From one of few levels, to which differential privacy adds noise. Ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class FNR:
     """Any federated training, with the weakest clients refined on public samples."""
@@ -86,6 +98,7 @@ class FNR:
     strength: float = 0.1
     """λ; 0 is the fine-tune-only ablation."""
     match: Match = Match.MATCHED
+    ranking: Ranking = Ranking.EXACT
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a share or a strength out of range."""
@@ -106,12 +119,14 @@ class FNR:
         """
         plan, n_classes = self.inner.plan(state, model), last_linear(model).out_features
         self.public.check_labels(n_classes)
-        own = (
+        ranked: tuple[MessageSpec, ...] = (
             histogram_message(ACCURACIES, len(self.public.samples) + 1),
             histogram_message(CONFIDENCES, CONFIDENCE_LEVELS),
-            MessageSpec(NORMS, Kind.STATISTICS, 2 * n_classes, Weighing.EQUAL),
         )
-        return replace(plan, sums=plan.sums + own)
+        if self.ranking is Ranking.NOISY:
+            ranked = (histogram_message(ACCURACIES, NOISY_LEVELS),)
+        norms = MessageSpec(NORMS, Kind.STATISTICS, 2 * n_classes, Weighing.EQUAL)
+        return replace(plan, sums=(*plan.sums, *ranked, norms))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         """The inner one's round, then for the clients of S_re E_re epochs on D_public."""
@@ -164,6 +179,10 @@ class FNR:
 
     def _refined(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""
+        if self.ranking is Ranking.NOISY:
+            share = found.n_correct / (len(self.public.samples) + 1)
+            level = int(share * NOISY_LEVELS)
+            return noisily_among_lowest(exchange, ACCURACIES, NOISY_LEVELS, level, self.n_refined)
         n_levels = len(self.public.samples) + 1
         if not math.isfinite(found.confidence):  # it has diverged: refused, and out of the round
             exchange.sum(ACCURACIES, {"levels": torch.full((n_levels,), torch.nan)})
@@ -221,7 +240,7 @@ def _reference(own: ClassNorms, refined: bool, exchange: Exchange) -> ClassNorms
         "present": own.known_C.to(own.mean_C) * counts,
     }
     total = exchange.sum(NORMS, values)
-    present_C = (total.values["present"] * total.n_clients).round()
+    present_C = (total.values["present"] * total.n_clients).round().clamp(min=0)
     return ClassNorms(total.values["norms"] * total.n_clients, present_C)
 
 

@@ -9,6 +9,7 @@ at one level neither misses a single one.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,22 @@ def histogram(
     if missing or (counts < 0).any() or counts.sum() > total.n_clients:
         raise MessageRefused(f"{name!r} counts no clients by level: a client sent rubbish")
     return counts
+
+
+def noisily_among_lowest(
+    exchange: Exchange, name: str, n_levels: int, level: int, places_of: Callable[[int], int]
+) -> bool:
+    """Whether a client is among the lowest, by a histogram that has noise; one sum.
+
+    All clients of a level have a place, or none: those up to the level where the noisy count comes
+    nearest to the places that there are, `places_of` the clients in the sum.
+    """
+    own = torch.zeros(n_levels, dtype=torch.float64)
+    own[level] = 1
+    total = exchange.sum(name, {"levels": own})
+    below = (total.values["levels"] * total.n_clients).clamp(min=0).cumsum(0)
+    off = (below - places_of(total.n_clients)).abs()
+    return level <= int(off.argmin())
 
 
 def places(share: float, n_clients: int) -> int:

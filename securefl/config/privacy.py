@@ -48,8 +48,8 @@ class PrivacyTable(Table):
     statistics_sigma: NoiseMultiplier = 10.0
     """σ of each release of BN statistics and, under `fedprof`, of profiles or their scores."""
     statistics_clip: Positive = 1.5
-    """To what the [mean, second moment] of a record is clipped, as a root mean square over its
-    values."""
+    """To what the [mean, second moment] of a record (`record`), or FNR-FL's table of class norms
+    (`client`), is clipped, as a root mean square over its values."""
     score_clip: Positive = 10.0
     """To what a profile's score is clipped (`client`)."""
     noise: Literal["secret", "seeded"] = "secret"

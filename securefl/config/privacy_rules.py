@@ -56,7 +56,8 @@ def _unread(config: Config) -> Iterator[str]:
         "releases": record and fixbn and not table.warm_up,
         "warm_up": record and fixbn,
         "statistics_sigma": (record and fixbn) or (profiled and (record or client)),
-        "statistics_clip": record and (fixbn or profiled),
+        "statistics_clip": (record and (fixbn or profiled))
+        or (client and config.fnr.name in {"matched", "literal"}),
         "score_clip": client and profiled,
         "noise": record or client,
     }
@@ -161,12 +162,6 @@ def _client(config: Config) -> Iterator[str]:
         yield (
             'privacy.level = "client" with server.name = "fednova": the server divides by the '
             'clients\' steps, which would have noise; take server.name = "average"'
-        )
-    if config.fnr.name in {"matched", "literal"}:
-        yield (
-            f'privacy.level = "client" with fnr.name = "{config.fnr.name}": its histograms count '
-            'single clients, which noise would drown; take fnr.name = "server", or '
-            'privacy.level = "record"'
         )
     if config.selection.replacement == "with":
         yield (

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import final
 
 import torch
@@ -22,11 +21,9 @@ from torch import Tensor, nn
 from securefl.algorithms.base import Algorithm, Work
 from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
-from securefl.privacy.adaptive import Quantile
 from securefl.privacy.bounded import clipped
-from securefl.privacy.clipping import Clipping
-from securefl.privacy.randomness import Randomness, RandomnessOf
-from securefl.privacy.shares import Shares
+from securefl.privacy.client_noise import ClientNoise, NoisyExchange, noisy
+from securefl.privacy.randomness import RandomnessOf
 from securefl.types import (
     Contribution,
     Kind,
@@ -37,47 +34,8 @@ from securefl.types import (
     Total,
 )
 
-CHANNEL_ERROR = 2.0**-24
-"""How far, relative to its norm, a contribution may be from what a channel carries of it.
-
-Half a unit in the last place of float32, which travels in the clear; encryption rounds less."""
 LEAST_VARIANCE = 0.5
 """Of itself that a variance keeps in a round, however large the noise."""
-TAIL = 8.0
-"""Noise of d values is longer than (√d + 8) deviations with a probability below e⁻³²."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ClientNoise:
-    """How a contribution is made private; every number is public."""
-
-    sigma: float
-    """The noise multiplier that a release costs."""
-    clip: float
-    """C; where it adapts, the first."""
-    clipping: Clipping
-    shares: Shares
-    quantile: Quantile | None = None
-    """What C follows, kind by kind."""
-
-    def deviation(self, clip: float, n_values: int) -> float:
-        """Of one client's share of the noise on a sum of so many values.
-
-        The sensitivity is not C alone: a channel rounds what it carries, and rounds otherwise where
-        Δ_i is zero. That moves the sum by at most 2⁻²⁴ (C + 2‖noise‖) more.
-
-        Raises:
-            ConfigError: rounding would be all there is, of so many values.
-        """
-        sigma = self.quantile.sum_sigma if self.quantile else self.sigma
-        length = 2 * CHANNEL_ERROR * self.shares.deviation(sigma) * (sqrt(n_values) + TAIL)
-        if length >= 1:
-            raise ConfigError(
-                f"σ = {sigma:g} on {n_values:,} values: noise as large as this is rounded by more "
-                "than the clip norm; take a smaller σ"
-            )
-        return self.shares.deviation(sigma * clip * (1 + CHANNEL_ERROR) / (1 - length))
 
 
 @final
@@ -104,14 +62,15 @@ class ClientLevel:
         """The inner one's, and whether contributions stayed within C.
 
         Raises:
-            ConfigError: clients ask for sums in the middle of their round, which have no noise.
+            ConfigError: a sum in the middle of a round has no bound.
         """
         plan = self.inner.plan(_without_clips(state), model)
-        if plan.sums:
-            raise ConfigError(
-                f"the sum {plan.sums[0].name!r} in the middle of a round has no noise at client "
-                'level: take another algorithm, or privacy.level = "record"'
-            )
+        for spec in plan.sums:
+            if spec.name not in self.noise.bounds:
+                raise ConfigError(
+                    f"the sum {spec.name!r} in the middle of a round has no noise at client level: "
+                    'take another algorithm, or privacy.level = "record"'
+                )
         if self.noise.quantile is None:
             return plan
         spec = MessageSpec(f"update/{Kind.CLIPPING}", Kind.CLIPPING, len(plan.update))
@@ -119,21 +78,24 @@ class ClientLevel:
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         """The inner one's, as differences from the global tensors."""
-        contribution = self.inner.client(_without_clips(state), work, exchange)
-        randomness, tensors, within = self.randomness(work.rng), {}, dict[str, Tensor]()
+        randomness = self.randomness(work.rng)
+        sums = NoisyExchange(exchange, self.noise, randomness)
+        contribution = self.inner.client(_without_clips(state), work, sums)
+        tensors, within = dict[Kind, NamedTensors](), dict[str, Tensor]()
         for kind, named in contribution.tensors.items():
             if not named:
                 continue
             moved = {n: value.double() - state.tensors[kind][n] for n, value in named.items()}
             clip = self._clip(state, kind)
             found = clipped(moved, clip, self.noise.clipping)
-            deviation = self.noise.deviation(clip, sum(v.numel() for v in moved.values()))
-            tensors[kind] = {n: _noisy(v, randomness, deviation) for n, v in found.values.items()}
+            n_values = sum(value.numel() for value in moved.values())
+            deviation = self.noise.deviation(self.noise.sum_sigma, clip, n_values)
+            tensors[kind] = {n: noisy(v, randomness, deviation) for n, v in found.values.items()}
             within[str(kind)] = torch.tensor(found.within - 0.5, dtype=torch.float64)
         if quantile := self.noise.quantile:
             deviation = self.noise.shares.deviation(quantile.count_deviation)
             tensors[Kind.CLIPPING] = {
-                name: _noisy(excess, randomness, deviation) for name, excess in within.items()
+                name: noisy(excess, randomness, deviation) for name, excess in within.items()
             }
         return replace(contribution, tensors=tensors)
 
@@ -187,9 +149,3 @@ def _without_clips(state: State) -> State:
         kind: named for kind, named in state.tensors.items() if kind is not Kind.CLIPPING
     }
     return replace(state, tensors=tensors)
-
-
-def _noisy(value: Tensor, randomness: Randomness, deviation: float) -> Tensor:
-    """In double precision; on the value's device."""
-    noise = torch.from_numpy(randomness.gaussian(value.numel(), deviation))
-    return value + noise.reshape(value.shape).to(value.device)
