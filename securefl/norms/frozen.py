@@ -5,6 +5,7 @@ Apart, nothing of a batch is left in the layer: one sample's output depends on t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from securefl.errors import DataError
 from securefl.exchange.moments import along_channels
-from securefl.norms.find import BatchNorm, batch_norm_layers
+from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
 from securefl.norms.replaced import replaced_forwards
 
 Batch = Float[Tensor, "B C ..."]
@@ -80,6 +81,36 @@ def at_rest(name: str, layer: BatchNorm) -> nn.Sequential:
     if not layer.affine:
         return nn.Sequential(standardise)
     return nn.Sequential(standardise, Affine(layer.weight, layer.bias))
+
+
+def at_rest_twin(model: nn.Module) -> nn.Module:
+    """The model with its BN layers `at_rest`, in the same mode, around the same tensors.
+
+    Parameters and buffers are shared: what trains one trains the other. Hooks of the model's
+    modules are not the twin's. A BN layer is at rest whatever forward it has been given for a while
+    (`replaced_forwards`).
+
+    Raises:
+        DataError: a BN layer keeps no running statistics, or is of a class whose forward is not
+            torch's.
+    """
+    # What `deepcopy` takes for copied already, by what it is the copy of.
+    memo: dict[int, object] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    for name, layer in batch_norm_layers(model).items():
+        if type(layer).forward not in TORCH_FORWARDS:
+            raise DataError(
+                f"BN layer {name!r} is a {type(layer).__name__} with a forward of its own, which "
+                "is not known at rest: use torch's BatchNorm"
+            )
+        memo[id(layer)] = at_rest(name, layer).train(model.training)
+    for module in model.modules():
+        hooks = [kept for name, kept in vars(module).items() if name.endswith(_HOOKS)]
+        memo.update({id(kept): type(kept)() for kept in hooks})
+    return copy.deepcopy(model, memo)
+
+
+_HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
+"""How the names end under which a module keeps its hooks."""
 
 
 @contextmanager

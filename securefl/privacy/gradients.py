@@ -1,15 +1,26 @@
-"""The gradient of each record's term of the loss, all at once, by Opacus."""
+"""The gradient of each record's term of the loss, or its norm, all at once, by Opacus.
+
+Axes: B records, T positions in a record (such as those of a sequence), I and O features.
+"""
 
 from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import final
 
 from jaxtyping import Shaped
 from opacus import GradSampleModule
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss, trained_parameters
+from securefl.norms.frozen import Affine
+
+ByParameter = dict[Tensor, Tensor]
+"""As torch types a layer's parameters."""
 
 
 def per_sample_gradients(
@@ -27,10 +38,8 @@ def per_sample_gradients(
         NotImplementedError: Opacus', for a trained layer that has buffers.
     """
     twin = copy.deepcopy(model)
-    sampled = GradSampleModule(twin, loss_reduction="mean", strict=True)
-    with warnings.catch_warnings():
-        # Of the first layer, whose input needs no gradient; Opacus does without.
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    sampled = GradientSampler(twin, loss_reduction="mean", strict=True)
+    with no_warning_of_the_first_layer():
         loss(sampled(x), y).backward()
     return {name: _of_each(p, len(x)) for name, p in trained_parameters(twin).items()}
 
@@ -39,3 +48,69 @@ def _of_each(parameter: nn.Parameter, n: int) -> Tensor:
     """What Opacus has left at a parameter; zeros where the loss does not reach it."""
     found: Tensor | None = getattr(parameter, "grad_sample", None)
     return parameter.new_zeros(n, *parameter.shape) if found is None else found
+
+
+@contextmanager
+def no_warning_of_the_first_layer() -> Iterator[None]:
+    """Within, torch does not warn that its input needs no gradient; Opacus does without."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        yield
+
+
+def _affine_gradients(layer: Affine, activations: list[Tensor], backprops: Tensor) -> ByParameter:
+    """Of each record, for γ y + β."""
+    products: ByParameter = {layer.weight: activations[0] * backprops, layer.bias: backprops}
+    channels = backprops.shape[:2]
+    return {p: product.reshape(*channels, -1).sum(2) for p, product in _trained(products)}
+
+
+def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> ByParameter:
+    """Of each record's gradient Σ_t g_t a_tᵀ, without making it: √(Σ_st g_sᵀg_t a_sᵀa_t).
+
+    Li et al., ICLR 2022, section 4. In float64: where the g_t a_tᵀ cancel, float32 could lose the
+    norm. Opacus' own is float32, and gives none to inputs of more than three axes.
+    """
+    a_BTI = activations[0].double().reshape(len(backprops), -1, layer.in_features)
+    g_BTO = backprops.double().reshape(len(backprops), -1, layer.out_features)
+    norms: ByParameter = {}
+    if a_BTI.shape[1] == 1:
+        norms[layer.weight] = (a_BTI.norm(dim=2) * g_BTO.norm(dim=2))[:, 0]
+    else:
+        squares_BTT = (a_BTI @ a_BTI.mT) * (g_BTO @ g_BTO.mT)
+        norms[layer.weight] = squares_BTT.sum((1, 2)).clamp_min(0).sqrt()
+    if layer.bias is not None:
+        norms[layer.bias] = g_BTO.sum(1).norm(dim=1)
+    return dict(_trained(norms))
+
+
+def _trained(by_parameter: ByParameter) -> Iterable[tuple[Tensor, Tensor]]:
+    return ((p, value) for p, value in by_parameter.items() if p.requires_grad)
+
+
+class _EachOnce:
+    """What both of Opacus' wrappers are given beside their own."""
+
+    GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, Affine: _affine_gradients}  # noqa: RUF012
+
+    def iterate_submodules(self, module: nn.Module) -> Iterable[nn.Module]:
+        """Each module once: Opacus hooks one that stands in two places twice, and counts it so."""
+        return dict.fromkeys(super().iterate_submodules(module))  # type: ignore[misc]
+
+
+@final
+class GradientSampler(_EachOnce, GradSampleModule):  # type: ignore[misc]
+    """Leaves each record's gradient at a parameter as `grad_sample`."""
+
+
+@final
+class NormSampler(_EachOnce, GradSampleModuleFastGradientClipping):  # type: ignore[misc]
+    """Leaves the norm of each record's gradient at a parameter as `_norm_sample`.
+
+    Linear layers and embeddings have no record's gradient in memory, of others one layer at a time.
+    """
+
+    NORM_SAMPLERS = {  # noqa: RUF012
+        **GradSampleModuleFastGradientClipping.NORM_SAMPLERS,
+        nn.Linear: _linear_norms,
+    }
