@@ -7,7 +7,7 @@ experiments that must be repeated, and protects nobody.
 from __future__ import annotations
 
 import os
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from securefl.exchange.base import Values
 from securefl.exchange.gaussian import gaussian
 
 
+@runtime_checkable
 class Randomness(Protocol):
     """One client's, in one round."""
 
