@@ -33,6 +33,7 @@ from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.score_noise import ScoreNoise
 from securefl.privacy.spending import Spending
 from securefl.privately import client_level, fewest_shares, guard, record_level, spending
 from securefl.refinement import check_refinement, expected_public, fewest_clients, refined
@@ -211,18 +212,27 @@ def _channels(
     config: Config, match_keys: MatchKeys | None, roster: Roster, record: Record
 ) -> Iterator[MatchChannel]:
     """In the clear, or under one key after the other."""
+    noise = _score_noise(config)
     if not config.exchange.seals_profiles:
         plain = PlainMatch()
-        yield MatchChannel(plain, plain)
+        yield MatchChannel(plain, plain, noise=noise)
         return
     form = FORMS[config.selection.match]
     keys = match_keys or MatchKeys.ephemeral(form)
     while True:
-        opener = CkksScoreOpener(form, keys.secret, keys.count)
+        opener = CkksScoreOpener(form, keys.secret, keys.count, noise)
         yield MatchChannel(
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),
             ScoreAuthority(opener, roster, policy_of(config, keys.policy), record.log_opening),
             keys,
+            noise,
         )
         keys = keys.successor()
+
+
+def _score_noise(config: Config) -> ScoreNoise | None:
+    table = config.privacy
+    if table.level != "client":
+        return None
+    return ScoreNoise(table.score_clip, table.statistics_sigma * table.score_clip)

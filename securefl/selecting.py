@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -15,10 +15,12 @@ from securefl.engines.broadcast import Broadcast
 from securefl.engines.delivery import Delivery
 from securefl.engines.fleet import Fleet, Loads
 from securefl.engines.participation import Choice, Conditions, Participation
-from securefl.engines.profiles import MatchChannel, ProfileQuestion
+from securefl.engines.profiles import MatchChannel, ProfileQuestion, Profiling, exact
 from securefl.engines.questions import LossQuestion, Question, SizeQuestion
-from securefl.engines.training import DEVICES, Training, round_generator
+from securefl.engines.training import DEVICES, PROFILING, Training, round_generator
 from securefl.errors import ConfigError
+from securefl.privacy.profiles import PrivateProfiler
+from securefl.privacy.randomness import Randomness, Secret, Seeded
 from securefl.selection.afl import Afl
 from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
@@ -102,7 +104,7 @@ def participation(
         choice = Choice(
             FairnessFloor(selector, table.fairness) if table.fairness else selector,
             n_selected(config, len(clients)),
-            _questions(table, ground, channels),
+            _questions(config, ground, channels),
             isinstance(selector, Cfcfm),
             selector if isinstance(selector, FedProf) else None,
         )
@@ -117,9 +119,8 @@ def participation(
     )
 
 
-def _questions(
-    table: SelectionTable, ground: Ground, channels: Iterator[MatchChannel]
-) -> list[Question]:
+def _questions(config: Config, ground: Ground, channels: Iterator[MatchChannel]) -> list[Question]:
+    table = config.selection
     delivery, data, model = ground.delivery, ground.data, ground.model
     sizes = SizeQuestion(delivery, data)
     match table.name:
@@ -129,13 +130,29 @@ def _questions(
                     'selection.name = "fedprof": the server compares profiles with that of its own '
                     "samples: give Task(public=(x, y)), which no client holds"
                 )
-            return [ProfileQuestion(delivery, data, model, table.layer, ground.public, channels)]
+            profiling = _profiling(config, model, list(data))
+            return [ProfileQuestion(delivery, data, profiling, ground.public, channels)]
         case "afl":
             return [LossQuestion(delivery, data, model, ground.training.loss), sizes]
         case "data-share" | "fedprof":
             return [sizes]
         case _:
             return []
+
+
+def _profiling(config: Config, model: nn.Module, clients: Sequence[str]) -> Profiling:
+    table = config.privacy
+    private = PrivateProfiler(table.statistics_clip, table.statistics_sigma)
+    profiler = private if table.level == "record" else exact
+    return Profiling(model, config.selection.layer, profiler, _randomness(config, clients))
+
+
+def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], Randomness]:
+    if config.privacy.noise == "secret":
+        return lambda _version, _client: Secret()
+    number = {client: PROFILING + i for i, client in enumerate(clients)}
+    seed = config.run.seed
+    return lambda version, client: Seeded(round_generator(seed, version, number[client]))
 
 
 def _conditions(config: Config, clients: Sequence[str]) -> Conditions:

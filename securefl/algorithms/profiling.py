@@ -5,7 +5,7 @@ Tensor names end with their axes: B batch, Q representation elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,20 @@ from securefl.profile import Profile
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Under what all clients of a round profile their data."""
+
+    model: nn.Module
+    """With the global tensors loaded."""
+    layer: str | None
+    """By its dotted name; `default_layer` where None."""
+    version: int
+    """Of the global model."""
+    unit: float
+    """That the server has published, and that profiles are in."""
 
 
 def profile(
@@ -43,9 +57,9 @@ def profile(
     """
     name = default_layer(model) if layer is None else layer
     total: _Moments | None = None
-    with _observed(model, name) as seen:
+    with representing(model, name) as represented:
         for x in batches:
-            batch = _moments(name, _representation(model, name, x, seen))
+            batch = _moments(name, represented(x))
             total = batch if total is None else total.merged(batch)
     if total is None:
         raise DataError(f"layer {name!r} has nothing to profile: the data hold no batch")
@@ -58,9 +72,8 @@ def profile_length(model: nn.Module, layer: str | None, x: Tensor) -> int:
     Raises:
         DataError: as in `profile`.
     """
-    name = default_layer(model) if layer is None else layer
-    with _observed(model, name) as seen:
-        return _representation(model, name, x, seen).shape[1]
+    with representing(model, layer) as represented:
+        return represented(x).shape[1]
 
 
 def default_layer(model: nn.Module) -> str:
@@ -126,6 +139,20 @@ def _moments(name: str, values_BQ: Float64[Tensor, "B Q"]) -> _Moments:
             "infinity, or take a model that has not diverged"
         )
     return _Moments(len(values_BQ), mean_Q, squares_Q)
+
+
+@contextmanager
+def representing(
+    model: nn.Module, layer: str | None
+) -> Iterator[Callable[[Tensor], Float64[Tensor, "B Q"]]]:
+    """Within, the layer's representation of inputs x, as `profile` takes moments of it.
+
+    Raises:
+        DataError: as in `profile`, but for values that are not finite.
+    """
+    name = default_layer(model) if layer is None else layer
+    with _observed(model, name) as seen:
+        yield lambda x: _representation(model, name, x, seen)
 
 
 @contextmanager

@@ -7,14 +7,16 @@ with its baseline as it arrives; of what it makes of it, the authority opens a s
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import load_tensors
-from securefl.algorithms.profiling import profile, profile_length
+from securefl.algorithms.profiling import View, profile, profile_length
 from securefl.data.samples import Samples
 from securefl.engines.delivery import Delivery
 from securefl.engines.incidents import Incident
@@ -22,6 +24,8 @@ from securefl.errors import DataError, Diverged, MessageRefused, ValueRefused
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher, ProfileSealer
+from securefl.exchange.score_noise import ScoreNoise
+from securefl.privacy.randomness import Randomness, Secret
 from securefl.profile import Profile, range_unit
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
@@ -45,6 +49,35 @@ class MatchChannel:
     """None in the clear, where the server reads scores by itself."""
     keys: MatchKeys | None = None
     """The key in use; None in the clear."""
+    noise: ScoreNoise | None = None
+    """That every opened score has; None where clients are not hidden."""
+
+
+class Profiler(Protocol):
+    """How a client makes its profile."""
+
+    def __call__(self, view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
+        """In the view's unit; raises DataError where the data or the layer have none."""
+
+
+def exact(view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
+    """The profile as it is: a `Profiler` that needs no noise."""
+    del randomness
+    return profile(view.model, view.layer, batches, view.version).in_unit(view.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """What is profiled, and how."""
+
+    model: nn.Module
+    """Copied, not changed."""
+    layer: str | None
+    """`default_layer` where None."""
+    profiler: Profiler = exact
+    """Of clients; the server's baseline is of public samples, and exact."""
+    randomness: Callable[[int, str], Randomness] = lambda _version, _client: Secret()
+    """By rounds completed and client: of the client's profile, or of its score in the clear."""
 
 
 class ProfileQuestion:
@@ -58,32 +91,30 @@ class ProfileQuestion:
         self,
         delivery: Delivery,
         data: Mapping[str, Samples],
-        model: nn.Module,
-        layer: str | None,
+        profiling: Profiling,
         public: Samples,
         channels: Iterator[MatchChannel],
     ) -> None:
-        """`model` is copied, not changed. The next channel is taken where one is used up.
+        """The next channel is taken where one is used up.
 
         Raises:
             DataError: the layer cannot be profiled.
         """
         self._delivery = delivery
         self._data = data
-        self._model = copy.deepcopy(model)
-        self._layer = layer
+        self._profiling = replace(profiling, model=copy.deepcopy(profiling.model))
         self._public = public
         self._channels = channels
         self._channel = next(channels)
         x, _ = public.take(torch.arange(1))
-        self._q = profile_length(self._model, layer, x)
+        self._q = profile_length(self._profiling.model, profiling.layer, x)
         self._baseline: Profile | None = None
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
         """See `Question.ask`."""
         waiting, found = list(clients), dict[str, float]()
         if waiting:
-            load_tensors(self._model, state)
+            load_tensors(self._profiling.model, state)
         while waiting:
             left = self._channel.keys.left if self._channel.keys else None
             if left == 0:
@@ -110,14 +141,16 @@ class ProfileQuestion:
         for client in clients:
             notes.write(UNIT, SERVER, client, "plaintext", 1, _UNIT_BYTES)
             try:
-                made = self._profile(self._data[client], state.round)
-                self._receive(survey, notes, client, made.in_unit(unit).in_range())
+                made = self._profile(client, self._data[client], self._view(state, unit))
+                self._receive(survey, notes, client, made.in_range())
             except (DataError, MessageRefused, ValueRefused) as error:
                 reason = error.without_value if isinstance(error, ValueRefused) else str(error)
                 delivery.report(Incident(round_number, PROFILE, client, reason))
         request = survey.request()
         opened = self._opened(request, channel, notes)
-        return self._read(request, opened, channel.matcher.precision(matched))
+        # Noise takes scores below 0, and there says nothing of a client's profile.
+        precision = inf if channel.noise else channel.matcher.precision(matched)
+        return self._read(request, opened, precision)
 
     def _receive(self, survey: ProfileSurvey, notes: _Notes, client: str, made: Profile) -> None:
         sender, q = self._delivery.clients[client], len(made)
@@ -137,7 +170,7 @@ class ProfileQuestion:
     def _read(
         self, request: ScoreRequest, opened: Sequence[float | None], precision: float
     ) -> dict[str, float]:
-        """Scores by client; below 0 by more than the channel's error is no divergence."""
+        """Scores by client; below 0 by more than the channel errs is no divergence."""
         found = {}
         for signed, score in zip(request.signed, opened, strict=True):
             client = signed.header.sender
@@ -154,7 +187,7 @@ class ProfileQuestion:
         if not request.scores:
             return []
         if channel.authority is None:
-            return PlainMatch().open(request.scores)
+            return self._opened_in_clear(request, channel.noise)
         n = len(request.scores)
         headers = sum(len(s.signed) + len(s.signature) for s in request.signed)
         n_bytes = headers + sum(map(len, request.scores))
@@ -163,16 +196,30 @@ class ProfileQuestion:
         notes.write(SCORE, AUTHORITY, SERVER, "plaintext", n, _SCORE_BYTES * n)
         return opened
 
+    def _opened_in_clear(
+        self, request: ScoreRequest, noise: ScoreNoise | None
+    ) -> list[float | None]:
+        version = request.expected.round - 1
+        opened: list[float | None] = []
+        for signed, score in zip(request.signed, request.scores, strict=True):
+            randomness = self._profiling.randomness(version, signed.header.sender)
+            opened += PlainMatch(noise=noise, draw=randomness.gaussian).open([score])
+        return opened
+
     def _baseline_of(self, state: State) -> Profile:
         if self._baseline is None or self._baseline.version != state.round:
             try:
-                self._baseline = self._profile(self._public, state.round)
+                self._baseline = exact(self._view(state, 1.0), _inputs(self._public), Secret())
             except DataError as error:
                 raise Diverged(f"round {state.round + 1}: {error}") from error
         return self._baseline
 
-    def _profile(self, data: Samples, version: int) -> Profile:
-        return profile(self._model, self._layer, _inputs(data), version)
+    def _view(self, state: State, unit: float) -> View:
+        return View(self._profiling.model, self._profiling.layer, state.round, unit)
+
+    def _profile(self, client: str, data: Samples, view: View) -> Profile:
+        randomness = self._profiling.randomness(view.version, client)
+        return self._profiling.profiler(view, _inputs(data), randomness)
 
 
 @dataclass(frozen=True, slots=True)

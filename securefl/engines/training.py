@@ -13,6 +13,8 @@ from securefl.data.samples import Samples, batches_in_epoch
 
 SELECTION, DROPOUT, DEVICES = 2**31, 2**31 + 1, 2**31 + 2
 """In the place of a client's number: what the server draws."""
+PROFILING = 2**32
+"""Added to a client's number: its noise on what it is asked before a round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bi
 from securefl.exchange.match_forms import MatchForm, require_parameters_of
 from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount, ReleaseCount
+from securefl.exchange.score_noise import ScoreNoise
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class CkksScoreOpener:
     secret_key: MatchSecretKey
     count: ReleaseCount
     """The key's own: whoever opens with this key counts here."""
+    noise: ScoreNoise | None = None
+    """Of differential privacy, in the place of the flooding where it is as large."""
 
     def __post_init__(self) -> None:
         require_parameters_of(self.match_form, self.secret_key.parameters)
@@ -51,6 +54,9 @@ class CkksScoreOpener:
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
         """Each flooded, then rounded, before the exponent that the server chose is applied.
 
+        With `noise`, each is clipped first, and the larger of the two deviations is added, once:
+        Gaussian noise hides the key and the client alike. No seed ever gives it.
+
         What is no score is None and counts as released, too: the refusal also tells of the key.
 
         Raises:
@@ -68,8 +74,11 @@ class CkksScoreOpener:
         except MessageRefused:
             return None
         parameters = self.secret_key.parameters
-        bits = grid_bits(parameters)
-        flooded = normalised + float(gaussian(1, flood_deviation(parameters))[0])
+        bits, deviation = grid_bits(parameters), flood_deviation(parameters)
+        if self.noise:
+            normalised = ldexp(self.noise.clipped(ldexp(normalised, exponent)), -exponent)
+            deviation = max(deviation, ldexp(self.noise.deviation, -exponent))
+        flooded = normalised + float(gaussian(1, deviation)[0])
         return ldexp(round(ldexp(flooded, bits)), exponent - bits)
 
 

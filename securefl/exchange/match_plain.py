@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -11,7 +11,10 @@ import numpy as np
 import torch
 
 from securefl.errors import DataError, MessageRefused
+from securefl.exchange.base import Values
+from securefl.exchange.gaussian import gaussian
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
+from securefl.exchange.score_noise import ScoreNoise
 from securefl.profile import Profile, divergence
 
 _SCORE = struct.Struct("<d")
@@ -26,6 +29,11 @@ class PlainMatch:
 
     key_id: str = ""
     epoch: int = 0
+    noise: ScoreNoise | None = None
+    """So that scores mean what they do under a key. The server reads the profiles themselves: it
+    hides clients from those who read scores alone, and not from the server."""
+    draw: Callable[[int, float], Values] = gaussian
+    """Size and deviation to the noise."""
 
     @property
     def form(self) -> str:
@@ -66,8 +74,14 @@ class PlainMatch:
         return 1e-9
 
     def open(self, scores: Sequence[bytes]) -> list[float | None]:
-        """The doubles; None for what is no finite one."""
-        return [_opened(score) for score in scores]
+        """The doubles, with `noise` clipped and noised; None for what is no finite one."""
+        return [self._released(score) for score in scores]
+
+    def _released(self, score: bytes) -> float | None:
+        exact = _opened(score)
+        if exact is None or self.noise is None:
+            return exact
+        return self.noise.clipped(exact) + float(self.draw(1, self.noise.deviation)[0])
 
 
 def _opened(score: bytes) -> float | None:

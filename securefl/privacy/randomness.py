@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from securefl.exchange.base import Values
 from securefl.exchange.gaussian import gaussian
 
 
+@runtime_checkable
 class Randomness(Protocol):
     """One client's, in one round."""
 

@@ -1,0 +1,437 @@
+"""Profiles and scores by the Gaussian mechanism, against the exact ones and the noise by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matching_runs import Q, make_config, make_task, run_in, turnouts, uncounted
+from scipy import stats
+from torch import nn
+
+import securefl
+from securefl import Config
+from securefl.algorithms.profiling import View, profile
+from securefl.engines.training import PROFILING, round_generator
+from securefl.errors import DataError
+from securefl.exchange import match_open, match_plain
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
+from securefl.exchange.match_flood import flood_deviation, grid_bits
+from securefl.exchange.match_forms import LINEAR
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.releases import MemoryCount
+from securefl.exchange.score_noise import ScoreNoise
+from securefl.privacy.moments import MomentRelease
+from securefl.privacy.profiles import PrivateProfiler
+from securefl.privacy.randomness import Secret, Seeded
+from securefl.profile import Profile, divergence
+
+pytestmark = pytest.mark.usefixtures("no_hang", "quick")
+
+FLOOD = flood_deviation(LINEAR.parameters)
+
+
+@pytest.fixture(scope="module")
+def key():
+    return MatchKeys.ephemeral(LINEAR)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def model_of(kind="dense"):
+    """A record in it acts on no other."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "dense":
+            return nn.Sequential(nn.Linear(4, Q), nn.ReLU(), nn.Linear(Q, 3))
+        layers = [nn.Conv2d(1, Q, 2), nn.ReLU(), nn.Flatten(), nn.Linear(Q * 9, 3)]
+        return nn.Sequential(*layers)
+
+
+SHAPES = {"dense": (70, 4), "convolution": (70, 1, 4, 4)}
+
+
+class Recorded:
+    """Seeded noise, and the deviations that were asked for."""
+
+    def __init__(self, seed=0):
+        self.asked = []
+        self.seeded = Seeded(generator(seed))
+
+    def gaussian(self, size, deviation):
+        self.asked.append((size, deviation))
+        return self.seeded.gaussian(size, deviation)
+
+    def uniform(self, size):
+        return self.seeded.uniform(size)
+
+
+class Silent:
+    """Leaves the noise out."""
+
+    def gaussian(self, size, deviation):
+        return np.zeros(size)
+
+    def uniform(self, size):
+        return np.zeros(size)
+
+
+@pytest.mark.parametrize("unit", [0.5, 4.0])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_with_little_noise_a_profile_is_the_exact_one(kind, unit):
+    """In the server's unit, over batches of different length, of a layer of either kind."""
+    x = torch.randn(SHAPES[kind], generator=generator(1))
+    view = View(model_of(kind), None, 7, unit)
+    found = PrivateProfiler(1e4, 1e-12)(view, x.split(32), Secret())
+    wanted = profile(view.model, None, [x], 7).in_unit(unit)
+    torch.testing.assert_close(found.mean_Q, wanted.mean_Q, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.variance_Q, wanted.variance_Q, rtol=1e-6, atol=1e-6)
+    assert found.version == 7
+
+
+def test_a_profile_is_the_noisy_sums_by_hand():
+    """One draw for all batches, of deviation σ · bound, on clipped sums of h / unit."""
+    x, unit, clip, sigma = torch.randn(70, 4, generator=generator(1)), 0.25, 1.5, 2.0
+    model, randomness = model_of(), Recorded()
+    found = PrivateProfiler(clip, sigma)(View(model, None, 0, unit), x.split(32), randomness)
+    bound = clip * (2 * Q) ** 0.5
+    assert randomness.asked == [(1 + 2 * Q, sigma * bound)]
+    h = model[0](x).detach().double().numpy() / unit / (1 + 1e-5) ** 0.5
+    rows = np.concatenate([np.full((70, 1), bound / 2), h, h**2], axis=1)
+    scales = np.minimum(1, bound / np.linalg.norm(rows, axis=1))
+    assert 10 < (scales < 1).sum() < 70
+    total = scales @ rows + Seeded(generator(0)).gaussian(1 + 2 * Q, sigma * bound)
+    mean, second = (total[1:] / total[0] * bound / 2).reshape(2, Q)
+    floor = 2 * sigma * bound * bound / 2 / total[0]
+    variance = np.maximum(second - mean**2, floor)
+    np.testing.assert_allclose(found.mean_Q, mean * (1 + 1e-5) ** 0.5, rtol=1e-9)
+    np.testing.assert_allclose(found.variance_Q, variance * (1 + 1e-5), rtol=1e-9)
+
+
+def scatter_is(sigma, profiler, randomness_of):
+    """Whether the means of a profile of zeros scatter by σ · bound / n, by χ² at 99.9 %."""
+    n, view = 4000, View(nn.Sequential(nn.Linear(1, Q, bias=False), nn.Flatten()), None, 0, 1.0)
+    x = torch.zeros(n, 1)
+    found = [profiler(view, [x], randomness_of(seed)).mean_Q for seed in range(200)]
+    scaled = torch.stack(found) * n / (sigma * MomentRelease(Q, 1.5, sigma).bound)
+    low, high = stats.chi2(scaled.numel()).interval(0.999)
+    return low <= scaled.square().sum().item() <= high
+
+
+def test_released_profiles_scatter_as_sigma_says():
+    """Half of the noise, or none of it, is found out."""
+
+    def seeded(seed):
+        return Seeded(generator(seed))
+
+    assert scatter_is(2.0, PrivateProfiler(1.5, 2.0), seeded)
+    assert not scatter_is(2.0, PrivateProfiler(1.5, 1.0), seeded)
+    assert not scatter_is(2.0, PrivateProfiler(1.5, 2.0), lambda _seed: Silent())
+
+
+@pytest.mark.parametrize("value", [1e4, 1e38, float("nan")])
+def test_one_record_moves_a_profile_no_further_than_the_clip_lets_it(value):
+    """Whatever it is; the exact profile is moved by any distance, or refused."""
+    x = torch.randn(200, 4, generator=generator(1))
+    other = x.clone()
+    other[0] = value
+    view = View(model_of(), None, 0, 1.0)
+    one, two = (PrivateProfiler(1.5, 0.01)(view, [data], Recorded()) for data in (x, other))
+    bound = MomentRelease(Q, 1.5, 0.01).bound
+    # The sums move by two bounds at most, and are divided by a count of 200 or a little less.
+    assert torch.linalg.vector_norm(two.mean_Q - one.mean_Q) < 3 * bound / 200
+
+
+def test_a_model_is_left_as_it_was_when_a_profile_drowns():
+    """In training mode, and without hooks."""
+    model = model_of().train()
+    with pytest.raises(DataError, match="drowned"):
+        PrivateProfiler(1.5, 10.0)(View(model, None, 0, 1.0), [torch.ones(20, 4)], Recorded())
+    assert all(module.training and not module._forward_hooks for module in model.modules())
+    with pytest.raises(DataError, match="no batch"):
+        PrivateProfiler(1.5, 1.0)(View(model, None, 0, 1.0), [], Recorded())
+
+
+def private(config, **table):
+    """The same settings with `[privacy]`."""
+    return Config.model_validate(config.model_dump() | {"privacy": {"noise": "seeded"} | table})
+
+
+RECORD = {"level": "record", "records": 16, "statistics_sigma": 0.1}
+CLIENT = {"level": "client", "statistics_sigma": 2.0, "score_clip": 5.0}
+MODES = ("plain", "linear")
+
+
+def scores_of(folder, config, task, keys=None):
+    """What was measured of each client in the first round."""
+    _, rounds = run_in(folder, config, task, keys)
+    return rounds[0].measured
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_at_the_level_of_records_sends_noisy_profiles(tmp_path, key, mode, monkeypatch):
+    """Scores differ from those of exact profiles, and are those of what was sent."""
+    sent, send = {}, securefl.roles.client.Client.send_profile
+
+    def send_profile(self, run, round_number, made):
+        sent[self.name, round_number] = made
+        return send(self, run, round_number, made)
+
+    monkeypatch.setattr(securefl.roles.client.Client, "send_profile", send_profile)
+    task, config = make_task(model=model_of()), make_config(mode, rounds=1)
+    keys = [None] * 2 if mode == "plain" else [uncounted(key) for _ in range(2)]
+    exact = scores_of(tmp_path / "exact", config, task, keys[0])
+    as_they_are = dict(sent)
+    noisy = scores_of(tmp_path / "noisy", private(config, **RECORD), task, keys[1])
+    assert exact.keys() == noisy.keys()
+    for client in exact:
+        assert abs(exact[client] - noisy[client]) > 1e-3
+        moved = (sent[client, 1].mean_Q - as_they_are[client, 1].mean_Q).abs()
+        assert (moved > 1e-6).all()
+
+
+def test_each_client_draws_noise_of_its_own_in_each_round(tmp_path, monkeypatch):
+    """One draw a profile, all of σ · bound; none twice, and none that training draws."""
+    drawn, gaussian = [], Seeded.gaussian
+
+    def noted(self, size, deviation):
+        drawn.append((size, deviation, gaussian(self, size, deviation).tobytes()))
+        return np.frombuffer(drawn[-1][2]).copy()
+
+    monkeypatch.setattr(Seeded, "gaussian", noted)
+    _, rounds = run_in(
+        tmp_path / "run",
+        private(make_config("plain", rounds=2), **RECORD),
+        make_task(model=model_of()),
+    )
+    assert len(drawn) == len(rounds[0].measured) + len(rounds[1].measured) == 8
+    assert {entry[:2] for entry in drawn} == {(13, 0.1 * 1.5 * 12**0.5)}
+    assert len({noise for *_, noise in drawn}) == len(drawn)
+
+
+def test_generators_for_profiles_are_nobody_elses():
+    """Neither a client's in training nor the server's."""
+    others = [*range(50), *range(2**31, 2**31 + 50)]
+    seeds = [
+        round_generator(3, number, drawer).initial_seed()
+        for number in range(4)
+        for drawer in (*others, *range(PROFILING, PROFILING + 50))
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize("table", [RECORD, CLIENT], ids=["record", "client"])
+def test_seeded_noise_is_the_same_again_and_secret_noise_is_not(tmp_path, table):
+    """In the clear, where nothing else is secret."""
+    task, config = make_task(model=model_of()), make_config("plain", rounds=2)
+    runs = {}
+    for name, noise in {"a": "seeded", "b": "seeded", "c": "secret"}.items():
+        settings = private(config, **table, noise=noise)
+        run_in(tmp_path / name, settings, task)
+        runs[name] = [turnout.measured for turnout in turnouts(tmp_path / name)]
+    assert runs["a"] == runs["b"]
+    assert runs["a"][0].keys() == runs["c"][0].keys()
+    assert runs["a"][0] != runs["c"][0]
+
+
+def test_a_profile_that_drowns_is_its_clients_incident(tmp_path):
+    """Of two samples, where others have sixteen; the round goes on with the others."""
+    task = make_task(model=model_of())
+    x, y = task.clients[0]
+    few = replace(task, clients=[(x[:2], y[:2]), *task.clients[1:]])
+    config = private(make_config("plain", rounds=1), **RECORD | {"statistics_sigma": 0.2})
+    _, (turnout,) = run_in(tmp_path / "run", config, few)
+    assert "client-1" not in turnout.measured
+    assert len(turnout.measured) == 4
+    rows = map(json.loads, (tmp_path / "run" / "incidents.jsonl").read_text().splitlines())
+    (row,) = rows
+    assert row["client"] == "client-1"
+    assert "drowned in noise" in row["reason"]
+
+
+class KnownScore:
+    """A secret key that has decrypted this normalised score."""
+
+    parameters = LINEAR.parameters
+
+    def __init__(self, score):
+        self.normalised = score
+
+    def score(self, _coefficients):
+        return self.normalised
+
+
+def opened(score, exponent, noise, draws=1):
+    """What the authority makes of a score that is known, so many times."""
+    opener = CkksScoreOpener(LINEAR, KnownScore(score * 2.0**-exponent), MemoryCount(), noise)
+    sealed = exponent.to_bytes(1, signed=True) + b"sealed"
+    return np.array([opener._released(sealed) for _ in range(draws)])
+
+
+EXPONENT = 3
+STEP = 2.0 ** (EXPONENT - grid_bits(LINEAR.parameters))
+"""Of the grid, in units of scores."""
+FLOODING = FLOOD * 2.0**EXPONENT
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted"),
+    [(None, 1.0), (1e-9, 1.0), (0.5, 1.0), (1.0, 1.0), (2.0, 2.0), (1e6, 1e6)],
+)
+def test_the_larger_of_flooding_and_privacy_is_added_once(share, wanted):
+    """By χ² of 4000 secret draws, at odds of 10^-9; the grid's rounding adds STEP²/12."""
+    noise = share and ScoreNoise(1.0, share * FLOODING)
+    errors = opened(0.5, EXPONENT, noise, 4000) - 0.5
+    variance = (wanted * FLOODING) ** 2 + STEP**2 / 12
+    low, high = stats.chi2(4000).interval(1 - 1e-9)
+    assert low <= (errors**2).sum() / variance <= high
+    for other in (wanted / 2, 2**0.5 * wanted):  # half of it, or two such
+        assert not low <= (errors**2).sum() / ((other * FLOODING) ** 2 + STEP**2 / 12) <= high
+
+
+@pytest.mark.parametrize("exponent", [-128, -20, 0, 5, 127])
+@pytest.mark.parametrize("deviation", [1e-9, 0.1, 20.0])
+def test_no_exponent_of_the_servers_takes_flooding_or_privacy_away(
+    monkeypatch, exponent, deviation
+):
+    """One draw; normalised at least the flooding's, and at least σ · bound in units of scores."""
+    asked = []
+
+    def gaussian(size, drawn_with):
+        asked.append(drawn_with)
+        return np.zeros(size)
+
+    monkeypatch.setattr(match_open, "gaussian", gaussian)
+    (value,) = opened(1.5, exponent, ScoreNoise(2.0, deviation))
+    assert len(asked) == 1
+    assert asked[0] >= FLOOD
+    assert asked[0] * 2.0**exponent >= deviation
+    assert value == pytest.approx(1.5, abs=2.0 ** (exponent - grid_bits(LINEAR.parameters)))
+
+
+@pytest.mark.parametrize(("score", "kept"), [(-3.0, 0.0), (0.25, 0.25), (2.0, 2.0), (1e9, 2.0)])
+def test_a_score_is_clipped_before_its_noise(monkeypatch, score, kept):
+    """Noise goes beyond the bound: else the clip would cut it off."""
+    for noise in (-7.0, 0.0, 7.0):
+        for module in (match_open, match_plain):
+            monkeypatch.setattr(
+                module, "gaussian", lambda size, _deviation, n=noise: np.full(size, n)
+            )
+        (value,) = opened(score, 0, ScoreNoise(2.0, 1.0))
+        assert value == pytest.approx(kept + noise, abs=STEP)
+        plain = PlainMatch(noise=ScoreNoise(2.0, 1.0), draw=match_plain.gaussian)
+        (value,) = plain.open([match_plain._SCORE.pack(score)])
+        assert value == kept + noise
+
+
+def test_without_the_clip_or_with_half_the_noise_a_client_would_show():
+    """The two ends of what a client can do to its score, told apart as σ = 1 lets them be."""
+    noise = ScoreNoise(2.0, 2.0)
+    near, far = (opened(score, EXPONENT, noise, 4000) for score in (-1e6, 1e6))
+    distance = (far.mean() - near.mean()) / near.std()
+    assert distance == pytest.approx(1.0, abs=6 * (2 / 4000) ** 0.5 + 0.1)
+
+
+def test_a_sealed_score_is_clipped_and_noised(key):
+    """All the way from profiles, by the real key; rubbish stays none."""
+    rng = np.random.default_rng(0)
+    baseline, made = (Profile(*torch.from_numpy(rng.uniform(0.5, 2, (2, 8))), 0) for _ in range(2))
+    payload = CkksProfileSealer(LINEAR, key.public).seal(made)
+    score = CkksMatcher(LINEAR, key.scoring).match(payload, baseline)
+    wanted = divergence(made, baseline)
+    assert wanted > 0.1
+
+    def opener(noise):
+        return CkksScoreOpener(LINEAR, key.secret, MemoryCount(), noise)
+
+    (loose,) = opener(ScoreNoise(10.0, 1e-9)).open([score])
+    assert loose == pytest.approx(wanted, abs=1e-3)
+    (tight,) = opener(ScoreNoise(0.01, 1e-9)).open([score])
+    assert tight == pytest.approx(0.01, abs=1e-3)
+    errors = np.array(opener(ScoreNoise(10.0, 1.0)).open([score] * 500)) - wanted
+    low, high = stats.chi2(500).interval(1 - 1e-9)
+    assert low <= (errors**2).sum() <= high
+    assert opener(ScoreNoise(10.0, 1.0)).open([b"", b"\0rubbish"]) == [None, None]
+
+
+def test_in_the_clear_a_score_has_the_same_noise():
+    """By χ²; what is no score stays none."""
+    plain = PlainMatch(noise=ScoreNoise(2.0, 6.0), draw=Seeded(generator(0)).gaussian)
+    score = match_plain._SCORE.pack(1.25)
+    errors = np.array(plain.open([score] * 4000)) - 1.25
+    low, high = stats.chi2(4000).interval(0.999)
+    assert low <= (errors**2).sum() / 36 <= high
+    nan = match_plain._SCORE.pack(float("nan"))
+    assert plain.open([b"", nan]) == [None, None]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_at_the_level_of_clients_reads_noisy_scores(tmp_path, key, mode, monkeypatch):
+    """None is below 0, and one that noise took there is no incident."""
+    # Under a key no seed gives it; here one does, so that chance decides nothing.
+    monkeypatch.setattr(match_open, "gaussian", Seeded(generator(0)).gaussian)
+    task, config = make_task(model=model_of()), make_config(mode, rounds=4)
+    folder = tmp_path / "run"
+    keys = None if mode == "plain" else uncounted(key)
+    _, rounds = run_in(folder, private(config, **CLIENT), task, keys)
+    values = [value for turnout in rounds for value in turnout.measured.values()]
+    assert len(values) == 14  # of five clients, then of three in each round
+    assert min(values) == 0.0
+    assert max(values) > 3  # exact scores of such clients are far below 1
+    assert not (folder / "incidents.jsonl").exists() or not (folder / "incidents.jsonl").read_text()
+
+
+@pytest.mark.parametrize("level", ["none", "record", "client"])
+def test_scores_noise_is_that_of_the_settings(tmp_path, key, level, monkeypatch):
+    """σ · bound at the level of clients, in the clear and under a key; elsewhere the flooding."""
+    asked = []
+
+    def gaussian(*arguments):
+        asked.append(arguments[-2:])
+        return np.zeros(arguments[-2])
+
+    monkeypatch.setattr(match_open, "gaussian", gaussian)
+    monkeypatch.setattr(Seeded, "gaussian", gaussian)
+    task = make_task(model=model_of())
+    exponents, match = [], CkksMatcher.match
+
+    def noted(self, payload, baseline):
+        made = match(self, payload, baseline)
+        exponents.append(int.from_bytes(made[:1], signed=True))
+        return made
+
+    monkeypatch.setattr(CkksMatcher, "match", noted)
+    for mode in MODES:
+        table = CLIENT | RECORD | {"level": level}
+        config = private(make_config(mode, rounds=1), **table)
+        run_in(tmp_path / mode, config, task, None if mode == "plain" else uncounted(key))
+    single = sorted(deviation for size, deviation in asked if size == 1)
+    if level == "client":
+        assert single == sorted([0.5] * 5 + [0.5 * 2.0**-exponent for exponent in exponents])
+    else:
+        assert single == [FLOOD] * 5
+
+
+def test_profiles_stay_exact_at_the_level_of_clients(tmp_path, monkeypatch):
+    """There the score is what is noised; and at the level of records the score is not."""
+    seen = []
+
+    def noted(self, score):
+        seen.append(score)
+        return 0.0
+
+    monkeypatch.setattr(ScoreNoise, "clipped", noted)
+    task, config = make_task(model=model_of()), make_config("plain", rounds=1)
+    exact = scores_of(tmp_path / "exact", config, task)
+    assert not seen
+    scores_of(tmp_path / "client", private(config, **CLIENT), task)
+    assert sorted(seen) == sorted(exact.values())
+    seen.clear()
+    scores_of(tmp_path / "record", private(config, **RECORD), task)
+    assert not seen
