@@ -66,6 +66,12 @@ SELECTIONS |= {
     "random, full": (*SELECTIONS["random"], "selection.aggregation=full"),
     "random, with replacement": (*SELECTIONS["random"], "selection.replacement=with"),
 }
+_PRIVATE = ("algorithm.weights=uniform", "train.batch_size=8")
+PRIVACY = {
+    "none": (),
+    "record": ("privacy.level=record", "privacy.records=100", *_PRIVATE),
+    "client": ("privacy.level=client", *_PRIVATE),
+}
 ALL_SELECTED = "selection.fraction=1.0"
 """So that FNR-FL and encryption have the clients that they need."""
 ENCRYPT = {name: (f"exchange.encrypt={name}",) for name in ("none", "statistics", "model")}
@@ -112,6 +118,10 @@ def _cell(why: str, notes: list[str]) -> str:
     return f"({notes.index(why) + 1})"
 
 
+def _with_fixbn(axis: dict[str, Settings]) -> dict[str, Settings]:
+    return {name: (*settings, *POLICIES["fixbn"]) for name, settings in axis.items()}
+
+
 def page() -> str:
     """All of docs/combinations.md."""
     notes: list[str] = []
@@ -148,6 +158,11 @@ def page() -> str:
             {n: (*s, *POLICIES["fedbn"]) for n, s in FNR.items()},
             ENCRYPT,
         ),
+        "Normalisation × privacy": (POLICIES, PRIVACY),
+        "Solver × privacy, with FixBN": (_with_fixbn(SOLVERS), PRIVACY),
+        "Server optimiser × privacy, with FixBN": (_with_fixbn(SERVERS), PRIVACY),
+        "Selection × privacy, with FixBN": (_with_fixbn(SELECTIONS), PRIVACY),
+        "FNR-FL × privacy, with FixBN": (_with_fixbn(FNR), PRIVACY),
     }
     parts = [f"## {title}\n\n{table(*axes, notes)}" for title, axes in pairs.items()]
     numbered = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
@@ -161,7 +176,7 @@ product of normalisation, solver and server optimiser, in the clear and encrypte
 FNR-FL, and every pair of them with rounds of some of the clients. ✓ runs; a number is the reason
 why the combination is refused. A model of your own without BN layers is refused by every policy
 that needs them. FNR-FL needs public samples, and in each round three clients more than it
-refines."""
+refines. Privacy is that of `privacy.level`, in the clear."""
 
 if __name__ == "__main__":
     sys.stdout.write(page())

@@ -28,6 +28,7 @@ from securefl.config.rules import FREEZE_BN
 from securefl.config.schema import Config
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
+from securefl.privacy.randomness import RandomnessOf, Seeded, secret
 from securefl.selection.base import clients_per_round
 
 
@@ -57,6 +58,11 @@ def switch_round(config: Config) -> int | None:
     if config.algorithm.name not in FREEZE_BN or isinstance(switch, str):
         return None
     return config.rounds_in(switch) if isinstance(switch, float) else switch
+
+
+def randomness_of(config: Config) -> RandomnessOf:
+    """Where a client's noise comes from, whatever it is for."""
+    return Seeded if config.privacy.noise == "seeded" else secret
 
 
 def divergence_advice(config: Config, rounds_done: int) -> str:

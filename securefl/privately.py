@@ -15,7 +15,7 @@ from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
-from securefl.choose import n_selected, switch_round
+from securefl.choose import n_selected, randomness_of, switch_round
 from securefl.config.rules import REFINED
 from securefl.config.schema import Config
 from securefl.data.samples import Samples, samples
@@ -36,7 +36,6 @@ from securefl.privacy.events import (
     SampledGaussian,
     WithoutPrivacy,
 )
-from securefl.privacy.randomness import RandomnessOf, Seeded, secret
 from securefl.privacy.shares import Shares
 from securefl.privacy.spending import Spending
 from securefl.selecting import asks_for_profiles
@@ -44,7 +43,7 @@ from securefl.task import Task
 from securefl.types import Kind, Plan
 
 PROBED = 5
-"""Records that the guard changes and leaves out."""
+"""Records of which the guard changes one, and leaves one out."""
 FIXBN = "fixbn"
 
 
@@ -73,7 +72,7 @@ def record_level(config: Config, inner: Federated, n_clients: int, batch_size: i
         batch_size,
         _quantile(config, batch_size),
     )
-    private = replace(inner, solver=DpSgd(inner.solver, step, _randomness(config)))
+    private = replace(inner, solver=DpSgd(inner.solver, step, randomness_of(config)))
     if config.algorithm.name != FIXBN:
         return private
     release = StatisticsRelease(
@@ -81,7 +80,7 @@ def record_level(config: Config, inner: Federated, n_clients: int, batch_size: i
         table.statistics_sigma,
         shares_of(config, n_clients),
         records,
-        _randomness(config),
+        randomness_of(config),
     )
     policy = DpFixBN(_released_in(config), release, Freeze(config.algorithm.freeze))
     return replace(private, normalisation=policy)
@@ -106,7 +105,7 @@ def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: 
         _quantile(config, shares.n_clients),
         bounds,
     )
-    return ClientLevel(inner, noise, _randomness(config), variances(model))
+    return ClientLevel(inner, noise, randomness_of(config), variances(model))
 
 
 def warmed_up(config: Config, task: Task, sgd: Callable[[int], Sgd]) -> Task:
@@ -141,7 +140,9 @@ def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Sampl
     frozen = config.algorithm.name == FIXBN
     trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
     first = next(iter(data.values()))
-    x, y = first.take(torch.arange(min(PROBED, len(first))))
+    x, y = first.take(torch.arange(PROBED) % len(first))
+    if x.is_floating_point():  # of their shape alone, so that the answer tells nothing of records
+        x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
     device = next(model.parameters()).device
     was_training = model.training
     try:
@@ -220,7 +221,3 @@ def _quantile(config: Config, expected: float) -> Quantile | None:
     if config.privacy.clipping != "adaptive":
         return None
     return Quantile(config.privacy.quantile, expected, config.privacy.sigma)
-
-
-def _randomness(config: Config) -> RandomnessOf:
-    return Seeded if config.privacy.noise == "seeded" else secret

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.choose import n_selected
+from securefl.choose import n_selected, randomness_of
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
 from securefl.data.samples import Samples
@@ -20,7 +20,7 @@ from securefl.engines.questions import LossQuestion, Question, SizeQuestion
 from securefl.engines.training import DEVICES, PROFILING, Training, round_generator
 from securefl.errors import ConfigError
 from securefl.privacy.profiles import PrivateProfiler
-from securefl.privacy.randomness import Randomness, Secret, Seeded
+from securefl.privacy.randomness import Randomness
 from securefl.selection.afl import Afl
 from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
@@ -148,11 +148,9 @@ def _profiling(config: Config, model: nn.Module, clients: Sequence[str]) -> Prof
 
 
 def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], Randomness]:
-    if config.privacy.noise == "secret":
-        return lambda _version, _client: Secret()
     number = {client: PROFILING + i for i, client in enumerate(clients)}
-    seed = config.run.seed
-    return lambda version, client: Seeded(round_generator(seed, version, number[client]))
+    of, seed = randomness_of(config), config.run.seed
+    return lambda version, client: of(round_generator(seed, version, number[client]))
 
 
 def _conditions(config: Config, clients: Sequence[str]) -> Conditions:

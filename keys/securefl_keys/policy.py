@@ -24,6 +24,7 @@ SENT = (
     "*/mean",
     "*/variance",
     "*/gradient",
+    "*/moments",  # of a layer, released with differential privacy
     "fnr/*",
     "profile/score",
 )

@@ -31,12 +31,17 @@ def opened(key_set):
         some = [*few, *selection, "selection.fraction=0.8", "exchange.encrypt=model"]
         some = some if selection != grid.SELECTIONS["all"] else few
         names |= opened_by(some, key_set, grid.task_with_public())
+    few_records = "privacy.statistics_sigma=0.01"
+    private = [*grid.POLICIES["fixbn"], *grid.PRIVACY["record"], few_records]
+    names |= opened_by(private, key_set)
     return names
 
 
 def test_every_message_of_the_grid_is_opened(opened):
     """By a rule of its own kind, at the precision that the authority releases."""
-    assert {name.rpartition("/")[2] for name in opened} >= {"sum", "mean", "variance", "gradient"}
+    assert {name.rpartition("/")[2] for name in opened} >= {
+        *("sum", "mean", "variance", "gradient", "moments")
+    }
     for name in opened:
         assert DEFAULT.rule_for(name).precision_bits == 24
 
