@@ -31,9 +31,9 @@ def opened(key_set):
         some = [*few, *selection, "selection.fraction=0.8", "exchange.encrypt=model"]
         some = some if selection != grid.SELECTIONS["all"] else few
         names |= opened_by(some, key_set, grid.task_with_public())
-    few_records = "privacy.statistics_sigma=0.01"
-    private = [*grid.POLICIES["fixbn"], *grid.PRIVACY["record"], few_records]
-    names |= opened_by(private, key_set)
+    private = ["privacy.level=record", "privacy.records=6", "privacy.statistics_sigma=0.01"]
+    policy = [*grid.POLICIES["fixbn"], "algorithm.weights=uniform"]
+    names |= opened_by([*policy, *private], key_set)
     return names
 
 
