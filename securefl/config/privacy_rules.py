@@ -34,6 +34,12 @@ def reasons_against_privacy(config: Config) -> Iterator[str]:
             "how many records a client has, and let one client count more than another; set "
             'algorithm.weights = "uniform"'
         )
+    if config.selection.replacement == "with":
+        yield (
+            f'privacy.level = "{config.privacy.level}" with selection.replacement = "with": a '
+            "client could count twice in a sum, and a round have fewer shares of the noise; set "
+            'selection.replacement = "without"'
+        )
     yield from _record(config) if config.privacy.level == "record" else _client(config)
 
 
@@ -162,9 +168,4 @@ def _client(config: Config) -> Iterator[str]:
         yield (
             'privacy.level = "client" with server.name = "fednova": the server divides by the '
             'clients\' steps, which would have noise; take server.name = "average"'
-        )
-    if config.selection.replacement == "with":
-        yield (
-            'privacy.level = "client" with selection.replacement = "with": a client could count '
-            'twice in a sum; set selection.replacement = "without"'
         )

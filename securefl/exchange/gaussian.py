@@ -11,9 +11,12 @@ from securefl.exchange.base import Values
 
 
 def gaussian(size: int, deviation: float) -> Values:
-    """Independent draws of mean zero, shape (size,), by the normal quantile of 52 random bits."""
+    """Independent draws of mean zero, shape (size,), by the normal quantile of 63 random bits.
+
+    Beyond 9 deviations, where one of 2^63 would be, there is none.
+    """
     words = np.frombuffer(os.urandom(8 * size), np.uint64)
-    # One bit fewer than doubles hold, so that the half is exact and nothing rounds to 1.
-    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    # Of the lower half, where doubles are fine enough for the tail; the last bit is the sign.
+    uniform = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
     quantile: Values = torch.special.ndtri(torch.from_numpy(uniform)).numpy()
-    return deviation * quantile
+    return np.where(words & np.uint64(1), deviation, -deviation) * quantile
