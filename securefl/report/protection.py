@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from securefl.config.rules import REFINED
 from securefl.config.schema import Config, Encrypt
 from securefl.privacy.events import Level
 from securefl.privacy.history import History
@@ -107,8 +108,10 @@ def _records(config: Config) -> Iterator[Protection]:
 def _clients(config: Config) -> Iterator[Protection]:
     sigma = config.privacy.sigma
     yield _shared("updates of parameters, momentum and control", config, sigma, Encrypt.MODEL)
-    if config.model.norm == "batch":
-        yield _shared("BN statistics", config, sigma, Encrypt.STATISTICS)
+    yield _shared("BN statistics, where there are any", config, sigma, Encrypt.STATISTICS)
+    if config.fnr.name in REFINED:
+        ranked = "FNR-FL's levels of accuracy and class norms"
+        yield _shared(ranked, config, sigma, Encrypt.STATISTICS)
 
 
 def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> Protection:
