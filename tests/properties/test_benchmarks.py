@@ -97,3 +97,12 @@ def test_a_committees_opening_share_is_half_a_ciphertext_and_its_clients_key_no_
     assert costs.step_bytes["assembling the public key"] == pytest.approx(alone, rel=0.02)
     assert all(seconds > 0 for seconds in costs.step_s.values())
     assert costs.max_error < costs.tolerance
+
+
+def test_a_private_step_is_measured_each_way(benchmark, tmp_path):
+    """Beside the plain one, of one model."""
+    path = tmp_path / "steps.json"
+    arguments = ["--jobs", "mlp, group", "--repeats", "1", "--json", str(path)]
+    (result,) = benchmark("private_steps").main(arguments)
+    assert list(result.seconds) == ["plain", "flat", "per-layer", "ghost"]
+    assert json.loads(path.read_text())["results"][0]["job"] == "mlp, group"
