@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import by_hand
@@ -442,6 +442,29 @@ def test_a_run_on_torch_datasets_is_one_on_tensors():
     datasets = replace(job, clients=[TensorDataset(*data) for data in job.clients])
     models = [securefl.run(config, task).model for task in (job, datasets)]
     assert by_hand.largest_difference(*models) == 0
+
+
+def test_a_step_has_its_context_around_one_pass():
+    """What a policy puts around the first step's pass is there, once a step."""
+    entered = []
+
+    @contextmanager
+    def around():
+        entered.append("in")
+        yield
+        entered.append("out")
+
+    def loss(output, y):
+        entered.append("pass")
+        return total_output(output, y)
+
+    data = labelled(torch.ones(4, 3).double())
+    session = begun(step_of(), linear(3), data, Silent, loss=loss)
+    session.gradients(nullcontext)  # looks at one record's gradient as well
+    entered.clear()
+    for _ in range(2):
+        session.gradients(around)
+    assert entered == ["in", "pass", "out"] * 2
 
 
 # --- clipping that adapts ---
