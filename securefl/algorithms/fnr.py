@@ -182,18 +182,22 @@ class FNR:
         if self.ranking is Ranking.NOISY:
             share = found.n_correct / (len(self.public.samples) + 1)
             level = int(share * NOISY_LEVELS)
-            return noisily_among_lowest(exchange, ACCURACIES, NOISY_LEVELS, level, self.n_refined)
+            return noisily_among_lowest(exchange, ACCURACIES, NOISY_LEVELS, level, self._places)
         n_levels = len(self.public.samples) + 1
         if not math.isfinite(found.confidence):  # it has diverged: refused, and out of the round
             exchange.sum(ACCURACIES, {"levels": torch.full((n_levels,), torch.nan)})
         counts = histogram(exchange, ACCURACIES, n_levels, found.n_correct)
-        try:
-            n_refined = self.n_refined(int(counts.sum()))
-        except ConfigError as error:  # it was enough when the run began: some are lost
-            raise TooFewContributions(str(error)) from None
+        n_refined = self._places(int(counts.sum()))
         level = min(int(found.confidence * CONFIDENCE_LEVELS), CONFIDENCE_LEVELS - 1)
         tie_break = TieBreak(CONFIDENCES, CONFIDENCE_LEVELS, level)
         return among_lowest(exchange, n_refined, counts, found.n_correct, tie_break)
+
+    def _places(self, n_present: int) -> int:
+        """⌊n p⌋ of those who are there; it was enough when the run began: some may be lost."""
+        try:
+            return self.n_refined(n_present)
+        except ConfigError as error:
+            raise TooFewContributions(str(error)) from None
 
     def _remembered(self, contribution: Contribution, moved: NamedTensors) -> Contribution:
         """What a solver keeps is of its own steps alone, but for FedDyn's h_i.

@@ -61,15 +61,16 @@ def noisily_among_lowest(
 ) -> bool:
     """Whether a client is among the lowest, by a histogram that has noise; one sum.
 
-    All clients of a level have a place, or none: those up to the level where the noisy count comes
-    nearest to the places that there are, `places_of` the clients in the sum.
+    All clients of a level have a place, or none: those below the level, maybe the lowest, where the
+    noisy count comes nearest to the places that there are, `places_of` the clients in the sum.
     """
     own = torch.zeros(n_levels, dtype=torch.float64)
     own[level] = 1
     total = exchange.sum(name, {"levels": own})
-    below = (total.values["levels"] * total.n_clients).clamp(min=0).cumsum(0)
+    counts = (total.values["levels"] * total.n_clients).clamp(min=0)
+    below = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     off = (below - places_of(total.n_clients)).abs()
-    return level <= int(off.argmin())
+    return level < int(off.argmin())
 
 
 def places(share: float, n_clients: int) -> int:

@@ -100,6 +100,12 @@ def _record(config: Config) -> Iterator[str]:
             'privacy.level = "record" with algorithm.switch = "window": to watch batch statistics '
             "settle would be a release of its own in each round; give a round, or a share"
         )
+    if name == "fixbn" and config.selection.aggregation == "full":
+        yield (
+            'privacy.level = "record" with algorithm.name = "fixbn" and selection.aggregation = '
+            '"full": clients that stay away would count with the statistics from before a release, '
+            'and mix them into it; set selection.aggregation = "partial"'
+        )
     if algorithm.local_epochs is not None:
         yield (
             f'privacy.level = "record" with algorithm.local_epochs = {algorithm.local_epochs}: '

@@ -8,9 +8,10 @@ and DP-SGD clips all that the record does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Work
 from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.errors import DataError
 from securefl.exchange.base import Exchange
 from securefl.norms.find import BatchNorm
 from securefl.norms.frozen import Freeze
@@ -53,12 +55,13 @@ class StatisticsRelease:
         """Release layer after layer, and write down what comes of it.
 
         Raises:
-            DataError: the noise has drowned the records.
+            DataError: the noise has drowned the records, or a layer does not meet each of them
+                once in a pass, as what it costs is counted; nothing of that layer is sent.
             TooFewContributions: more clients are missing than the noise is made for.
         """
         randomness = self.randomness(work.rng)
         work.model.eval()
-        for name, layer in required_layers(work.model, "FixBN").items():
+        for name, layer in _as_called(work).items():
             found = self._released(name, layer, work, exchange, randomness)
             with torch.no_grad():
                 _running(layer.running_mean).copy_(found.mean_C)
@@ -75,7 +78,7 @@ class StatisticsRelease:
         release, reference = self._of(layer), _reference(layer)
         device = reference.mean_C.device
         sum_V = torch.zeros(release.n_values, dtype=torch.float64, device=device)
-        for y in _inputs(work, layer):
+        for y in _inputs(work, name, layer):
             sum_V += release.sum_of(y, reference)
         sent_V = release.noisy(sum_V, randomness, self.shares.deviation(1.0)) / self.records
         total = exchange.sum(_message(name), {"moments": sent_V})
@@ -127,21 +130,48 @@ def _running(buffer: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def _inputs(work: Work, layer: BatchNorm) -> Iterator[Tensor]:
-    """What a layer gets, of all the client's records."""
-    device = _running(layer.running_mean).device
+def _as_called(work: Work) -> dict[str, BatchNorm]:
+    """The BN layers, the lower ones first: as a pass calls them, not as they are defined."""
+    layers = required_layers(work.model, "FixBN")
+    with _heard(layers) as heard:
+        work.model(_inputs_of_model(work, torch.arange(1)))
+    return {name: layers[name] for name in (*(name for name, _ in heard), *layers)}
+
+
+@torch.no_grad()
+def _inputs(work: Work, name: str, layer: BatchNorm) -> Iterator[Tensor]:
+    """What a layer gets, of all the client's records: of each once, or its bound would not hold."""
     for index in torch.arange(len(work.data)).split(_BATCH):
-        x, _ = work.data.take(index)
-        with _heard(layer) as heard:
-            work.model(x.to(device))
-        yield from heard
+        with _heard({name: layer}) as heard:
+            work.model(_inputs_of_model(work, index))
+        rows = [len(y) for _, y in heard]
+        if rows != [len(index)]:
+            raise DataError(
+                f"BN layer {name!r} gets inputs of {rows} entries in a pass of {len(index)} "
+                "records: a release of its statistics counts each record once, so that a layer "
+                "must be called once in a pass, on one entry a record; give each call a layer of "
+                "its own, and let no axis be folded into that of the records"
+            )
+        yield heard[0][1]
+
+
+def _inputs_of_model(work: Work, index: Tensor) -> Tensor:
+    x, _ = work.data.take(index)
+    return x.to(next(work.model.parameters()).device)
 
 
 @contextmanager
-def _heard(layer: BatchNorm) -> Iterator[list[Tensor]]:
-    heard: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _layer, inputs: heard.append(inputs[0]))
-    try:
+def _heard(layers: Mapping[str, BatchNorm]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Within, every call of one of the layers is noted with its input, in order."""
+    heard: list[tuple[str, Tensor]] = []
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            note = partial(_note, heard, name)
+            hooks.callback(layer.register_forward_pre_hook(note).remove)
         yield heard
-    finally:
-        handle.remove()
+
+
+def _note(
+    heard: list[tuple[str, Tensor]], name: str, _layer: nn.Module, inputs: tuple[Tensor, ...]
+) -> None:
+    heard.append((name, inputs[0]))
