@@ -82,10 +82,11 @@ class ClientLevel:
         sums = NoisyExchange(exchange, self.noise, randomness)
         contribution = self.inner.client(_without_clips(state), work, sums)
         tensors, within = dict[Kind, NamedTensors](), dict[str, Tensor]()
-        for kind, named in contribution.tensors.items():
+        # A state that was read from a file has another order, and noise must not follow it.
+        for kind, named in sorted(contribution.tensors.items()):
             if not named:
                 continue
-            moved = {n: value.double() - state.tensors[kind][n] for n, value in named.items()}
+            moved = {n: v.double() - state.tensors[kind][n] for n, v in sorted(named.items())}
             clip = self._clip(state, kind)
             found = clipped(moved, clip, self.noise.clipping)
             n_values = sum(value.numel() for value in moved.values())
