@@ -62,7 +62,7 @@ class ClientLevel:
         """The inner one's, and whether contributions stayed within C.
 
         Raises:
-            ConfigError: a sum in the middle of a round has no bound.
+            ConfigError: a sum in the middle of a round has no bound, or noise is all rounding.
         """
         plan = self.inner.plan(_without_clips(state), model)
         for spec in plan.sums:
@@ -71,6 +71,9 @@ class ClientLevel:
                     f"the sum {spec.name!r} in the middle of a round has no noise at client level: "
                     'take another algorithm, or privacy.level = "record"'
                 )
+            self.noise.deviation(self.noise.sigma, self.noise.bounds[spec.name], spec.n_values)
+        for spec in plan.update:
+            self.noise.deviation(self.noise.sum_sigma, self.noise.clip, spec.n_values)
         if self.noise.quantile is None:
             return plan
         spec = MessageSpec(f"update/{Kind.CLIPPING}", Kind.CLIPPING, len(plan.update))
