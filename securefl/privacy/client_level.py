@@ -76,6 +76,7 @@ class ClientLevel:
             self.noise.deviation(self.noise.sum_sigma, self.noise.clip, spec.n_values)
         if self.noise.quantile is None:
             return plan
+        self.noise.bit_deviation(self.noise.quantile)
         spec = MessageSpec(f"update/{Kind.CLIPPING}", Kind.CLIPPING, len(plan.update))
         return replace(plan, update=(*plan.update, spec))
 
@@ -97,7 +98,7 @@ class ClientLevel:
             tensors[kind] = {n: noisy(v, randomness, deviation) for n, v in found.values.items()}
             within[str(kind)] = torch.tensor(found.within - 0.5, dtype=torch.float64)
         if quantile := self.noise.quantile:
-            deviation = self.noise.shares.deviation(quantile.count_deviation)
+            deviation = self.noise.bit_deviation(quantile)
             tensors[Kind.CLIPPING] = {
                 name: noisy(excess, randomness, deviation) for name, excess in within.items()
             }
