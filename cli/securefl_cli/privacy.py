@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one argument an option
     planned.check_delta(delta)
     if sigma is None:
         assert target_epsilon is not None  # noqa: S101 -- for mypy: one of the two is given
-        sigma = planned.sigma_for(target_epsilon, delta)
+        sigma = _as_printed(planned.sigma_for(target_epsilon, delta))
     _print(planned, sigma, delta)
 
 
@@ -139,7 +140,8 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
 
     sigma = table.sigma
     if target_epsilon is not None:
-        sigma = sigma_for(target_epsilon, table.delta, lambda s: history(s).events(level))
+        found = sigma_for(target_epsilon, table.delta, lambda s: history(s).events(level))
+        sigma = _as_printed(found)
         click.echo(f"privacy.sigma = {sigma:.5g}")
     click.echo(epsilon_words(history(sigma), level, table.delta) + "\n")
     _print_protections(protections(with_noise(sigma)))
@@ -169,6 +171,11 @@ def show(run: Path) -> None:
         history = RunFolder(run).history() or History()
         click.echo(epsilon_words(history, Level(table.level), table.delta) + "\n")
     _print_protections(protections(config))
+
+
+def _as_printed(sigma: float) -> float:
+    """Five digits, rounded up: with fewer an ε would be above the one that was asked for."""
+    return float(Context(prec=5, rounding=ROUND_CEILING).create_decimal(repr(sigma)))
 
 
 def _print_protections(found: Iterable[Protection]) -> None:

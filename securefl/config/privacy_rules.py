@@ -175,3 +175,8 @@ def _client(config: Config) -> Iterator[str]:
             'privacy.level = "client" with server.name = "fednova": the server divides by the '
             'clients\' steps, which would have noise; take server.name = "average"'
         )
+    if table.delta >= 1 / config.data.clients:
+        yield (
+            f"privacy.delta = {table.delta:g} with {config.data.clients} clients: must be below "
+            "1 / clients, since to publish all of one at random would satisfy it"
+        )

@@ -62,7 +62,7 @@ class ClientLevel:
         """The inner one's, and whether contributions stayed within C.
 
         Raises:
-            ConfigError: a sum in the middle of a round has no bound.
+            ConfigError: a sum in the middle of a round has no bound, or noise is all rounding.
         """
         plan = self.inner.plan(_without_clips(state), model)
         for spec in plan.sums:
@@ -71,8 +71,12 @@ class ClientLevel:
                     f"the sum {spec.name!r} in the middle of a round has no noise at client level: "
                     'take another algorithm, or privacy.level = "record"'
                 )
+            self.noise.deviation(self.noise.sigma, self.noise.bounds[spec.name], spec.n_values)
+        for spec in plan.update:
+            self.noise.deviation(self.noise.sum_sigma, self.noise.clip, spec.n_values)
         if self.noise.quantile is None:
             return plan
+        self.noise.bit_deviation(self.noise.quantile)
         spec = MessageSpec(f"update/{Kind.CLIPPING}", Kind.CLIPPING, len(plan.update))
         return replace(plan, update=(*plan.update, spec))
 
@@ -82,10 +86,11 @@ class ClientLevel:
         sums = NoisyExchange(exchange, self.noise, randomness)
         contribution = self.inner.client(_without_clips(state), work, sums)
         tensors, within = dict[Kind, NamedTensors](), dict[str, Tensor]()
-        for kind, named in contribution.tensors.items():
+        # A state that was read from a file has another order, and noise must not follow it.
+        for kind, named in sorted(contribution.tensors.items()):
             if not named:
                 continue
-            moved = {n: value.double() - state.tensors[kind][n] for n, value in named.items()}
+            moved = {n: v.double() - state.tensors[kind][n] for n, v in sorted(named.items())}
             clip = self._clip(state, kind)
             found = clipped(moved, clip, self.noise.clipping)
             n_values = sum(value.numel() for value in moved.values())
@@ -93,7 +98,7 @@ class ClientLevel:
             tensors[kind] = {n: noisy(v, randomness, deviation) for n, v in found.values.items()}
             within[str(kind)] = torch.tensor(found.within - 0.5, dtype=torch.float64)
         if quantile := self.noise.quantile:
-            deviation = self.noise.shares.deviation(quantile.count_deviation)
+            deviation = self.noise.bit_deviation(quantile)
             tensors[Kind.CLIPPING] = {
                 name: noisy(excess, randomness, deviation) for name, excess in within.items()
             }

@@ -65,6 +65,10 @@ class ClientNoise:
             )
         return self.shares.deviation(sigma * clip * (1 + CHANNEL_ERROR) / (1 - length))
 
+    def bit_deviation(self, quantile: Quantile) -> float:
+        """Of one client's share of σ_b: one contribution moves its bit by 1/2, and by rounding."""
+        return self.deviation(2 * quantile.count_deviation, 0.5, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class NoisyExchange:

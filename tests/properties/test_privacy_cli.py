@@ -40,6 +40,14 @@ def test_the_noise_for_an_epsilon_gives_that_epsilon_back():
     assert by_rdp > 3
 
 
+@pytest.mark.parametrize("target", ["0.3", "0.5"])
+def test_the_noise_as_it_is_printed_is_enough(target):
+    """Its last digit is rounded up: the ε of what a user copies is not above what was asked for."""
+    short = [*RUN, "--rounds", "2"]
+    printed = number(plan("--target-epsilon", target, *DELTA, *short).output, "noise multiplier σ")
+    assert epsilon([SampledGaussian(printed, 0.02, 10)], 1e-5) <= float(target)
+
+
 def test_what_is_protected_is_said_in_plain_words():
     """Of what, from whom, on which conditions; and what is not."""
     said = " ".join(plan("--sigma", "1", *DELTA, *RUN).output.split())
