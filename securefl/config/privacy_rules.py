@@ -100,6 +100,12 @@ def _record(config: Config) -> Iterator[str]:
             'privacy.level = "record" with algorithm.switch = "window": to watch batch statistics '
             "settle would be a release of its own in each round; give a round, or a share"
         )
+    default = type(algorithm).model_fields["switch"].get_default()
+    if name == "fixbn" and config.privacy.releases == 1 and algorithm.switch != default:
+        yield (
+            f"algorithm.switch = {algorithm.switch} with privacy.releases = 1: the one release is "
+            "before the first round, and nothing reads when the last one would be; leave it out"
+        )
     if name == "fixbn" and config.selection.aggregation == "full":
         yield (
             'privacy.level = "record" with algorithm.name = "fixbn" and selection.aggregation = '

@@ -59,6 +59,6 @@ class Meter:
             return ""
         return (
             f"stopped after round {done} of {spending.rounds}: the next would take ε to "
-            f"{spending.epsilon_after(self.history, done, done + 1):.4g}, above "
+            f"{spending.epsilon_after(self.history, done, done + 1):.6g}, above "
             f"privacy.budget = {spending.budget:g}"
         )

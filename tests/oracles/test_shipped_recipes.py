@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 
 import pytest
 
+from securefl.compose import planned_spending
+from securefl.privacy.accountants import epsilon
 from securefl.recipes.recipe import load_recipe
+from securefl.task import configured_task
 from securefl_cli.shipped import SCALES, shipped_recipes
 
 NAMES = sorted(shipped_recipes("paper"))
-OURS = ["cures", "fedprof", "fnr", "momentum"]
+OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]
 """Tables at digits scale that no paper has."""
 PAPER_ALONE = ["fedprof-table3", "fedprof-table5"]
 """Other data sets under the rows of fedprof-table4."""
@@ -130,3 +134,19 @@ def test_all_rows_of_fnrs_tables_leave_the_public_samples_out(name, scale):
     cells = recipe(name, scale).cells
     assert len({cell.config(seed=0).data.public for cell in cells}) == 1
     assert all(cell.tables["data"]["public"] for cell in cells)
+
+
+@pytest.mark.parametrize("name", ["privacy", "privacy-releases"])
+def test_each_row_spends_the_epsilon_that_the_table_says(name):
+    """Its σ, with all its releases counted, give that ε or less, and a thousandth less at most."""
+    spent = {}
+    for cell in recipe(name, "digits").cells:
+        named = re.search(r"ε = ([0-9]+)", f"{cell.row} {cell.column}")
+        if named:
+            config = cell.config(seed=0)
+            assert config.privacy.noise == "seeded"
+            spending = planned_spending(config, configured_task(config))
+            events = spending.history(config.run.rounds).events(spending.level)
+            spent[cell.row] = epsilon(events, config.privacy.delta) / int(named[1])
+    assert len(spent) == {"privacy": 7, "privacy-releases": 5}[name]
+    assert all(0.999 <= share <= 1 for share in spent.values()), spent
