@@ -231,6 +231,18 @@ def test_training_does_not_show_in_statistics():
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+@pytest.mark.parametrize("freeze", ["statistics", "both"])
+def test_scale_and_shift_learn_in_all_rounds_or_in_none(freeze):
+    """Those with a release as well: all but the release is FixBN's second stage."""
+    settings = ["algorithm.switch=1", "privacy.releases=2", "privacy.statistics_sigma=0.1"]
+    run = played(config(*settings, f"algorithm.freeze={freeze}", rounds=3), task())
+    for each in run.rounds:
+        before, after = (s.tensors[Kind.PARAMETERS] for s in (each.before, each.after))
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        learnt = {"1.weight", "1.bias", "4.weight", "4.bias"}
+        assert before.keys() - moved == (learnt if freeze == "both" else set())
+
+
 @pytest.mark.parametrize(
     ("releases", "switch", "rounds"),
     [
