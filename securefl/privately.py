@@ -203,7 +203,14 @@ def _of_selection(config: Config) -> list[PrivacyEvent]:
 def _released_in(config: Config) -> frozenset[int]:
     if config.privacy.warm_up:
         return frozenset()
-    return evenly(config.privacy.releases, switch_round(config) or 0)
+    releases, switch = config.privacy.releases, switch_round(config) or 0
+    found = evenly(releases, switch)
+    if len(found) < releases:
+        raise ConfigError(
+            f"privacy.releases = {releases}: up to algorithm.switch, round {switch}, there are "
+            f"{switch + 1} rounds that could begin with one; have fewer releases, or a later switch"
+        )
+    return found
 
 
 def _in_shares(config: Config) -> bool:

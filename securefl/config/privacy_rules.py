@@ -100,6 +100,13 @@ def _record(config: Config) -> Iterator[str]:
             'privacy.level = "record" with algorithm.switch = "window": to watch batch statistics '
             "settle would be a release of its own in each round; give a round, or a share"
         )
+    devices = config.devices
+    if name == "fixbn" and not config.privacy.warm_up and (devices.dropout or devices.deadline_s):
+        yield (
+            'privacy.level = "record" with algorithm.name = "fixbn" and devices.dropout or '
+            "devices.deadline_s: the round that releases BN statistics could pass without clients, "
+            "and all others train without them; leave these out, or set privacy.warm_up"
+        )
     default = type(algorithm).model_fields["switch"].get_default()
     if name == "fixbn" and config.privacy.releases == 1 and algorithm.switch != default:
         yield (

@@ -208,7 +208,6 @@ def overheard(monkeypatch):
 
 EVERYTHING = (
     "algorithm.name=fixbn",
-    "algorithm.switch=1",
     "solver.name=scaffold",
     "train.momentum=0.5",
     "train.momentum_across_rounds=global",
@@ -304,7 +303,7 @@ def test_no_client_counts_by_its_records(level, weights):
 
 # --- settings without a sound meaning ---
 
-FIXBN = ("algorithm.name=fixbn", "algorithm.switch=1")
+FIXBN = ("algorithm.name=fixbn",)
 NOT_RECORD = ["fedtan", "fedtan-ii", "forward-only", "static-bn", "fedbn", "silobn", "local-affine"]
 
 REFUSED = [

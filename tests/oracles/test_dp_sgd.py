@@ -144,7 +144,7 @@ def rounds_by_hand(job, n_rounds, clipping="flat", solver="sgd", released=()):
 
 
 def settings_of(norm, clipping="flat", solver="sgd"):
-    algorithm = ["algorithm.name=fixbn", "algorithm.switch=1", "privacy.statistics_sigma=0.01"]
+    algorithm = ["algorithm.name=fixbn", "privacy.statistics_sigma=0.01"]
     if norm == "group":
         algorithm = ["algorithm.name=fedavg", "model.norm=group"]
     first = FIRST_CLIP if clipping == "adaptive" else CLIP

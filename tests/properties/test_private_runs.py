@@ -347,7 +347,10 @@ def test_the_server_is_said_to_read_what_travels_in_the_clear(
     """Each client's own share of the noise is all that hides it there."""
     securefl.run(config("client", f"exchange.encrypt={encrypt}"), task(), out=tmp_path / "run")
     found = rows(tmp_path / "run")
-    assert set(found) == {"updates of parameters, momentum and control", "BN statistics, where there are any"}
+    assert set(found) == {
+        "updates of parameters, momentum and control",
+        "BN statistics, where there are any",
+    }
     for release, expected in zip(found, (updates, statistics), strict=True):
         assert found[release]["Server"].split(":")[0] == expected
         assert found[release]["Authority"] == found[release]["Outside reader"] == "yes"
