@@ -456,7 +456,6 @@ def tried(level, names):
     norm = "group" if alone and level is RECORD else "batch"
     private = names["selection"] == "fedprof" or (names["algorithm"] == "fixbn" and level is RECORD)
     made = [*level, *(f"{table}.name={name}" for table, name in names.items())]
-    made += [f"model.norm={norm}", "algorithm.switch=1"] if names["algorithm"] == "fixbn" else []
     made += [f"model.norm={norm}", "algorithm.local_steps=1"]
     made += ["privacy.statistics_sigma=0.02"] if private else []
     made += ["selection.fraction=0.8"] if names["selection"] != "all" else []
