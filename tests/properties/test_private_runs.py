@@ -243,7 +243,7 @@ def test_a_budget_stops_the_run_before_it_is_exceeded(tmp_path, monkeypatch):
     assert [m.round for m in result.metrics] == [1, 2]
     assert result.metrics[-1].epsilon == two
     assert result.stopped.startswith("stopped after round 2 of 4: the next would take ε to ")
-    assert f"{three:.4g}, above privacy.budget = " in result.stopped
+    assert f"{three:.6g}, above privacy.budget = " in result.stopped
     for name in ("model.safetensors", "accuracy.png", "traffic.png", "privacy.md"):
         assert (folder / name).stat().st_size > 100
     with pytest.raises(RunFolderError, match=r"is stopped after round 2 of 4: .*privacy\.budget"):
