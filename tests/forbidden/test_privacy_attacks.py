@@ -24,6 +24,7 @@ from securefl.models import build_model
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.clipping import Clipping
+from securefl.privacy.events import Gaussian
 from securefl.privacy.randomness import secret
 from securefl.privacy.shares import Shares
 from securefl.roles.client import Client
@@ -236,6 +237,8 @@ def test_all_that_clients_seal_has_a_whole_share_of_the_noise(overheard, encrypt
             ratios.append(((loud - quiet) / deviation).flatten())
         packed = torch.cat([tensor.flatten() for tensor in tensors.values()])
         np.testing.assert_array_equal(values, packed.numpy())
+    told = {(e.round, e.name) for e in messages if e.kind is not Kind.CLIPPING}
+    assert run.history.client == (Gaussian(2.0, len(told)),)  # all of them were counted
     every = torch.cat(ratios)
     assert (every != 0).all()
     assert float(every.square().mean()) == pytest.approx(1, abs=0.05)
@@ -278,7 +281,7 @@ def test_what_is_opened_is_noisy_too(overheard, monkeypatch):
 def test_how_many_records_a_client_has_shows_nowhere(level, settings):
     """One client with three times the records: messages of the same length, and the same ledger."""
     runs = [
-        securefl.run(config(*level, *settings), task("group", sizes=sizes))
+        securefl.run(config(*level, *settings, "run.rounds=1"), task("group", sizes=sizes))
         for sizes in (SIZES, (*SIZES[:3], 3 * SIZES[3], *SIZES[4:]))
     ]
     one, other = (run.ledger.entries for run in runs)

@@ -414,19 +414,19 @@ def test_no_noise_leads_the_clip_norm_out_of_its_range(clip, noise):
     assert 0.81 < after / clip < 1.23
 
 
-@pytest.mark.parametrize(("target", "start"), [(0.5, 4.0), (0.8, 4.0)])
+@pytest.mark.parametrize(("target", "start"), [(0.5, 3.5), (0.8, 4.5)])
 def test_the_clip_norm_converges_to_the_quantile(target, start):
     """Of fifty clients' norms, which are η i²: from above and from below."""
     adaptive = ["privacy.clipping=adaptive", f"privacy.quantile={target}"]
     clip = [f"privacy.clip={start}", "privacy.sigma=0.05"]
     rounds = steep_rounds(50, 4, *adaptive, *clip)
     state, seen = rounds._state, []
-    for _ in range(40):
+    for _ in range(30):
         state = rounds._engine.round(state)
         seen.append(float(state.tensors[Kind.CLIPPING]["parameters"]))
     lengths = [rounds.config.train.lr * i * i for i in range(50)]
     assert seen[0] != start
-    assert np.mean(seen[-12:]) == pytest.approx(np.quantile(lengths, target), rel=0.12)
+    assert np.mean(seen[-10:]) == pytest.approx(np.quantile(lengths, target), rel=0.15)
 
 
 def test_adaptive_noise_is_what_is_counted():
@@ -437,7 +437,7 @@ def test_adaptive_noise_is_what_is_counted():
     require_noise(residual, quantile.sum_sigma * CLIP)
     assert quantile.count_deviation == 2.5
     bits = []
-    for seed in range(200):
+    for seed in range(100):
         again = steep_rounds(5, 4, "privacy.clipping=adaptive", f"run.seed={seed}")
         with finished_totals() as totals:
             opened_sum(again, range(5))

@@ -17,6 +17,8 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
 from securefl.privacy.history import History
+from securefl.privacy.meter import Meter
+from securefl.privacy.spending import Spending
 from securefl.report.pictures import pictures
 from securefl.roles.client import Client
 from securefl_cli.main import main
@@ -310,6 +312,22 @@ def test_the_epsilon_of_every_round_is_a_bound(tmp_path):
         mark = min(41, 3 * math.ceil(n / 3))
         assert said[n - 1] == exact(mark) >= exact(n)
     assert said[-1] == exact(41)
+
+
+def test_a_round_after_which_the_budget_ends_the_run_has_its_exact_epsilon():
+    """Also where it is none of the marks: the rounds after it will not be."""
+
+    def exact(n):
+        return epsilon([Gaussian(40.0, n)], DELTA)
+
+    spending = Spending(Level.CLIENT, DELTA, 41, lambda done: (Gaussian(40.0),), exact(20))
+    meter = Meter(spending)
+    assert meter.last_round == 20
+    for done in range(20):
+        meter.charge(done)
+        if done >= 18:
+            assert meter.epsilon(done + 1) == exact(20)
+    assert "stopped after round 20 of 41" in meter.stopped(20)
 
 
 @pytest.mark.usefixtures("quick")
