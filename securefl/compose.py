@@ -136,6 +136,7 @@ def planned_spending(config: Config, task: Task) -> Spending | None:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
     data, batch_size = client_data(config, task)
+    guard(config, task.model, task.loss, data)
     weights = client_weights(config, data, batch_size)
     training = training_of(config, task.loss, batch_size)
     return _spending(config, task.model, _algorithm(config, task, training, weights))

@@ -84,12 +84,6 @@ def _record(config: Config) -> Iterator[str]:
             f'privacy.level = "record" with algorithm.name = "{name}": {MIXES[name]}, so that no '
             f"clip bounds what one record does; {FIXBN}"
         )
-    elif config.model.norm == "batch" and name != "fixbn":
-        yield (
-            f'privacy.level = "record" with algorithm.name = "{name}" and model.norm = "batch": '
-            f"batch normalisation mixes the records of a batch; {FIXBN}, or take "
-            'model.norm = "group"'
-        )
     if name == "fixbn" and algorithm.freeze == "affine":
         yield (
             'privacy.level = "record" with algorithm.freeze = "affine": batches would go on being '

@@ -17,6 +17,8 @@ from securefl.privacy.history import History
 from securefl.privacy.words import WHAT, epsilon_words
 
 YES, NO = "yes", "no"
+OWN_MODELS = {"fedbn", "silobn", "local-affine"}
+"""What clients keep to themselves has no noise, and is in what they are scored by."""
 HEADINGS = ("Release", "Noise", "Server", "Authority", "Other clients", "Outside reader")
 
 
@@ -109,6 +111,10 @@ def _clients(config: Config) -> Iterator[Protection]:
     sigma = config.privacy.sigma
     yield _shared("updates of parameters, momentum and control", config, sigma, Encrypt.MODEL)
     yield _shared("BN statistics, where there are any", config, sigma, Encrypt.STATISTICS)
+    if config.privacy.clipping == "adaptive":
+        yield _shared("votes on the clip norm", config, sigma, Encrypt.MODEL)
+    if config.algorithm.name in OWN_MODELS:
+        yield Protection("accuracy and loss of clients' own models", "none", *[NO] * 4)
     if config.fnr.name in REFINED:
         ranked = "FNR-FL's levels of accuracy and class norms"
         yield _shared(ranked, config, sigma, Encrypt.STATISTICS)
