@@ -146,12 +146,6 @@ def _public_numbers(config: Config) -> Iterator[str]:
             f"train.batch_size = {batch} with privacy.records = {table.records}: must be below it, "
             "so that a sample leaves records out; have a smaller batch"
         )
-    n_clients = 1 if config.algorithm.name == "centralised" else config.data.clients
-    if table.delta >= 1 / (table.records * n_clients):
-        yield (
-            f"privacy.delta = {table.delta:g} with {table.records} records of {n_clients} clients: "
-            "must be below 1 / records of all, since to publish one at random would satisfy it"
-        )
 
 
 def _client(config: Config) -> Iterator[str]:
@@ -177,13 +171,13 @@ def _client(config: Config) -> Iterator[str]:
             'privacy.clipping = "ghost" is of records\' gradients: with privacy.level = "client" '
             'take "flat"'
         )
+    if config.selection.match == "plain-variance":
+        yield (
+            'privacy.level = "client" with selection.match = "plain-variance": each client sends '
+            'the variances of its profile in the clear and without noise; take "linear" or "full"'
+        )
     if config.server.name == "fednova":
         yield (
             'privacy.level = "client" with server.name = "fednova": the server divides by the '
             'clients\' steps, which would have noise; take server.name = "average"'
-        )
-    if table.delta >= 1 / config.data.clients:
-        yield (
-            f"privacy.delta = {table.delta:g} with {config.data.clients} clients: must be below "
-            "1 / clients, since to publish all of one at random would satisfy it"
         )

@@ -5,8 +5,8 @@
 
 t clients may be missing or tell their shares (`shares`). Neighbours: all that a client sends is as
 it is, or zero before the noise; that it takes part is no secret. All clients count alike, so one moves a sum by C at most
-(McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with noise in
-shares). Each kind of tensor is a release of its own.
+(McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with shares
+of the noise). Each kind of tensor is a release of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
 from securefl.privacy.bounded import clipped
 from securefl.privacy.client_noise import ClientNoise, NoisyExchange, noisy
-from securefl.privacy.randomness import RandomnessOf
+from securefl.privacy.randomness import RandomnessOf, seeded_layers
 from securefl.types import (
     Contribution,
     Kind,
@@ -85,7 +85,9 @@ class ClientLevel:
         """The inner one's, as differences from the global tensors."""
         randomness = self.randomness(work.rng)
         sums = NoisyExchange(exchange, self.noise, randomness)
-        contribution = self.inner.client(_without_clips(state), work, sums)
+        device = next(work.model.parameters()).device
+        with seeded_layers(device, randomness.layer_seed()):
+            contribution = self.inner.client(_without_clips(state), work, sums)
         if not _finite(contribution):
             # That it has diverged must not show either: it takes part with zeros.
             contribution = _standing_still(state, contribution, work.memory)
