@@ -4,9 +4,9 @@
     sent clip(Δ_i, C) + N(0, σ²C²/(n - t)),  of a client without data as of any other
 
 t clients may be missing or tell their shares (`shares`). Neighbours: all that a client sends is as
-it is, or zero before the noise; that it takes part is no secret. All clients count alike, so one moves a sum by C at most
-(McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with shares
-of the noise). Each kind of tensor is a release of its own.
+it is, or zero before the noise; that it takes part is no secret. All clients count alike, so one
+moves a sum by C at most (McMahan et al., Learning Differentially Private Recurrent Language Models,
+ICLR 2018, with shares of the noise). Each kind of tensor is a release of its own.
 """
 
 from __future__ import annotations

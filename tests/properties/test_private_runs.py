@@ -283,10 +283,16 @@ def test_an_interruption_may_use_a_budget_up(tmp_path):
     assert (folder / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("asked", [[], ["selection.name=data-share", "selection.fraction=0.9"]])
-def test_a_budget_for_no_round_is_refused_before_anything_is_written(tmp_path, asked):
+@pytest.mark.parametrize(
+    ("asked", "way_out"),
+    [
+        ([], "take a larger privacy.sigma .* or a larger budget"),
+        (["selection.name=data-share", "selection.fraction=0.9"], "leave that, or the budget, out"),
+    ],
+)
+def test_a_budget_for_no_round_is_refused_before_anything_is_written(tmp_path, asked, way_out):
     """With the ε of one round, or that it is infinite, and what to change."""
-    with pytest.raises(ConfigError, match=r"privacy\.budget = 0\.01: after one round ε.*larger"):
+    with pytest.raises(ConfigError, match=rf"budget = 0\.01: after one round ε.*{way_out}"):
         securefl.run(config("client", "privacy.budget=0.01", *asked), task(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -374,7 +380,8 @@ def test_the_server_is_said_to_read_what_travels_in_the_clear(
         assert found[release]["Authority"] == found[release]["Outside reader"] == "yes"
         assert found[release]["Noise"] == "σ = 8 on the sum, in shares"
         assert found[release]["Other clients"] == "up to 1 together"
-    assert "whoever knows the seed takes it off" in (tmp_path / "run" / "privacy.md").read_text()
+    page = (tmp_path / "run" / "privacy.md").read_text()
+    assert "the noise follows from run.seed, and whoever knows that takes it off" in page
 
 
 @pytest.mark.usefixtures("quick")
