@@ -28,6 +28,7 @@ from securefl.config.rules import FREEZE_BN
 from securefl.config.schema import Config
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
+from securefl.privacy.clipping import Clipping
 from securefl.privacy.randomness import RandomnessOf, Seeded, secret
 from securefl.selection.base import clients_per_round
 
@@ -58,6 +59,12 @@ def switch_round(config: Config) -> int | None:
     if config.algorithm.name not in FREEZE_BN or isinstance(switch, str):
         return None
     return config.rounds_in(switch) if isinstance(switch, float) else switch
+
+
+def clipping_of(config: Config) -> Clipping:
+    """How norms are bounded, by a C that adapts or does not."""
+    adaptive = config.privacy.clipping == "adaptive"
+    return Clipping.FLAT if adaptive else Clipping(config.privacy.clipping)
 
 
 def randomness_of(config: Config) -> RandomnessOf:

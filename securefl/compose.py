@@ -34,12 +34,12 @@ from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.score_noise import ScoreNoise
+from securefl.guard import guard
 from securefl.privacy.spending import Spending
 from securefl.privately import (
     check_delta,
     client_level,
     fewest_shares,
-    guard,
     record_level,
     spending,
 )

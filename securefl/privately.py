@@ -1,32 +1,29 @@
-"""What the settings' differential privacy makes of a run: algorithm, guard and spending."""
+"""What the settings' differential privacy makes of a run: algorithm and spending."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from securefl.algorithms.base import Algorithm, Loss, Sgd
+from securefl.algorithms.base import Algorithm, Sgd
 from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
-from securefl.choose import n_selected, randomness_of, switch_round
+from securefl.choose import clipping_of, n_selected, randomness_of, switch_round
 from securefl.config.rules import REFINED
 from securefl.config.schema import Config
-from securefl.data.samples import Samples, samples
+from securefl.data.samples import samples
 from securefl.errors import ConfigError
 from securefl.norms.find import batch_norm_layers, variances
-from securefl.norms.frozen import Freeze, at_rest_twin
+from securefl.norms.frozen import Freeze
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.client_noise import ClientNoise
-from securefl.privacy.clipping import ClippedGradients, Clipping
-from securefl.privacy.coupling import require_uncoupled
 from securefl.privacy.dp_fixbn import DpFixBN, StatisticsRelease, evenly
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
 from securefl.privacy.events import (
@@ -42,8 +39,6 @@ from securefl.selecting import asks_for_profiles
 from securefl.task import Task
 from securefl.types import Kind, Plan
 
-PROBED = 16
-"""Records that the guard has."""
 FIXBN = "fixbn"
 
 
@@ -82,7 +77,7 @@ def record_level(config: Config, inner: Federated, n_clients: int, batch_size: i
     step = PrivateStep(
         table.sigma,
         table.clip,
-        _clipping(config),
+        clipping_of(config),
         config.train.batch_size / records,
         batch_size,
         _quantile(config, batch_size),
@@ -115,7 +110,7 @@ def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: 
     noise = ClientNoise(
         table.sigma,
         table.clip,
-        _clipping(config),
+        clipping_of(config),
         shares,
         _quantile(config, shares.n_clients),
         bounds,
@@ -142,60 +137,6 @@ def warmed_up(config: Config, task: Task, sgd: Callable[[int], Sgd]) -> Task:
     model = copy.deepcopy(task.model)
     train_on_public(model, public, 0, sgd(0), Objective(task.loss))
     return replace(task, model=model)
-
-
-def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Samples]) -> None:
-    """Whether a record stays by itself in the model, as DP-SGD is going to train it.
-
-    Raises:
-        CouplingFound: with the layer that mixes records, and the remedy.
-    """
-    if config.privacy.level != "record":
-        return
-    frozen = config.algorithm.name == FIXBN
-    trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
-    first = next(iter(data.values()))
-    x, y = first.take(torch.arange(PROBED) % len(first))
-    device = next(model.parameters()).device
-    was_training = model.training
-    try:
-        x, y = (values.to(device) for values in _made_up(trained.train(), x, y))
-        require_uncoupled(trained, x, y, loss)
-        _require_gradients(trained, x, y, loss, _clipping(config))
-    finally:
-        model.train(was_training)
-
-
-def _require_gradients(
-    model: nn.Module, x: Tensor, y: Tensor, loss: Loss, clipping: Clipping
-) -> None:
-    """Raise ConfigError where Opacus cannot give single records' gradients of this model."""
-    try:
-        ClippedGradients(model, loss, clipping).sum_of(x, y, 1.0)
-    except (TypeError, AttributeError, NotImplementedError) as error:
-        raise ConfigError(
-            f"Opacus has no gradients of single records of this model ({error}): put layers in it "
-            "that Opacus knows (opacus.layers has an LSTM and an attention), or take "
-            'privacy.level = "client"'
-        ) from error
-
-
-def _made_up(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Records of the same shape with other values, so that the guard's answer tells of none.
-
-    What is no floating-point number stays, but for labels of classes that the model has.
-    """
-    rng = torch.Generator().manual_seed(0)
-    if x.is_floating_point():
-        x = torch.randn(x.shape, generator=rng, dtype=x.dtype)
-    if y.is_floating_point():
-        return x, torch.randn(y.shape, generator=rng, dtype=y.dtype)
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        output = copy.deepcopy(model)(x.to(device))
-    if y.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
-        y = torch.arange(len(y)) % output.shape[1]
-    return x, y
 
 
 def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending | None:
@@ -264,11 +205,6 @@ def _in_shares(config: Config) -> bool:
     level = config.privacy.level
     released = level == "record" and config.algorithm.name == FIXBN and not config.privacy.warm_up
     return level == "client" or released
-
-
-def _clipping(config: Config) -> Clipping:
-    adaptive = config.privacy.clipping == "adaptive"
-    return Clipping.FLAT if adaptive else Clipping(config.privacy.clipping)
 
 
 def _quantile(config: Config, expected: float) -> Quantile | None:
