@@ -26,8 +26,6 @@ SHIFT = 3.0
 """By how many standard deviations of the data a changed record moves, besides being shuffled."""
 JITTER = 0.1
 """How far parameters are moved in all batches but the first: a zero may hide what trains later."""
-MOST_GRADIENTS = 4
-"""Records of a batch whose gradients are compared; outputs are of all."""
 TOLERANCE_POWER = 2 / 3
 """Rounding moves a value by ε of its size; what moves by more than ε^(2/3) is not rounding."""
 
@@ -41,10 +39,11 @@ def require_uncoupled(
 ) -> None:
     """Probe a model, as it will be trained, for coupling between the records of a batch.
 
-    In random batches of two, three and five each record is changed in turn, in that of five each is
+    In random batches of two, three and five each record is changed in turn, in that of five one is
     left out, and in one of all of `x` one is changed. No other record's output, nor the gradient of
-    its term of the loss, may move, nor any buffer or parameter, nor what a later batch gives; and
-    the loss of a batch must be the mean of its records' terms. The same holds in evaluation mode,
+    its term of the loss (where the first is changed, or one left out), may move, nor any buffer or
+    parameter, nor what a later batch gives; and the loss of a batch must be the mean of its
+    records' terms. The same holds in evaluation mode,
     in which statistics and profiles are released. The probe is as good as its inputs: what couples
     for rare values alone, now and then, in batches of more than `x` alone, or after some steps is
     not found.
@@ -72,13 +71,13 @@ def require_uncoupled(
         for n, size in enumerate(size for size in BATCH_SIZES if size <= len(x)):
             probe = _Probe.drawn(_jittered(model, rng) if n else model, x, y, size, loss, rng)
             for record in range(size):
-                probe.require_no_trace_of_values(record, rng)
-                if size == BATCH_SIZES[-1]:
-                    probe.require_no_trace_of_presence(record)
+                probe.require_no_trace_of_values(record, rng, n_gradients=0 if record else size)
+            if size == BATCH_SIZES[-1]:
+                probe.require_no_trace_of_presence(_drawn(size, rng))
             probe.require_separate_terms()
         for here in (model, twin(model).eval()):
             probe = _Probe.drawn(here, x, y, len(x), loss, rng)
-            probe.require_no_trace_of_values(_drawn(len(x), rng), rng)
+            probe.require_no_trace_of_values(_drawn(len(x), rng), rng, n_gradients=0)
 
 
 @final
@@ -99,8 +98,13 @@ class _Probe:
         records = torch.randperm(len(x), generator=rng)[:size].to(x.device)
         return cls(model, Records(x, y).only(records), loss, _drawn(2**31, rng))
 
-    def require_no_trace_of_values(self, changed: int, rng: torch.Generator) -> None:
-        """Neither the batch's other records nor a later batch know what this record was."""
+    def require_no_trace_of_values(
+        self, changed: int, rng: torch.Generator, n_gradients: int
+    ) -> None:
+        """Neither the batch's other records nor a later batch know what this record was.
+
+        Gradients, which cost most, are compared of so many of them.
+        """
         other = Records(
             _with_other_row(self.batch.x, changed, rng), _with_other_row(self.batch.y, changed, rng)
         )
@@ -108,12 +112,13 @@ class _Probe:
             observed(twin(self.model), x, self.loss, self.seed) for x in (self.batch, other)
         )
         kept = [i for i in range(len(self.batch)) if i != changed]
-        self._require_same(before, after, kept, "with one record changed")
+        self._require_same(before, after, kept, "with one record changed", n_gradients)
         then, otherwise = (
             observed(one.model, self.batch, self.loss, self.seed) for one in (before, after)
         )
         every = range(len(self.batch))
-        self._require_same(then, otherwise, every, "after a batch with one record changed")
+        later = "after a batch with one record changed"
+        self._require_same(then, otherwise, every, later, n_gradients)
 
     def require_no_trace_of_presence(self, left_out: int) -> None:
         """The others do not know whether this record is there."""
@@ -129,7 +134,7 @@ class _Probe:
         all_of_them = torch.tensor([*kept, left_out], device=self.batch.x.device)
         pair = (self.batch.only(all_of_them), self.batch.only(others))
         whole, rest = (observed(twin(model), x, self.loss, self.seed) for x in pair)
-        self._require_same(whole, rest, range(len(kept)), "with one record left out")
+        self._require_same(whole, rest, range(len(kept)), "with one record left out", len(kept))
 
     def require_separate_terms(self) -> None:
         """The loss itself keeps records apart, and is the mean that gradients are taken of."""
@@ -145,7 +150,9 @@ class _Probe:
                 "loss",
             )
 
-    def _require_same(self, a: Pass, b: Pass, kept: Iterable[int], change: str) -> None:
+    def _require_same(
+        self, a: Pass, b: Pass, kept: Iterable[int], change: str, n_gradients: int
+    ) -> None:
         """Raises CouplingFound where anything of the kept records, or a buffer, is not the same."""
         kept = list(kept)
         moved = _moved_tensors(a, b)
@@ -155,7 +162,7 @@ class _Probe:
         elif not _same(a.output[kept], b.output[kept]):
             what = "the output of others moved"
         else:
-            what = _moved_gradient(a, b, kept[:MOST_GRADIENTS])
+            what = _moved_gradient(a, b, kept[:n_gradients])
         if what:
             name = _culprit(a, b, kept, {buffer.rpartition(".")[0] for buffer in moved})
             raise CouplingFound(
