@@ -110,7 +110,7 @@ def test_an_interrupted_run_goes_on_under_its_keys(keys, monkeypatch):
         def __exit__(self, *_):
             return False
 
-    monkeypatch.setattr(command, "progress_bar", lambda *_: Stopping())
+    monkeypatch.setattr(command, "progress_bar", lambda *_, **__: Stopping())
     assert run(keys, "linear", *FEDPROF, *BOTH).exit_code == 130
     assert released(keys) == 5
     monkeypatch.setattr(command, "progress_bar", progress)

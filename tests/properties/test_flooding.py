@@ -79,11 +79,13 @@ def test_two_calls_differ_whatever_was_seeded():
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-@pytest.mark.parametrize("word", [0, 2**64 - 1])
-def test_the_extreme_words_are_finite_noise(monkeypatch, word):
-    """All zeros and all ones are draws like any other."""
-    monkeypatch.setattr("os.urandom", lambda n: word.to_bytes(8, "little") * (n // 8))
-    assert 8 < abs(gaussian(1, 1.0)[0]) < 9
+@pytest.mark.parametrize("sign", [0, 1])
+def test_the_extreme_words_are_finite_noise(monkeypatch, sign):
+    """The least of 63 bits is the far end of a tail, the largest the middle."""
+    far, middle = sign, 2**64 - 2 + sign
+    for word, low, high in ((far, 9, 10), (middle, 0, 1e-12)):
+        monkeypatch.setattr("os.urandom", lambda n, w=word: w.to_bytes(8, "little") * (n // 8))
+        assert low <= abs(gaussian(1, 1.0)[0]) <= high
 
 
 def test_the_deviation_is_the_formula_by_hand():

@@ -165,6 +165,9 @@ class Silent:
     def uniform(self, size):
         return np.zeros(size)
 
+    def layer_seed(self):
+        return 0
+
 
 def as_noisy_as_said(release, sigma, randomness, share=1.0, alpha=1e-3):
     """Whether noise has the variance (σ · bound · share)², of the count and of moments, by χ²."""
