@@ -35,7 +35,14 @@ from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.privacy.spending import Spending
-from securefl.privately import client_level, fewest_shares, guard, record_level, spending
+from securefl.privately import (
+    check_delta,
+    client_level,
+    fewest_shares,
+    guard,
+    record_level,
+    spending,
+)
 from securefl.refinement import check_refinement, expected_public, fewest_clients, refined
 from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
@@ -112,6 +119,7 @@ def compose(
     training = training_of(config, task.loss, batch_size)
     weights = client_weights(config, data, batch_size)
     algorithm = _algorithm(config, task, training, weights)
+    check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
     check_refinement(config, task, algorithm, data)
     check_sealed(config, algorithm, task.model, len(data))
@@ -136,6 +144,8 @@ def planned_spending(config: Config, task: Task) -> Spending | None:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
     data, batch_size = client_data(config, task)
+    check_delta(config, len(task.clients))
+    guard(config, task.model, task.loss, data)
     weights = client_weights(config, data, batch_size)
     training = training_of(config, task.loss, batch_size)
     return _spending(config, task.model, _algorithm(config, task, training, weights))

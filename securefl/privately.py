@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import sqrt
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.algorithms.base import Algorithm, Loss, Sgd
 from securefl.algorithms.features import last_linear
@@ -25,7 +25,7 @@ from securefl.norms.frozen import Freeze, at_rest_twin
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.client_noise import ClientNoise
-from securefl.privacy.clipping import Clipping
+from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.coupling import require_uncoupled
 from securefl.privacy.dp_fixbn import DpFixBN, StatisticsRelease, evenly
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
@@ -42,9 +42,24 @@ from securefl.selecting import asks_for_profiles
 from securefl.task import Task
 from securefl.types import Kind, Plan
 
-PROBED = 5
-"""Records of which the guard changes one, and leaves one out."""
+PROBED = 16
+"""Records that the guard has."""
 FIXBN = "fixbn"
+
+
+def check_delta(config: Config, n_clients: int) -> None:
+    """Raise ConfigError where δ would allow to publish one record, or all of one client."""
+    table = config.privacy
+    if table.level == "none":
+        return
+    hidden, of = n_clients, f"{n_clients} clients"
+    if table.level == "record" and table.records:
+        hidden, of = table.records * n_clients, f"{table.records} records of each of {of}"
+    if table.delta >= 1 / hidden:
+        raise ConfigError(
+            f"privacy.delta = {table.delta:g} with {of}: must be below 1 / {hidden}, since to "
+            f"publish one {table.level} at random would satisfy it"
+        )
 
 
 def shares_of(config: Config, n_clients: int) -> Shares:
@@ -141,14 +156,46 @@ def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Sampl
     trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
     first = next(iter(data.values()))
     x, y = first.take(torch.arange(PROBED) % len(first))
-    if x.is_floating_point():  # of their shape alone, so that the answer tells nothing of records
-        x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
     device = next(model.parameters()).device
     was_training = model.training
     try:
-        require_uncoupled(trained.train(), x.to(device), y.to(device), loss)
+        x, y = (values.to(device) for values in _made_up(trained.train(), x, y))
+        require_uncoupled(trained, x, y, loss)
+        _require_gradients(trained, x, y, loss, _clipping(config))
     finally:
         model.train(was_training)
+
+
+def _require_gradients(
+    model: nn.Module, x: Tensor, y: Tensor, loss: Loss, clipping: Clipping
+) -> None:
+    """Raise ConfigError where Opacus cannot give single records' gradients of this model."""
+    try:
+        ClippedGradients(model, loss, clipping).sum_of(x, y, 1.0)
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        raise ConfigError(
+            f"Opacus has no gradients of single records of this model ({error}): put layers in it "
+            "that Opacus knows (opacus.layers has an LSTM and an attention), or take "
+            'privacy.level = "client"'
+        ) from error
+
+
+def _made_up(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Records of the same shape with other values, so that the guard's answer tells of none.
+
+    What is no floating-point number stays, but for labels of classes that the model has.
+    """
+    rng = torch.Generator().manual_seed(0)
+    if x.is_floating_point():
+        x = torch.randn(x.shape, generator=rng, dtype=x.dtype)
+    if y.is_floating_point():
+        return x, torch.randn(y.shape, generator=rng, dtype=y.dtype)
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        output = copy.deepcopy(model)(x.to(device))
+    if y.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
+        y = torch.arange(len(y)) % output.shape[1]
+    return x, y
 
 
 def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending | None:
@@ -203,7 +250,14 @@ def _of_selection(config: Config) -> list[PrivacyEvent]:
 def _released_in(config: Config) -> frozenset[int]:
     if config.privacy.warm_up:
         return frozenset()
-    return evenly(config.privacy.releases, switch_round(config) or 0)
+    releases, switch = config.privacy.releases, switch_round(config) or 0
+    found = evenly(releases, switch)
+    if len(found) < releases:
+        raise ConfigError(
+            f"privacy.releases = {releases}: up to algorithm.switch, round {switch}, there are "
+            f"{switch + 1} rounds that could begin with one; have fewer releases, or a later switch"
+        )
+    return found
 
 
 def _in_shares(config: Config) -> bool:

@@ -17,7 +17,7 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Kind
 
 SEALED: dict[Encrypt, set[Kind]] = {
-    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS},
+    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING},
     Encrypt.PROFILES: {Kind.PROFILES},
     Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
 }
@@ -50,8 +50,9 @@ def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clien
         plan = algorithm.plan(algorithm.init(model), model)
         if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
             raise ConfigError(
-                'exchange.encrypt = "statistics", and a model without BN has none to send: nothing '
-                'would be encrypted; set exchange.encrypt = "none", or "model"'
+                'exchange.encrypt = "statistics", and a model without BN (or one whose statistics '
+                "come from privacy.warm_up) has none to send: nothing would be encrypted; set "
+                'exchange.encrypt = "none", or "model"'
             )
     n, found = n_selected(config, n_clients), f"{n_clients} clients"
     if config.selection.name != "all":

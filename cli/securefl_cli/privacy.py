@@ -118,8 +118,7 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
     from securefl.privacy.history import History
-    from securefl.privacy.words import epsilon_words
-    from securefl.report.protection import protections
+    from securefl.report.protection import epsilon_said, protections
     from securefl.task import configured_task
 
     config = load_config(config_file, settings)
@@ -143,7 +142,7 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
         found = sigma_for(target_epsilon, table.delta, lambda s: history(s).events(level))
         sigma = _as_printed(found)
         click.echo(f"privacy.sigma = {sigma:.5g}")
-    click.echo(epsilon_words(history(sigma), level, table.delta) + "\n")
+    click.echo(epsilon_said(config, history(sigma)) + "\n")
     _print_protections(protections(with_noise(sigma)))
 
 
@@ -156,20 +155,13 @@ def show(run: Path) -> None:
     Example:
       securefl privacy show runs/first
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl.privacy.events import Level
     from securefl.privacy.history import History
-    from securefl.privacy.words import epsilon_words
-    from securefl.report.protection import protections
+    from securefl.report.protection import epsilon_said, protections
     from securefl.runfolder import RunFolder
     from securefl.runrecord import read_config
 
     config = read_config(run)
-    table = config.privacy
-    if table.level == "none":
-        click.echo("ε is infinite: training had no noise, so nothing is guaranteed.\n")
-    else:
-        history = RunFolder(run).history() or History()
-        click.echo(epsilon_words(history, Level(table.level), table.delta) + "\n")
+    click.echo(epsilon_said(config, RunFolder(run).history() or History()) + "\n")
     _print_protections(protections(config))
 
 

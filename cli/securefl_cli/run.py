@@ -303,12 +303,11 @@ def _report(folder: Path, result: Result) -> None:
 
 
 def _note_privacy(config: Config, result: Result) -> None:
-    from securefl.privacy.events import Level
-    from securefl.privacy.words import epsilon_words
+    from securefl.report.protection import epsilon_said
 
     if result.stopped:
         click.echo(f"The run {result.stopped}.")
-    click.echo(epsilon_words(result.history, Level(config.privacy.level), config.privacy.delta))
+    click.echo(epsilon_said(config, result.history) + " See privacy.md.")
 
 
 def _note_passed_rounds(record: RunRecord) -> None:
@@ -324,6 +323,7 @@ def _note_passed_rounds(record: RunRecord) -> None:
     click.echo(
         f"Note: in {len(passed)} of {len(record.turnouts)} rounds too few clients were present, "
         f"and the model stayed as it was ({why or 'too few drawn, or their answers refused'}; "
+        "with differential privacy, privacy.dropouts says how many may be missing; "
         "see selections.jsonl and incidents.jsonl).",
         err=True,
     )

@@ -67,7 +67,7 @@ def noisily_among_lowest(
     own = torch.zeros(n_levels, dtype=torch.float64)
     own[level] = 1
     total = exchange.sum(name, {"levels": own})
-    counts = (total.values["levels"] * total.n_clients).clamp(min=0)
+    counts = total.values["levels"] * total.n_clients
     below = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     off = (below - places_of(total.n_clients)).abs()
     return level < int(off.argmin())

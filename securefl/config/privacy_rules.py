@@ -84,12 +84,6 @@ def _record(config: Config) -> Iterator[str]:
             f'privacy.level = "record" with algorithm.name = "{name}": {MIXES[name]}, so that no '
             f"clip bounds what one record does; {FIXBN}"
         )
-    elif config.model.norm == "batch" and name != "fixbn":
-        yield (
-            f'privacy.level = "record" with algorithm.name = "{name}" and model.norm = "batch": '
-            f"batch normalisation mixes the records of a batch; {FIXBN}, or take "
-            'model.norm = "group"'
-        )
     if name == "fixbn" and algorithm.freeze == "affine":
         yield (
             'privacy.level = "record" with algorithm.freeze = "affine": batches would go on being '
@@ -99,6 +93,13 @@ def _record(config: Config) -> Iterator[str]:
         yield (
             'privacy.level = "record" with algorithm.switch = "window": to watch batch statistics '
             "settle would be a release of its own in each round; give a round, or a share"
+        )
+    devices = config.devices
+    if name == "fixbn" and not config.privacy.warm_up and (devices.dropout or devices.deadline_s):
+        yield (
+            'privacy.level = "record" with algorithm.name = "fixbn" and devices.dropout or '
+            "devices.deadline_s: the round that releases BN statistics could pass without clients, "
+            "and all others train without them; leave these out, or set privacy.warm_up"
         )
     default = type(algorithm).model_fields["switch"].get_default()
     if name == "fixbn" and config.privacy.releases == 1 and algorithm.switch != default:
@@ -145,12 +146,6 @@ def _public_numbers(config: Config) -> Iterator[str]:
             f"train.batch_size = {batch} with privacy.records = {table.records}: must be below it, "
             "so that a sample leaves records out; have a smaller batch"
         )
-    n_clients = 1 if config.algorithm.name == "centralised" else config.data.clients
-    if table.delta >= 1 / (table.records * n_clients):
-        yield (
-            f"privacy.delta = {table.delta:g} with {table.records} records of {n_clients} clients: "
-            "must be below 1 / records of all, since to publish one at random would satisfy it"
-        )
 
 
 def _client(config: Config) -> Iterator[str]:
@@ -176,13 +171,13 @@ def _client(config: Config) -> Iterator[str]:
             'privacy.clipping = "ghost" is of records\' gradients: with privacy.level = "client" '
             'take "flat"'
         )
+    if config.selection.match == "plain-variance":
+        yield (
+            'privacy.level = "client" with selection.match = "plain-variance": each client sends '
+            'the variances of its profile in the clear and without noise; take "linear" or "full"'
+        )
     if config.server.name == "fednova":
         yield (
             'privacy.level = "client" with server.name = "fednova": the server divides by the '
             'clients\' steps, which would have noise; take server.name = "average"'
-        )
-    if table.delta >= 1 / config.data.clients:
-        yield (
-            f"privacy.delta = {table.delta:g} with {config.data.clients} clients: must be below "
-            "1 / clients, since to publish all of one at random would satisfy it"
         )

@@ -3,16 +3,16 @@
     Δ_i  what client i's tensors of one kind differ by from the global ones
     sent clip(Δ_i, C) + N(0, σ²C²/(n - t)),  of a client without data as of any other
 
-t clients may be missing or tell their shares (`shares`). Neighbours: a client's Δ is as it is, or
-zero; that it takes part is no secret. All clients count alike, so one moves a sum by C at most
-(McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with noise in
-shares). Each kind of tensor is a release of its own.
+t clients may be missing or tell their shares (`shares`). Neighbours: all that a client sends is as
+it is, or zero before the noise; that it takes part is no secret. All clients count alike, so one
+moves a sum by C at most (McMahan et al., Learning Differentially Private Recurrent Language Models,
+ICLR 2018, with shares of the noise). Each kind of tensor is a release of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import final
 
 import torch
@@ -23,10 +23,11 @@ from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
 from securefl.privacy.bounded import clipped
 from securefl.privacy.client_noise import ClientNoise, NoisyExchange, noisy
-from securefl.privacy.randomness import RandomnessOf
+from securefl.privacy.randomness import RandomnessOf, seeded_layers
 from securefl.types import (
     Contribution,
     Kind,
+    Memory,
     MessageSpec,
     NamedTensors,
     Plan,
@@ -84,7 +85,12 @@ class ClientLevel:
         """The inner one's, as differences from the global tensors."""
         randomness = self.randomness(work.rng)
         sums = NoisyExchange(exchange, self.noise, randomness)
-        contribution = self.inner.client(_without_clips(state), work, sums)
+        device = next(work.model.parameters()).device
+        with seeded_layers(device, randomness.layer_seed()):
+            contribution = self.inner.client(_without_clips(state), work, sums)
+        if not _finite(contribution):
+            # That it has diverged must not show either: it takes part with zeros.
+            contribution = _standing_still(state, contribution, work.memory)
         tensors, within = dict[Kind, NamedTensors](), dict[str, Tensor]()
         # A state that was read from a file has another order, and noise must not follow it.
         for kind, named in sorted(contribution.tensors.items()):
@@ -147,6 +153,22 @@ class ClientLevel:
             )
             for name, mean in total.values.items()
         }
+
+
+def _finite(contribution: Contribution) -> bool:
+    memory = contribution.memory
+    kept = (getattr(memory, field.name) for field in fields(memory))
+    groups = (*contribution.tensors.values(), *kept)
+    return all(value.isfinite().all() for named in groups for value in named.values())
+
+
+def _standing_still(state: State, contribution: Contribution, memory: Memory) -> Contribution:
+    """As if the client had not moved from the global tensors."""
+    last: dict[Kind, NamedTensors] = {
+        kind: {name: state.tensors[kind][name] for name in named}
+        for kind, named in contribution.tensors.items()
+    }
+    return Contribution(last, memory)
 
 
 def _without_clips(state: State) -> State:

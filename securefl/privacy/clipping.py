@@ -155,9 +155,7 @@ class ClippedGradients:
         return output
 
     def _terms(self, output: Tensor, y: Tensor) -> Tensor:
-        """The records' losses; where they are not asked for one by one, only their sum."""
-        if self._clipping is not Clipping.GHOST:
-            return len(y) * self._loss(output, y)
+        """The records' losses, each by itself: the mean of a batch may leave some records out."""
         pairs = zip(output.split(1), y.split(1), strict=True)
         return torch.stack([self._loss(*pair) for pair in pairs])
 
@@ -192,8 +190,11 @@ class ClippedGradients:
         return (clip_norm / norms_BT).clamp(max=1)
 
     def _check_norms(self, output: Tensor, y: Tensor, norms_BT: Tensor) -> None:
-        """Once, the first record's norms are also taken by autograd, from the same graph."""
-        if self._is_checked:
+        """The first record's norms are also taken by autograd, from the same graph.
+
+        Once; of ghost clipping in each batch, as its sum is not made of what has these norms.
+        """
+        if self._is_checked and self._clipping is not Clipping.GHOST:
             return
         true = self._gradients(self._loss(output[:1], y[:1]), keep_graph=True)
         true_T = torch.stack([g.double().norm() for g in true.values()])

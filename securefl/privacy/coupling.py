@@ -26,6 +26,8 @@ SHIFT = 3.0
 """By how many standard deviations of the data a changed record moves, besides being shuffled."""
 JITTER = 0.1
 """How far parameters are moved in all batches but the first: a zero may hide what trains later."""
+MOST_GRADIENTS = 4
+"""Records of a batch whose gradients are compared; outputs are of all."""
 TOLERANCE_POWER = 2 / 3
 """Rounding moves a value by ε of its size; what moves by more than ε^(2/3) is not rounding."""
 
@@ -39,11 +41,13 @@ def require_uncoupled(
 ) -> None:
     """Probe a model, as it will be trained, for coupling between the records of a batch.
 
-    In several random batches of `x` one record is changed, in one it is left out (given five). No
-    other record's output, nor the gradient of its term of the loss, may move, nor any buffer, nor
-    what a later batch gives; and the loss of a batch must be the mean of its records' terms. The
-    probe is as good as its inputs: what couples for rare values alone, or in batches of more than
-    five alone, is not found.
+    In random batches of two, three and five each record is changed in turn, in that of five each is
+    left out, and in one of all of `x` one is changed. No other record's output, nor the gradient of
+    its term of the loss, may move, nor any buffer or parameter, nor what a later batch gives; and
+    the loss of a batch must be the mean of its records' terms. The same holds in evaluation mode,
+    in which statistics and profiles are released. The probe is as good as its inputs: what couples
+    for rare values alone, now and then, in batches of more than `x` alone, or after some steps is
+    not found.
 
     Args:
         model: in training mode, and within whatever will be around its training steps. It is
@@ -66,13 +70,15 @@ def require_uncoupled(
     # TF32 rounds a thousand times more coarsely, and otherwise for another batch size.
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         for n, size in enumerate(size for size in BATCH_SIZES if size <= len(x)):
-            batch = Records(x, y).only(torch.randperm(len(x), generator=rng)[:size].to(x.device))
-            here = _jittered(model, rng) if n else model
-            probe = _Probe(here, batch, loss, seed=_drawn(2**31, rng))
-            probe.require_no_trace_of_values(_drawn(size, rng), rng)
+            probe = _Probe.drawn(_jittered(model, rng) if n else model, x, y, size, loss, rng)
+            for record in range(size):
+                probe.require_no_trace_of_values(record, rng)
+                if size == BATCH_SIZES[-1]:
+                    probe.require_no_trace_of_presence(record)
             probe.require_separate_terms()
-            if size == BATCH_SIZES[-1]:
-                probe.require_no_trace_of_presence()
+        for here in (model, twin(model).eval()):
+            probe = _Probe.drawn(here, x, y, len(x), loss, rng)
+            probe.require_no_trace_of_values(_drawn(len(x), rng), rng)
 
 
 @final
@@ -84,6 +90,14 @@ class _Probe:
     batch: Records
     loss: Loss
     seed: int
+
+    @classmethod
+    def drawn(
+        cls, model: nn.Module, x: Tensor, y: Tensor, size: int, loss: Loss, rng: torch.Generator
+    ) -> _Probe:
+        """Of so many random records."""
+        records = torch.randperm(len(x), generator=rng)[:size].to(x.device)
+        return cls(model, Records(x, y).only(records), loss, _drawn(2**31, rng))
 
     def require_no_trace_of_values(self, changed: int, rng: torch.Generator) -> None:
         """Neither the batch's other records nor a later batch know what this record was."""
@@ -101,16 +115,19 @@ class _Probe:
         every = range(len(self.batch))
         self._require_same(then, otherwise, every, "after a batch with one record changed")
 
-    def require_no_trace_of_presence(self) -> None:
-        """The others do not know whether the last record is there."""
+    def require_no_trace_of_presence(self, left_out: int) -> None:
+        """The others do not know whether this record is there."""
         model = twin(self.model)
         for layer in model.modules():
             if isinstance(layer, _DropoutNd):
                 layer.eval()  # its masks depend on the size of what it draws for
         if _draws(model, self.batch, self.loss):
             return  # of a random layer of another kind no two batch sizes can be compared
-        kept = torch.arange(len(self.batch) - 1, device=self.batch.x.device)
-        pair = (self.batch, self.batch.only(kept))
+        # It comes last, so that the others have the same places in both batches.
+        kept = [i for i in range(len(self.batch)) if i != left_out]
+        others = torch.tensor(kept, device=self.batch.x.device)
+        all_of_them = torch.tensor([*kept, left_out], device=self.batch.x.device)
+        pair = (self.batch.only(all_of_them), self.batch.only(others))
         whole, rest = (observed(twin(model), x, self.loss, self.seed) for x in pair)
         self._require_same(whole, rest, range(len(kept)), "with one record left out")
 
@@ -131,13 +148,14 @@ class _Probe:
     def _require_same(self, a: Pass, b: Pass, kept: Iterable[int], change: str) -> None:
         """Raises CouplingFound where anything of the kept records, or a buffer, is not the same."""
         kept = list(kept)
-        moved = _moved_buffers(a, b)
+        moved = _moved_tensors(a, b)
         if moved:
-            what = f"buffer {moved[0]!r} moved"
+            is_buffer = moved[0] in dict(a.model.named_buffers())
+            what = f"{'buffer' if is_buffer else 'parameter'} {moved[0]!r} moved"
         elif not _same(a.output[kept], b.output[kept]):
             what = "the output of others moved"
         else:
-            what = _moved_gradient(a, b, kept)
+            what = _moved_gradient(a, b, kept[:MOST_GRADIENTS])
         if what:
             name = _culprit(a, b, kept, {buffer.rpartition(".")[0] for buffer in moved})
             raise CouplingFound(
@@ -208,8 +226,8 @@ def _largest(tensor: Tensor) -> float:
     return tensor.detach().abs().max().item()
 
 
-def _moved_buffers(a: Pass, b: Pass) -> list[str]:
-    before, after = a.buffers(), b.buffers()
+def _moved_tensors(a: Pass, b: Pass) -> list[str]:
+    before, after = a.left(), b.left()
     return [name for name in before if name not in after or not _same(before[name], after[name])]
 
 

@@ -147,10 +147,9 @@ def _inputs(work: Work, name: str, layer: BatchNorm) -> Iterator[Tensor]:
         rows = [len(y) for _, y in heard]
         if rows != [len(index)]:
             raise DataError(
-                f"BN layer {name!r} gets inputs of {rows} entries in a pass of {len(index)} "
-                "records: a release of its statistics counts each record once, so that a layer "
-                "must be called once in a pass, on one entry a record; give each call a layer of "
-                "its own, and let no axis be folded into that of the records"
+                f"BN layer {name!r} is called {len(rows)} times in a pass, or not on one entry a "
+                "record: a release of its statistics counts each record once; give each call a "
+                "layer of its own, and let no axis be folded into that of the records"
             )
         yield heard[0][1]
 

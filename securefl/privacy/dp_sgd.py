@@ -19,7 +19,7 @@ from securefl.algorithms.solvers.base import Around, Beside, End, Session, Solve
 from securefl.errors import ConfigError
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.clipping import ClippedGradients, Clipping
-from securefl.privacy.randomness import Randomness, RandomnessOf
+from securefl.privacy.randomness import Randomness, RandomnessOf, seeded_layers
 from securefl.types import NamedTensors
 
 CLIP = "privacy/clip"
@@ -92,7 +92,7 @@ class _PrivateGradients:
                 'use another with DP-SGD, solver.name = "sgd" for example'
             )
         step, x_y = self.step, self._sample()
-        with around():
+        with around(), seeded_layers(self.device, self.randomness.layer_seed()):
             found = self.clipped.sum_of(*x_y, self.clip)
         quantile = step.quantile
         deviation = (quantile.sum_sigma if quantile else step.sigma) * self.clip

@@ -33,11 +33,14 @@ class Meter:
         self._marked: tuple[int, float] | None = None
         if not self.last_round:
             least = spending.epsilon_after(self.history, 0, 1)
-            words = f"ε = {least:.3g}" if isfinite(least) else "ε is infinite"
-            raise ConfigError(
-                f"privacy.budget = {spending.budget:g}: after one round {words}; take a larger "
-                "privacy.sigma (`securefl privacy plan` finds it), or a larger budget"
+            words = (
+                f"ε = {least:.3g}; take a larger privacy.sigma (`securefl privacy cost` finds it), "
+                "or a larger budget"
+                if isfinite(least)
+                else "ε is infinite, since clients tell something without noise (`securefl "
+                "privacy cost` says what); leave that, or the budget, out"
             )
+            raise ConfigError(f"privacy.budget = {spending.budget:g}: after one round {words}")
 
     def charge(self, done: int) -> History:
         """Before the round after `done`: what it is about to release counts, whatever happens."""

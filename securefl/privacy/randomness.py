@@ -7,7 +7,8 @@ experiments that must be repeated, and protects nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
@@ -27,6 +28,9 @@ class Randomness(Protocol):
     def uniform(self, size: int) -> Values:
         """Independent draws from [0, 1), shape (size,)."""
 
+    def layer_seed(self) -> int:
+        """For layers that draw, such as Dropout: masks that others know couple records."""
+
 
 @final
 class Secret:
@@ -41,6 +45,10 @@ class Secret:
         words = np.frombuffer(os.urandom(8 * size), np.uint64)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
+    def layer_seed(self) -> int:
+        """Another each time."""
+        return int.from_bytes(os.urandom(7), "little")
+
 
 @final
 class Seeded:
@@ -50,6 +58,7 @@ class Seeded:
         """`rng` is the client's own for the round, on the CPU."""
         seed = torch.randint(2**62, (), generator=rng).item()
         self._rng = np.random.default_rng(int(seed))
+        self._layers = np.random.default_rng([1, int(seed)])
 
     def gaussian(self, size: int, deviation: float) -> Values:
         """By NumPy's generator."""
@@ -58,6 +67,21 @@ class Seeded:
     def uniform(self, size: int) -> Values:
         """By NumPy's generator."""
         return self._rng.random(size)
+
+    def layer_seed(self) -> int:
+        """The next one; the other draws do not depend on it."""
+        return int(self._layers.integers(2**56))
+
+
+@contextmanager
+def seeded_layers(device: torch.device, seed: int) -> Iterator[None]:
+    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other."""
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 RandomnessOf = Callable[[torch.Generator], Randomness]

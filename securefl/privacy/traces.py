@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from securefl.algorithms.base import Loss, trained_parameters
 from securefl.errors import DataError
+from securefl.privacy.randomness import seeded_layers
 
 
 @final
@@ -75,9 +76,9 @@ class Pass:
             for (name, p), gradient in pairs
         }
 
-    def buffers(self) -> dict[str, Tensor]:
-        """As the pass has left them; also those that no state dict has."""
-        return dict(self.model.named_buffers())
+    def left(self) -> dict[str, Tensor]:
+        """Buffers, also those that no state dict has, and parameters, as the pass has left them."""
+        return {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
 
 
 def observed(model: nn.Module, batch: Records, loss: Loss, seed: int) -> Pass:
@@ -87,7 +88,7 @@ def observed(model: nn.Module, batch: Records, loss: Loss, seed: int) -> Pass:
         DataError: the output is no finite tensor with an entry for each record.
     """
     calls: list[Call] = []
-    with _seeded(batch.x.device, seed), _recording(model, calls):
+    with seeded_layers(batch.x.device, seed), _recording(model, calls):
         output = model(batch.x)
     if not isinstance(output, Tensor) or output.shape[:1] != batch.x.shape[:1]:
         raise DataError(
@@ -115,17 +116,6 @@ def described_layer(model: nn.Module, name: str) -> str:
     """A submodule's name and class."""
     kind = type(model.get_submodule(name)).__name__
     return f"layer {name!r} ({kind})" if name else f"the model's own forward ({kind})"
-
-
-@contextmanager
-def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other."""
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            torch.cuda.manual_seed(seed)
-        yield
 
 
 @contextmanager

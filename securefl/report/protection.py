@@ -17,6 +17,8 @@ from securefl.privacy.history import History
 from securefl.privacy.words import WHAT, epsilon_words
 
 YES, NO = "yes", "no"
+OWN_MODELS = {"fedbn", "silobn", "local-affine"}
+"""What clients keep to themselves has no noise, and is in what they are scored by."""
 HEADINGS = ("Release", "Noise", "Server", "Authority", "Other clients", "Outside reader")
 
 
@@ -46,18 +48,10 @@ def protections(config: Config) -> tuple[Protection, ...]:
 
 def protection_page(config: Config, history: History) -> str:
     """The table with what ε says, in Markdown."""
-    table = config.privacy
-    if table.level == "none":
-        said = "ε is infinite: training had no noise, so nothing is guaranteed."
-    else:
-        level = Level(table.level)
-        said = epsilon_words(history, level, table.delta)
-        said += f" Protected: {WHAT[level]}, but for what the table says `{NO}` of."
     return "\n".join([
         "# What differential privacy protects in this run",
         "",
-        said,
-        *_notes(config),
+        epsilon_said(config, history),
         "",
         *_markdown(protections(config)),
         "",
@@ -68,14 +62,21 @@ def protection_page(config: Config, history: History) -> str:
     ])  # fmt: skip
 
 
-def _notes(config: Config) -> Iterator[str]:
+def epsilon_said(config: Config, history: History) -> str:
+    """What ε is, whom it is for, and whether anybody could take the noise off."""
     table = config.privacy
-    if table.level != "none" and table.noise == "seeded":
-        yield ""
-        yield (
-            "**The noise follows from run.seed: whoever knows the seed takes it off, so ε protects "
-            "from nobody who does.**"
+    if table.level == "none":
+        return "ε is infinite: training had no noise, so nothing is guaranteed."
+    level = Level(table.level)
+    said = [epsilon_words(history, level, table.delta)]
+    if not history.stages_without_privacy(level):
+        said.append(f"Protected: {WHAT[level]}, but for what the table says `{NO}` of.")
+    if table.noise == "seeded":
+        said.append(
+            'privacy.noise = "seeded": the noise follows from run.seed, and whoever knows that '
+            "takes it off, so nobody is protected from them."
         )
+    return " ".join(said)
 
 
 def _markdown(rows: Sequence[Protection]) -> Iterator[str]:
@@ -109,6 +110,10 @@ def _clients(config: Config) -> Iterator[Protection]:
     sigma = config.privacy.sigma
     yield _shared("updates of parameters, momentum and control", config, sigma, Encrypt.MODEL)
     yield _shared("BN statistics, where there are any", config, sigma, Encrypt.STATISTICS)
+    if config.privacy.clipping == "adaptive":
+        yield _shared("votes on the clip norm", config, sigma, Encrypt.STATISTICS)
+    if config.algorithm.name in OWN_MODELS:
+        yield Protection("accuracy and loss of clients' own models", "none", *[NO] * 4)
     if config.fnr.name in REFINED:
         ranked = "FNR-FL's levels of accuracy and class norms"
         yield _shared(ranked, config, sigma, Encrypt.STATISTICS)

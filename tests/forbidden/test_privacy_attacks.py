@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -17,15 +17,23 @@ from torch.nn import functional
 import securefl
 from securefl.algorithms.federated import Federated
 from securefl.engines.delivery import OpenExchange
-from securefl.errors import ConfigError, CouplingFound, DataError, TooFewContributions
+from securefl.errors import (
+    ConfigError,
+    CouplingFound,
+    DataError,
+    TooFewContributions,
+    ValueRefused,
+)
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.models import build_model
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.clipping import Clipping
+from securefl.privacy.events import Gaussian
 from securefl.privacy.randomness import secret
 from securefl.privacy.shares import Shares
+from securefl.privately import check_delta
 from securefl.roles.client import Client
 from securefl.rounds import Rounds
 from securefl.types import Kind
@@ -135,29 +143,65 @@ def test_a_round_that_loses_too_many_passes_without_them(settings):
     assert all(uploads[i] == 0 for i, n in enumerate(present, 1) if not n)
 
 
-class Sink(nn.Module):
-    """A loss without a finite gradient for those whose labels are all 3."""
-
-    def forward(self, output, y):
-        return functional.cross_entropy(output, y) * torch.where((y == 3).all(), torch.inf, 1.0)
-
-
 @pytest.mark.parametrize("settings", [[], [SEALED]])
-def test_refused_values_count_as_missing(tmp_path, settings):
+def test_refused_values_count_as_missing(tmp_path, settings, monkeypatch):
     """A run whose totals have too little noise ends with its model as it was, and none written."""
-    job = task("group", loss=Sink())
-    x, y = job.clients[2]
-    job = replace(job, clients=[*job.clients[:2], (x, torch.full_like(y, 3)), *job.clients[3:]])
-    rounds = begun(*settings, job=job)
+    contribute = Client.contribute
+
+    def refused(client, *arguments, **named):
+        if client.name == "client-3":
+            raise ValueRefused("refused", "refused")
+        return contribute(client, *arguments, **named)
+
+    monkeypatch.setattr(Client, "contribute", refused)
+    rounds = begun(*settings)
     before = {n: v.clone() for n, v in rounds._model.state_dict().items()}
     with pytest.raises(TooFewContributions):
         rounds.run(None)
     assert all(torch.equal(before[n], v) for n, v in rounds._model.state_dict().items())
     with pytest.raises(TooFewContributions):
-        securefl.run(config(*CLIENT, *settings), job, out=tmp_path / "run")
+        securefl.run(config(*CLIENT, *settings), task("group"), out=tmp_path / "run")
     assert not (tmp_path / "run" / "model.safetensors").exists()
     # What was sent with noise was spent, whoever opened it.
     assert '"steps": 1' in (tmp_path / "run" / "privacy.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_clients", "allowed"),
+    [
+        ([*RECORD, "privacy.delta=0.03"], 6, "1 / 48"),
+        ([*CLIENT, "privacy.delta=0.1"], 10, "1 / 10"),
+        ([*CLIENT, "privacy.delta=0.005"], 299, "1 / 299"),
+    ],
+)
+def test_a_delta_that_publishes_somebody_is_refused(settings, n_clients, allowed):
+    """By how many clients there are, whatever the settings call them."""
+    with pytest.raises(ConfigError, match=rf"privacy\.delta = .* must be below {allowed}"):
+        check_delta(config(*settings), n_clients)
+    check_delta(config(*settings), 3)
+
+
+@pytest.mark.parametrize("level", [CLIENT, RECORD], ids=["client", "record"])
+def test_masks_of_layers_that_draw_are_each_clients_own(level):
+    """With secret noise no seed gives a Dropout's masks, and none depends on another client."""
+    drawn, runs = [], []
+
+    class Mask(nn.Dropout):
+        def forward(self, x):
+            if self.training:
+                drawn.append(torch.default_generator.initial_seed())
+            return super().forward(x)
+
+    model = nn.Sequential(nn.Linear(12, 8), Mask(0.5), nn.Linear(8, 4)).double()
+    secret_noise = [s for s in level if s != "privacy.noise=seeded"]
+    for _ in range(2):
+        made = config(*secret_noise, "run.rounds=1")
+        rounds = Rounds(made, task("group", model=model), None, None)
+        drawn.clear()  # what the guard drew
+        rounds.run(None)
+        runs.append(set(drawn))
+    assert all(len(seeds) >= 6 for seeds in runs)
+    assert not runs[0] & runs[1]
 
 
 # --- nobody sees a value without noise ---
@@ -208,7 +252,6 @@ def overheard(monkeypatch):
 
 EVERYTHING = (
     "algorithm.name=fixbn",
-    "algorithm.switch=1",
     "solver.name=scaffold",
     "train.momentum=0.5",
     "train.momentum_across_rounds=global",
@@ -237,6 +280,8 @@ def test_all_that_clients_seal_has_a_whole_share_of_the_noise(overheard, encrypt
             ratios.append(((loud - quiet) / deviation).flatten())
         packed = torch.cat([tensor.flatten() for tensor in tensors.values()])
         np.testing.assert_array_equal(values, packed.numpy())
+    told = {(e.round, e.name) for e in messages if e.kind is not Kind.CLIPPING}
+    assert run.history.client == (Gaussian(2.0, len(told)),)  # all of them were counted
     every = torch.cat(ratios)
     assert (every != 0).all()
     assert float(every.square().mean()) == pytest.approx(1, abs=0.05)
@@ -279,7 +324,7 @@ def test_what_is_opened_is_noisy_too(overheard, monkeypatch):
 def test_how_many_records_a_client_has_shows_nowhere(level, settings):
     """One client with three times the records: messages of the same length, and the same ledger."""
     runs = [
-        securefl.run(config(*level, *settings), task("group", sizes=sizes))
+        securefl.run(config(*level, *settings, "run.rounds=1"), task("group", sizes=sizes))
         for sizes in (SIZES, (*SIZES[:3], 3 * SIZES[3], *SIZES[4:]))
     ]
     one, other = (run.ledger.entries for run in runs)
@@ -304,7 +349,7 @@ def test_no_client_counts_by_its_records(level, weights):
 
 # --- settings without a sound meaning ---
 
-FIXBN = ("algorithm.name=fixbn", "algorithm.switch=1")
+FIXBN = ("algorithm.name=fixbn",)
 NOT_RECORD = ["fedtan", "fedtan-ii", "forward-only", "static-bn", "fedbn", "silobn", "local-affine"]
 
 REFUSED = [
@@ -338,7 +383,6 @@ REFUSED = [
         )
         for name in NOT_RECORD
     ),
-    ([*RECORD, "model.norm=batch"], r'model\.norm = "batch": .*"fixbn".*model\.norm = "group"'),
     (
         [*RECORD, *FIXBN, "model.norm=batch", "algorithm.freeze=affine"],
         r'algorithm\.freeze = "affine": .* freeze "statistics" or "both"',
@@ -358,10 +402,6 @@ REFUSED = [
     (
         [*RECORD, "train.batch_size=8"],
         r"batch_size = 8 with privacy\.records = 8: .* smaller batch",
-    ),
-    (
-        [*RECORD, "privacy.delta=0.03"],
-        r"privacy\.delta = 0\.03 with 8 records of 6 clients: must be",
     ),
     # clients
     *(
@@ -392,8 +432,8 @@ REFUSED = [
         r'selection\.replacement = "with": .* set selection\.replacement = "without"',
     ),
     (
-        [*CLIENT, "privacy.delta=0.1", "data.clients=10"],
-        r"privacy\.delta = 0\.1 with 10 clients: must be",
+        [*CLIENT, "selection.name=fedprof", "selection.match=plain-variance", SEALED],
+        r'match = "plain-variance": .* in the clear and without noise; take "linear"',
     ),
     # numbers
     ([*CLIENT, "privacy.sigma=0.001"], r"privacy\.sigma = 0\.001"),
@@ -457,7 +497,6 @@ def tried(level, names):
     norm = "group" if alone and level is RECORD else "batch"
     private = names["selection"] == "fedprof" or (names["algorithm"] == "fixbn" and level is RECORD)
     made = [*level, *(f"{table}.name={name}" for table, name in names.items())]
-    made += [f"model.norm={norm}", "algorithm.switch=1"] if names["algorithm"] == "fixbn" else []
     made += [f"model.norm={norm}", "algorithm.local_steps=1"]
     made += ["privacy.statistics_sigma=0.02"] if private else []
     made += ["selection.fraction=0.8"] if names["selection"] != "all" else []

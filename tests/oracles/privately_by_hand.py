@@ -35,6 +35,9 @@ class Silent:
     def uniform(self, size):
         return np.zeros(size)
 
+    def layer_seed(self):
+        return 0
+
 
 def generator(seed):
     return torch.Generator().manual_seed(seed)

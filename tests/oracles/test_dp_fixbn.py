@@ -145,7 +145,7 @@ def test_without_noise_and_clip_statistics_are_those_of_the_union(name, encrypt,
 @pytest.mark.usefixtures("without_noise")
 def test_of_some_clients_statistics_are_those_of_their_records_alone():
     """Those who stay away do not count, nor do the statistics from before."""
-    settings = ["algorithm.switch=1", f"privacy.statistics_clip={WIDE}"]
+    settings = [f"privacy.statistics_clip={WIDE}"]
     selected = ["selection.name=random", "selection.fraction=0.75"]
     job = task()
     run = played(config(*settings, *selected), job)
@@ -161,7 +161,7 @@ def test_of_some_clients_statistics_are_those_of_their_records_alone():
 
 def test_encrypted_and_plain_releases_are_the_same():
     """Of the same noise, to 1e-6."""
-    settings = ["algorithm.switch=1", "privacy.statistics_sigma=0.1"]
+    settings = ["privacy.statistics_sigma=0.1"]
     job, found = task(), {}
     for encrypt in ("none", "statistics", "model"):
         run = played(config(*settings, f"exchange.encrypt={encrypt}", rounds=2), job)
@@ -221,7 +221,7 @@ def test_statistics_are_those_of_the_last_release(dtype, monkeypatch):
 def test_training_does_not_show_in_statistics():
     """Whatever the batches, the rate and the noise on gradients, the first release is the same."""
     job, found = task(), []
-    base = ["algorithm.switch=1", "privacy.statistics_sigma=0.1"]
+    base = ["privacy.statistics_sigma=0.1"]
     for settings in (
         ["algorithm.local_steps=1"],
         ["algorithm.local_steps=4", "train.batch_size=7", "train.lr=0.2", "privacy.sigma=3.0"],
@@ -265,7 +265,7 @@ def test_after_a_warm_up_no_client_tells_any_statistics(freeze):
     stock = public()
     held = (stock.samples.x, stock.samples.y)
     job = task(public=held)
-    settings = ["algorithm.switch=1", f"algorithm.freeze={freeze}", "privacy.warm_up=2"]
+    settings = [f"algorithm.freeze={freeze}", "privacy.warm_up=2"]
     run = played(config(*settings, "train.momentum=0.5", rounds=3), job)
     model = copy.deepcopy(job.model).train()
     optimiser = by_hand.sgd(model, 0.5)
@@ -388,7 +388,7 @@ def test_a_layer_that_does_not_meet_each_record_once_is_refused(run):
     job = task()
     job = replace(job, model=Net(run).double())
     with pytest.raises(DataError, match=r"BN layer '\w+' .*once"):
-        securefl.run(config("algorithm.switch=1", "privacy.statistics_sigma=0.01"), job)
+        securefl.run(config("privacy.statistics_sigma=0.01"), job)
 
 
 def in_another_order(net, x):
@@ -400,7 +400,7 @@ def test_layers_are_measured_in_the_order_in_which_they_are_called():
     """Not in that of their definition: a layer's statistics are of what it will get."""
     job = task()
     job = replace(job, model=moved_off(Net(in_another_order).double()))
-    settings = ["algorithm.switch=1", f"privacy.statistics_clip={WIDE}"]
+    settings = [f"privacy.statistics_clip={WIDE}"]
     run = played(config(*settings), job)
     model = with_state(job.model, run.rounds[0].before)
     model._modules["second"] = model._modules.pop("second")
@@ -524,7 +524,7 @@ def test_each_client_and_layer_draws_noise_of_its_own(monkeypatch):
 def test_a_release_that_drowns_ends_the_run(sigma, encrypt):
     """With what to do, before any client has trained on it."""
     drowning = [f"privacy.statistics_sigma={sigma}", f"exchange.encrypt={encrypt}"]
-    settings = ["algorithm.switch=1", *drowning]
+    settings = [*drowning]
     with pytest.raises(
         DataError, match=r"drowned in noise.*more records.*statistics_sigma.*statistics_clip"
     ):
@@ -534,7 +534,7 @@ def test_a_release_that_drowns_ends_the_run(sigma, encrypt):
 @pytest.mark.parametrize("encrypt", ["none", "statistics"])
 def test_a_total_with_less_noise_than_counted_is_never_read(monkeypatch, totals, encrypt):
     """One client more is missing than `privacy.dropouts`: refused, whoever opens it."""
-    settings = ["algorithm.switch=1", "privacy.statistics_sigma=0.1", f"exchange.encrypt={encrypt}"]
+    settings = ["privacy.statistics_sigma=0.1", f"exchange.encrypt={encrypt}"]
     silence(monkeypatch, "client-2")
     job = task(sizes=(*SIZES, 12))
     with pytest.raises(TooFewContributions):

@@ -71,6 +71,9 @@ class Recorded:
     def uniform(self, size):
         return self.seeded.uniform(size)
 
+    def layer_seed(self):
+        return self.seeded.layer_seed()
+
 
 class Silent:
     """Leaves the noise out."""
@@ -80,6 +83,9 @@ class Silent:
 
     def uniform(self, size):
         return np.zeros(size)
+
+    def layer_seed(self):
+        return 0
 
 
 @pytest.mark.parametrize("unit", [0.5, 4.0])
@@ -159,8 +165,10 @@ def test_a_model_is_left_as_it_was_when_a_profile_drowns():
 
 
 def private(config, **table):
-    """The same settings with `[privacy]`."""
-    return Config.model_validate(config.model_dump() | {"privacy": {"noise": "seeded"} | table})
+    """The same settings with `[privacy]`, and the weights that it requires."""
+    settings = config.model_dump()
+    settings["algorithm"]["weights"] = "uniform"
+    return Config.model_validate(settings | {"privacy": {"noise": "seeded"} | table})
 
 
 RECORD = {"level": "record", "records": 16, "statistics_sigma": 0.1}
@@ -210,9 +218,14 @@ def test_each_client_draws_noise_of_its_own_in_each_round(tmp_path, monkeypatch)
         private(make_config("plain", rounds=2), **RECORD),
         make_task(model=model_of()),
     )
-    assert len(drawn) == len(rounds[0].measured) + len(rounds[1].measured) == 8
-    assert {entry[:2] for entry in drawn} == {(13, 0.1 * 1.5 * 12**0.5)}
-    assert len({noise for *_, noise in drawn}) == len(drawn)
+    profiles = [entry for entry in drawn if entry[0] == 13]
+    assert len(profiles) == len(rounds[0].measured) + len(rounds[1].measured) == 8
+    assert {entry[:2] for entry in profiles} == {(13, 0.1 * 1.5 * 12**0.5)}
+    # All others are of DP-SGD, with σ · clip = 1: six steps in all, a draw for each tensor.
+    trained = sorted(entry[:2] for entry in drawn if entry[0] != 13)
+    assert trained == sorted([(size, 1.0) for size in (4 * Q, Q, 3 * Q, 3)] * 6)
+    starts = np.array([np.frombuffer(noise)[:3] / deviation for _, deviation, noise in drawn])
+    assert len(np.unique(starts.round(9), axis=0)) == len(drawn)
 
 
 def test_generators_for_profiles_are_nobody_elses():
@@ -387,8 +400,10 @@ def test_a_run_at_the_level_of_clients_reads_noisy_scores(tmp_path, key, mode, m
     assert not (folder / "incidents.jsonl").exists() or not (folder / "incidents.jsonl").read_text()
 
 
-@pytest.mark.parametrize("level", ["none", "record", "client"])
-def test_scores_noise_is_that_of_the_settings(tmp_path, key, level, monkeypatch):
+@pytest.mark.parametrize(
+    "table", [{}, RECORD, CLIENT | {"statistics_sigma": 0.1}], ids=["none", "record", "client"]
+)
+def test_scores_noise_is_that_of_the_settings(tmp_path, key, table, monkeypatch):
     """σ · bound at the level of clients, in the clear and under a key; elsewhere the flooding."""
     asked = []
 
@@ -408,11 +423,11 @@ def test_scores_noise_is_that_of_the_settings(tmp_path, key, level, monkeypatch)
 
     monkeypatch.setattr(CkksMatcher, "match", noted)
     for mode in MODES:
-        table = CLIENT | RECORD | {"level": level}
-        config = private(make_config(mode, rounds=1), **table)
+        exact = make_config(mode, rounds=1)
+        config = private(exact, **table) if table else exact
         run_in(tmp_path / mode, config, task, None if mode == "plain" else uncounted(key))
     single = sorted(deviation for size, deviation in asked if size == 1)
-    if level == "client":
+    if config.privacy.level == "client":
         assert single == sorted([0.5] * 5 + [0.5 * 2.0**-exponent for exponent in exponents])
     else:
         assert single == [FLOOD] * 5

@@ -17,6 +17,8 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
 from securefl.privacy.history import History
+from securefl.privacy.meter import Meter
+from securefl.privacy.spending import Spending
 from securefl.report.pictures import pictures
 from securefl.roles.client import Client
 from securefl_cli.main import main
@@ -243,7 +245,7 @@ def test_a_budget_stops_the_run_before_it_is_exceeded(tmp_path, monkeypatch):
     assert [m.round for m in result.metrics] == [1, 2]
     assert result.metrics[-1].epsilon == two
     assert result.stopped.startswith("stopped after round 2 of 4: the next would take ε to ")
-    assert f"{three:.4g}, above privacy.budget = " in result.stopped
+    assert f"{three:.6g}, above privacy.budget = " in result.stopped
     for name in ("model.safetensors", "accuracy.png", "traffic.png", "privacy.md"):
         assert (folder / name).stat().st_size > 100
     with pytest.raises(RunFolderError, match=r"is stopped after round 2 of 4: .*privacy\.budget"):
@@ -281,10 +283,16 @@ def test_an_interruption_may_use_a_budget_up(tmp_path):
     assert (folder / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("asked", [[], ["selection.name=data-share", "selection.fraction=0.9"]])
-def test_a_budget_for_no_round_is_refused_before_anything_is_written(tmp_path, asked):
+@pytest.mark.parametrize(
+    ("asked", "way_out"),
+    [
+        ([], "take a larger privacy.sigma .* or a larger budget"),
+        (["selection.name=data-share", "selection.fraction=0.9"], "leave that, or the budget, out"),
+    ],
+)
+def test_a_budget_for_no_round_is_refused_before_anything_is_written(tmp_path, asked, way_out):
     """With the ε of one round, or that it is infinite, and what to change."""
-    with pytest.raises(ConfigError, match=r"privacy\.budget = 0\.01: after one round ε.*larger"):
+    with pytest.raises(ConfigError, match=rf"budget = 0\.01: after one round ε.*{way_out}"):
         securefl.run(config("client", "privacy.budget=0.01", *asked), task(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -310,6 +318,22 @@ def test_the_epsilon_of_every_round_is_a_bound(tmp_path):
         mark = min(41, 3 * math.ceil(n / 3))
         assert said[n - 1] == exact(mark) >= exact(n)
     assert said[-1] == exact(41)
+
+
+def test_a_round_after_which_the_budget_ends_the_run_has_its_exact_epsilon():
+    """Also where it is none of the marks: the rounds after it will not be."""
+
+    def exact(n):
+        return epsilon([Gaussian(40.0, n)], DELTA)
+
+    spending = Spending(Level.CLIENT, DELTA, 41, lambda done: (Gaussian(40.0),), exact(20))
+    meter = Meter(spending)
+    assert meter.last_round == 20
+    for done in range(20):
+        meter.charge(done)
+        if done >= 18:
+            assert meter.epsilon(done + 1) == exact(20)
+    assert "stopped after round 20 of 41" in meter.stopped(20)
 
 
 @pytest.mark.usefixtures("quick")
@@ -347,13 +371,17 @@ def test_the_server_is_said_to_read_what_travels_in_the_clear(
     """Each client's own share of the noise is all that hides it there."""
     securefl.run(config("client", f"exchange.encrypt={encrypt}"), task(), out=tmp_path / "run")
     found = rows(tmp_path / "run")
-    assert set(found) == {"updates of parameters, momentum and control", "BN statistics, where there are any"}
+    assert set(found) == {
+        "updates of parameters, momentum and control",
+        "BN statistics, where there are any",
+    }
     for release, expected in zip(found, (updates, statistics), strict=True):
         assert found[release]["Server"].split(":")[0] == expected
         assert found[release]["Authority"] == found[release]["Outside reader"] == "yes"
         assert found[release]["Noise"] == "σ = 8 on the sum, in shares"
         assert found[release]["Other clients"] == "up to 1 together"
-    assert "whoever knows the seed takes it off" in (tmp_path / "run" / "privacy.md").read_text()
+    page = (tmp_path / "run" / "privacy.md").read_text()
+    assert "the noise follows from run.seed, and whoever knows that takes it off" in page
 
 
 @pytest.mark.usefixtures("quick")
