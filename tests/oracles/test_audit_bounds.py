@@ -67,7 +67,7 @@ def test_a_perfect_attack_reaches_the_ceiling_and_no_more():
 
 
 def test_randomised_response_is_not_refuted_beyond_its_own_epsilon():
-    """Each canary's bit is told with probability e^ε / (1 + e^ε): 200 runs, at most 5 % too high."""
+    """Each bit is told with probability e^ε / (1 + e^ε): of 200 runs at most 5 % are too high."""
     rng, truth, too_high = np.random.default_rng(0), 1.0, 0
     q = math.exp(truth) / (1 + math.exp(truth))
     for _ in range(200):
