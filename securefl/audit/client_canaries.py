@@ -1,7 +1,7 @@
 """A lower bound on ε from client canaries in one run.
 
-Andrew et al., One-shot Empirical Privacy Estimation for Federated Learning, ICLR 2024. A canary is a
-client whose update is a random direction, always clipped to C: in d dimensions it is all but
+Andrew et al., One-shot Empirical Privacy Estimation for Federated Learning, ICLR 2024. A canary is
+a client whose update is a random direction, always clipped to C: in d dimensions it is all but
 orthogonal to everything else. Of a sum with noise N(0, s² C² I), its cosine with the direction is
 about N(1 / (s √d), 1 / d) where the canary was in. So √d · cos estimates μ = 1 / s, and the run is
 no more private than the Gaussian mechanism of that μ.
