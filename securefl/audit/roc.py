@@ -1,0 +1,100 @@
+"""How well an attack tells members from non-members: ROC, AUC, and the rate at few false alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import roc_curve
+
+from securefl.errors import DataError
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+Scores = NDArray[np.float64]
+Quantity = Callable[[Scores, Scores], float]
+FEWEST_FOR = {0.01: 100, 0.001: 1000}
+"""Non-members without whom a rate at so few false alarms rests on one of them or none."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Roc:
+    """An attack's scores on members and non-members; higher for "member"."""
+
+    members: Scores
+    others: Scores
+
+    @classmethod
+    def of(cls, members: ArrayLike, others: ArrayLike) -> Roc:
+        """Raises DataError where one side is empty, or a score is NaN."""
+        found = [np.asarray(side, dtype=np.float64).ravel() for side in (members, others)]
+        if not all(len(side) for side in found) or np.isnan(np.concatenate(found)).any():
+            raise DataError("an attack's scores: must be numbers, of a member and a non-member")
+        return cls(*found)
+
+    def curve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """False and true positive rates, both rising from 0 to 1."""
+        labels = np.concatenate(
+            [np.ones(len(self.members), bool), np.zeros(len(self.others), bool)]
+        )
+        false, true, _ = roc_curve(labels, np.concatenate([self.members, self.others]))
+        return false, true
+
+    def auc(self, rng: np.random.Generator) -> Interval:
+        """The area under the curve: 1/2 for an attack that knows nothing."""
+        return self._interval(_auc, rng)
+
+    def tpr_at(self, fpr: float, rng: np.random.Generator) -> Interval:
+        """The share of members found at so many false alarms among non-members.
+
+        Raises:
+            DataError: too few non-members for so small a rate.
+        """
+        least = FEWEST_FOR.get(fpr, int(np.ceil(1 / fpr)))
+        if len(self.others) < least:
+            raise DataError(
+                f"the true positive rate at {fpr:.2%} false positives needs {least:,} non-members, "
+                f"and there are {len(self.others):,}: below that it rests on a single one of them"
+            )
+        return self._interval(lambda members, others: _tpr(members, others, fpr), rng)
+
+    def _interval(self, quantity: Quantity, rng: np.random.Generator) -> Interval:
+        """By resampling members and non-members."""
+        drawn = [
+            quantity(
+                rng.choice(self.members, len(self.members)),
+                rng.choice(self.others, len(self.others)),
+            )
+            for _ in range(RESAMPLES)
+        ]
+        tail = (1 - CONFIDENCE) / 2
+        low, high = np.quantile(drawn, [tail, 1 - tail])
+        return Interval(float(quantity(self.members, self.others)), float(low), float(high))
+
+
+def _auc(members: Scores, others: Scores) -> float:
+    """P[member > other] + P[equal] / 2 (Mann & Whitney, 1947)."""
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, members, "left") + np.searchsorted(ordered, members, "right")
+    return float(below.mean() / (2 * len(others)))
+
+
+def _tpr(members: Scores, others: Scores, fpr: float) -> float:
+    """Members above the threshold that so many non-members are above, ties counted as neither."""
+    allowed = int(fpr * len(others))
+    threshold = np.sort(others)[::-1][allowed]
+    return float((members > threshold).mean())
