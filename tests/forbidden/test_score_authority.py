@@ -27,7 +27,7 @@ from securefl.errors import (
 )
 from securefl.exchange import match_open
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer, amplification_bits
-from securefl.exchange.match_flood import MAX_RELEASES, grid_bits
+from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_forms import FULL, LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE
@@ -304,11 +304,22 @@ def test_a_run_opens_one_score_of_each_client_and_round(tmp_path, key):
     assert all(opening.name == SCORE and not opening.refused for opening in opened)
 
 
+LOUD = 64.0
+"""Times the flooding, so that it is larger than the policy's rounding, which hides it else."""
+
+
+def loudly(monkeypatch):
+    monkeypatch.setattr(
+        match_open, "flood_deviation", lambda parameters: LOUD * flood_deviation(parameters)
+    )
+
+
 def test_keys_in_memory_are_renewed_without_a_word(tmp_path, monkeypatch):
     """With four releases a key, 11 scores take three keys; selections are those under one key."""
     config, task = make_config(), make_task()
     _, rounds = run_in(tmp_path / "one", config, task)
     monkeypatch.setattr(match_open, "MAX_RELEASES", 4)
+    loudly(monkeypatch)
     result, renewed = run_in(tmp_path / "many", config, task)
     used = [opening.key_id for opening in result.openings]
     assert len(set(used)) == 3
@@ -409,6 +420,7 @@ def test_released_scores_are_flooded_and_on_the_grid(tmp_path, key, monkeypatch)
 
     monkeypatch.setattr(Server, "ask_profile", ask_profile)
     monkeypatch.setattr(Client, "send_profile", send_profile)
+    loudly(monkeypatch)
     _, rounds = run_in(tmp_path / "run", make_config(rounds=6), make_task(), uncounted(key))
     errors = []
     for turnout, (number, matcher, baseline) in zip(rounds, seen, strict=True):
@@ -419,7 +431,7 @@ def test_released_scores_are_flooded_and_on_the_grid(tmp_path, key, monkeypatch)
             precision = matcher.precision(baseline)
             # Of the flooding's six deviations; what the policy's rounding may add is left aside.
             error, rounding = value - exact[number, client], 2**-25
-            errors.append(np.sign(error) * max(abs(error) - rounding, 0.0) / precision)
+            errors.append(np.sign(error) * max(abs(error) - rounding, 0.0) / (LOUD * precision))
             assert abs(errors[-1]) < 1.05  # 1e-4 of the score more
     assert len(errors) == 20
     assert 0.02 < np.std(errors) < 0.5
