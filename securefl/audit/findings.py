@@ -1,0 +1,150 @@
+"""What an audit finds: chapters of numbers with their methods, and a verdict in plain words."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from securefl.audit.roc import Interval
+
+
+class Verdict(StrEnum):
+    """What a chapter comes to."""
+
+    HOLDS = "holds"
+    """What is claimed was attacked, and stood."""
+    WEAK = "weak"
+    """Something is learnt, or a claim rests on little."""
+    LEAKS = "leaks"
+    """A claim is refuted, or somebody reads what nobody should."""
+    OPEN = "open"
+    """Nothing was claimed, or too little was there to measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One measured value, and how it came about."""
+
+    name: str
+    value: float
+    method: str
+    """What was computed of what, in a few words, with its source."""
+    seed: int | None = None
+    """Of what was drawn for it; None where nothing was."""
+    low: float | None = None
+    high: float | None = None
+    """The 95 % interval; None where there is none."""
+    unit: str = ""
+    """`dB`, `bits`, `bytes`, `%` (the value is then a share, 0..1); empty for pure numbers."""
+
+    @classmethod
+    def of(
+        cls, name: str, found: Interval, method: str, seed: int | None = None, unit: str = ""
+    ) -> Number:
+        """A value with its interval."""
+        return cls(name, found.value, method, seed, found.low, found.high, unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns; cells are shown as they are."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    alarming: frozenset[int] = frozenset()
+    """Rows that are shown in red."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing that the report carries inside itself."""
+
+    title: str
+    description: str
+    """For those who cannot see it."""
+    png: bytes = b""
+    svg: str = ""
+    """One of the two."""
+
+    def source(self) -> str:
+        """As an address that needs no request."""
+        kind, content = ("svg+xml", self.svg.encode()) if self.svg else ("png", self.png)
+        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One audit of one run."""
+
+    key: str
+    """Its name in the JSON, and its anchor."""
+    title: str
+    verdict: Verdict
+    words: str
+    """What it means, in plain words: one to three sentences for somebody who is no engineer."""
+    numbers: Sequence[Number] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    notes: Sequence[str] = ()
+    """What was assumed, and what the audit cannot see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All chapters of one run's audit."""
+
+    run: str
+    """The run's name."""
+    effort: str
+    """quick or full."""
+    seed: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What was audited: settings, clients, rounds, versions."""
+    chapters: Sequence[Chapter] = ()
+
+    def to_json(self) -> bytes:
+        """Everything but the pictures; the same findings give the same bytes."""
+        found = {
+            "run": self.run,
+            "effort": self.effort,
+            "seed": self.seed,
+            "facts": dict(self.facts),
+            "chapters": {chapter.key: _chapter(chapter) for chapter in self.chapters},
+        }
+        return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _chapter(chapter: Chapter) -> dict[str, Any]:
+    return {
+        "title": chapter.title,
+        "verdict": chapter.verdict,
+        "words": chapter.words,
+        "numbers": [
+            {
+                "name": number.name,
+                "value": _finite(number.value),
+                "low": _finite(number.low),
+                "high": _finite(number.high),
+                "unit": number.unit,
+                "method": number.method,
+                "seed": number.seed,
+            }
+            for number in chapter.numbers
+        ],
+        "tables": [
+            {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
+            for t in chapter.tables
+        ],
+        "notes": list(chapter.notes),
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    """JSON has no infinity: in words there."""
+    return value if value is None or math.isfinite(value) else str(value)
