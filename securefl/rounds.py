@@ -78,7 +78,9 @@ class Rounds:
         keys: OpeningKeys | None,
         match_keys: MatchKeys | None,
         identities: Identities | None = None,
+        record: Record | None = None,
     ) -> None:
+        """Nothing has happened yet; `record` is a fresh one where None."""
         if not config.exchange.seals_sums:
             keys = None
         elif keys is None:
@@ -93,7 +95,7 @@ class Rounds:
         self.config = config
         self.key_id = keys.public.key_id if keys else ""
         self._test = TestBench(task)
-        self._record = Record()
+        self._record = record or Record()
         self._metrics: list[RoundMetrics] = []
         self._turnouts: list[Turnout] = []
         composed = compose(config, task, keys, self._record, match_keys, identities)
@@ -124,6 +126,11 @@ class Rounds:
     def round(self) -> int:
         """Rounds done."""
         return self._state.round
+
+    @property
+    def state(self) -> State:
+        """Where the run is at."""
+        return self._state
 
     def go_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Start from a checkpoint; raises RunFolderError where it does not fit."""

@@ -25,7 +25,7 @@ class Broadcast:
     def send(self, state: State, clients: Iterable[str]) -> None:
         """Write down what these clients are sent; nothing where they have it."""
         for client in clients:
-            self._delivery.broadcast(state.round + 1, self._due(state, client), client)
+            self._delivery.broadcast(state, self._due(state, client), client)
             self._has[client] = state.round
 
     def forget(self, clients: Iterable[str]) -> None:

@@ -12,9 +12,9 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import unpack
 from securefl.exchange.plain import PlainChannel
 from securefl.roles.client import Client
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
+from securefl.roles.ledger import AUTHORITY, SERVER, Content, Entry, Form, Ledger
 from securefl.roles.server import Server, ServerSum, SumRequest
-from securefl.types import MessageSpec, NamedTensors, Plan, Total
+from securefl.types import MessageSpec, NamedTensors, Plan, State, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,12 @@ class Delivery:
     ledger: Ledger
     report: Callable[[Incident], None]
 
-    def broadcast(self, round_number: int, news: Sequence[MessageSpec], client: str) -> None:
-        """Write down that a client got what is new to it at the round's start."""
+    def broadcast(self, state: State, news: Sequence[MessageSpec], client: str) -> None:
+        """A client gets what is new to it at the start of the round after `state`."""
         for spec in news:
-            name, n_bytes = f"model/{spec.kind}", spec.n_values * self.value_bytes
-            self.ledger.entries.append(
-                Entry(
-                    round_number,
-                    0,
-                    name,
-                    spec.kind,
-                    SERVER,
-                    client,
-                    "plaintext",
-                    spec.n_values,
-                    n_bytes,
-                )
-            )
+            about = state.round + 1, 0, f"model/{spec.kind}", spec.kind, SERVER, client
+            size = spec.n_values, spec.n_values * self.value_bytes
+            self.ledger.note(Entry(*about, "plaintext", *size), state.tensors[spec.kind])
 
     def be_ready_for(self, plan: Plan) -> None:
         """Before a round: its sums travel under one key; raises as `Sealing.be_ready_for`."""
@@ -111,7 +100,7 @@ class OpenExchange:
                 message = client.contribute(self._delivery.run, self._round, spec, values, times)
                 messages.append(message)
             for spec, message in zip(self._specs, messages, strict=True):
-                self._write(spec, name, SERVER, len(message), self._form(spec))
+                self._note(spec, (name, SERVER), self._form(spec), message)
                 additions.append(self._sums[spec.name].admit(message))
         except (ValueRefused, MessageRefused) as error:
             reason = str(error)
@@ -155,39 +144,33 @@ class OpenExchange:
     def _open(self, spec: MessageSpec, receivers: Sequence[str]) -> Total:
         request = self._sums[spec.name].request()
         opened = self._opened(spec, request)
-        for receiver in receivers:
-            n_bytes = self._delivery.total_bytes(spec)
-            self._write(spec, SERVER, receiver, n_bytes, "plaintext")
         values = unpack(opened.values, self._like[spec.name])
+        n_bytes = self._delivery.total_bytes(spec)
+        for receiver in receivers:
+            self._note(spec, (SERVER, receiver), "plaintext", values, n_bytes)
         return Total(values, opened.weight, opened.n_clients)
 
     def _opened(self, spec: MessageSpec, request: SumRequest) -> OpenedSum:
         sealing = self._delivery.sealing
         if sealing is None or not self._delivery.sealed(spec):
             return self._delivery.plain.open(request.total, spec.n_values)
-        signed = sum(len(s.signed) + len(s.signature) for s in request.signed)
-        self._write(spec, SERVER, AUTHORITY, len(request.total) + signed, "ciphertext")
+        self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())
         opened = sealing.authority.open(request)
-        n_bytes = opened.values.nbytes + BOOKKEEPING_BYTES
-        self._write(spec, AUTHORITY, SERVER, n_bytes, "plaintext")
+        self._note(spec, (AUTHORITY, SERVER), "plaintext", opened.as_bytes())
         return opened
 
     def _form(self, spec: MessageSpec) -> Form:
         return "ciphertext" if self._delivery.sealed(spec) else "plaintext"
 
-    def _write(
-        self, spec: MessageSpec, sender: str, receiver: str, n_bytes: int, form: Form
+    def _note(
+        self,
+        spec: MessageSpec,
+        way: tuple[str, str],
+        form: Form,
+        content: Content,
+        n_bytes: int | None = None,
     ) -> None:
-        self._delivery.ledger.entries.append(
-            Entry(
-                self._round,
-                self._exchange,
-                spec.name,
-                spec.kind,
-                sender,
-                receiver,
-                form,
-                spec.n_values,
-                n_bytes,
-            )
-        )
+        """`n_bytes` of what is handed over in memory, as it would be on a wire."""
+        length = len(content) if n_bytes is None else n_bytes
+        about = spec.name, spec.kind, *way, form, spec.n_values, length
+        self._delivery.ledger.note(Entry(self._round, self._exchange, *about), content)

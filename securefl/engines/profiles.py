@@ -7,9 +7,9 @@ with its baseline as it arrives; of what it makes of it, the authority opens a s
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Protocol
 
 import torch
@@ -35,8 +35,6 @@ from securefl.selection.base import Quantity
 from securefl.types import Kind, State
 
 _BATCH = 1024
-_SCORE_BYTES = 8
-_UNIT_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class ProfileQuestion:
 
     quantity: Quantity = "divergence"
     reads_data = True
-    asked_bytes = _UNIT_BYTES
+    asked_bytes = wire.NUMBER.size
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class ProfileQuestion:
         matched = baseline.in_unit(unit)
         survey = delivery.server.ask_profile(round_number, channel.matcher, matched, clients)
         for client in clients:
-            notes.write(UNIT, SERVER, client, "plaintext", 1, _UNIT_BYTES)
+            notes.write(UNIT, (SERVER, client), "plaintext", 1, wire.NUMBER.pack(unit))
             try:
                 made = self._profile(client, self._data[client], self._view(state, unit))
                 self._receive(survey, notes, client, made.in_range())
@@ -149,7 +147,7 @@ class ProfileQuestion:
         request = survey.request()
         opened = self._opened(request, channel, notes)
         # Noise takes scores below 0, and there says nothing of a client's profile.
-        precision = inf if channel.noise else channel.matcher.precision(matched)
+        precision = math.inf if channel.noise else channel.matcher.precision(matched)
         return self._read(request, opened, precision)
 
     def _receive(self, survey: ProfileSurvey, notes: _Notes, client: str, made: Profile) -> None:
@@ -159,12 +157,11 @@ class ProfileQuestion:
         n_clear = self._channel.matcher.n_clear(q)
         if n_clear in {0, 2 * q}:
             form: Form = "plaintext" if n_clear else "ciphertext"
-            notes.write(PROFILE, client, SERVER, form, 2 * q, len(message))
+            notes.write(PROFILE, (client, SERVER), form, 2 * q, message)
         else:  # one message, in two parts
-            means, variances, clear = f"{PROFILE}/means", f"{PROFILE}/variances", 8 * n_clear
-            n_bytes = len(message) - clear
-            notes.write(means, client, SERVER, "ciphertext", q, n_bytes)
-            notes.write(variances, client, SERVER, "plaintext", n_clear, clear)
+            sealed, clear = message[: -8 * n_clear], message[-8 * n_clear :]
+            notes.write(f"{PROFILE}/means", (client, SERVER), "ciphertext", q, sealed)
+            notes.write(f"{PROFILE}/variances", (client, SERVER), "plaintext", n_clear, clear)
         survey.receive(message)
 
     def _read(
@@ -189,11 +186,10 @@ class ProfileQuestion:
         if channel.authority is None:
             return self._opened_in_clear(request, channel.noise)
         n = len(request.scores)
-        headers = sum(len(s.signed) + len(s.signature) for s in request.signed)
-        n_bytes = headers + sum(map(len, request.scores))
-        notes.write(SCORE, SERVER, AUTHORITY, "ciphertext", n, n_bytes)
+        notes.write(SCORE, (SERVER, AUTHORITY), "ciphertext", n, request.as_bytes())
         opened = channel.authority.open(request)
-        notes.write(SCORE, AUTHORITY, SERVER, "plaintext", n, _SCORE_BYTES * n)
+        scores = b"".join(wire.NUMBER.pack(math.nan if x is None else x) for x in opened)
+        notes.write(SCORE, (AUTHORITY, SERVER), "plaintext", n, scores)
         return opened
 
     def _opened_in_clear(
@@ -230,11 +226,10 @@ class _Notes:
     round: int
 
     def write(
-        self, name: str, sender: str, receiver: str, form: Form, n_values: int, n_bytes: int
+        self, name: str, way: tuple[str, str], form: Form, n_values: int, message: bytes
     ) -> None:
-        self.ledger.entries.append(
-            Entry(self.round, 0, name, Kind.PROFILES, sender, receiver, form, n_values, n_bytes)
-        )
+        about = name, Kind.PROFILES, *way, form, n_values, len(message)
+        self.ledger.note(Entry(self.round, 0, *about), message)
 
 
 def _inputs(data: Samples) -> Iterator[Tensor]:

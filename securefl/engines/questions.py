@@ -109,19 +109,8 @@ def _numbers(
     survey = delivery.server.ask_number(round_number, name, ALLOWED[name], numbers)
     for client, number in numbers.items():
         message = delivery.clients[client].send_number(delivery.run, round_number, name, number)
-        delivery.ledger.entries.append(
-            Entry(
-                round_number,
-                0,
-                name,
-                Kind.SELECTION,
-                client,
-                SERVER,
-                "plaintext",
-                1,
-                len(message),
-            )
-        )
+        about = round_number, 0, name, Kind.SELECTION, client, SERVER
+        delivery.ledger.note(Entry(*about, "plaintext", 1, len(message)), message)
         try:
             found[client] = survey.receive(message)
         except MessageRefused as error:

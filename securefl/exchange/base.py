@@ -5,6 +5,7 @@ A capability is an object: a role that holds no `Opener` cannot spell "open".
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from securefl.types import NamedTensors, Total
 
 Values = NDArray[np.float64]
+_BOOKKEEPING = struct.Struct("<dq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,10 @@ class OpenedSum:
     """Σ weight_i."""
     n_clients: int
     """Counted inside the sum: every contribution carries a one."""
+
+    def as_bytes(self) -> bytes:
+        """What crosses the wire of it: the values, their weight and their count."""
+        return self.values.tobytes() + _BOOKKEEPING.pack(self.weight, self.n_clients)
 
 
 class Channel(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from securefl.types import Kind
+from securefl.types import Kind, NamedTensors
 
 SERVER = "server"
 AUTHORITY = "authority"
@@ -35,11 +35,29 @@ class Entry:
     """Of the whole message, header and signature included."""
 
 
+Content = bytes | NamedTensors
+"""What a message carries: its bytes, or the tensors that a simulation hands over as they are."""
+
+
+class Tap(Protocol):
+    """Whoever looks at messages on their way (audits)."""
+
+    def __call__(self, entry: Entry, content: Content) -> None:
+        """One message, before its receiver makes anything of it."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """All messages of a run, in order."""
 
     entries: list[Entry] = field(default_factory=list)
+    tap: Tap | None = None
+
+    def note(self, entry: Entry, content: Content) -> None:
+        """Write down a message that is on its way."""
+        self.entries.append(entry)
+        if self.tap:
+            self.tap(entry, content)
 
     def upload_bytes(self) -> dict[str, int]:
         """Bytes that each client sent."""

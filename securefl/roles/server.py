@@ -22,6 +22,10 @@ class SumRequest:
     total: bytes
     signed: tuple[wire.SignedHeader, ...]
 
+    def as_bytes(self) -> bytes:
+        """What crosses the wire of it, part after part."""
+        return self.total + wire.headers_bytes(self.signed)
+
 
 class Server:
     """Adds what the roster's clients send, one sum for each message that the plan knows."""

@@ -25,6 +25,10 @@ class ScoreRequest:
     signed: tuple[wire.SignedHeader, ...]
     """In the order of the scores."""
 
+    def as_bytes(self) -> bytes:
+        """What crosses the wire of it, part after part."""
+        return b"".join(self.scores) + wire.headers_bytes(self.signed)
+
     @property
     def name(self) -> str:
         """Of what is opened."""

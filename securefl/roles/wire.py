@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -80,6 +80,11 @@ class SignedHeader:
     header: Header
     signed: bytes
     signature: bytes
+
+
+def headers_bytes(headers: Iterable[SignedHeader]) -> bytes:
+    """What the authority is shown of messages."""
+    return b"".join(header.signed + header.signature for header in headers)
 
 
 @dataclass(frozen=True, slots=True)
