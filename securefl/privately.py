@@ -139,11 +139,9 @@ def warmed_up(config: Config, task: Task, sgd: Callable[[int], Sgd]) -> Task:
     return replace(task, model=model)
 
 
-def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending | None:
-    """What each round releases; None where a run adds no noise."""
+def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending:
+    """What each round of a private run releases."""
     table = config.privacy
-    if table.level == "none":
-        return None
     level = Level(table.level)
     if level is Level.RECORD:
 
