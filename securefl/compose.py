@@ -6,7 +6,7 @@ The only module that sees client, server and authority together.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -62,7 +62,7 @@ from securefl.terms import (
     sealed_kinds,
     training_of,
 )
-from securefl.types import Kind
+from securefl.types import Kind, Plan
 
 
 @dataclass(slots=True)
@@ -134,26 +134,38 @@ def compose(
     channels = _channels(config, match_keys, identities.roster, record)
     ground = Ground(task.model, data, public, training, delivery, needed, public_samples)
     who = participation(config, ground, engine.broadcast, channels)
-    return Composed(algorithm, training, engine, who, _spending(config, task.model, algorithm))
+    spent = None
+    if config.privacy.level != "none":
+        spent = spending(config, _plan_of(algorithm, task.model), task.model)
+    return Composed(algorithm, training, engine, who, spent)
 
 
-def planned_spending(config: Config, task: Task) -> Spending | None:
-    """What each round of a run is going to release; None where it adds no noise.
+def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
+    """What each round of a run is going to release, by its `privacy.sigma`.
+
+    All that σ has no say in is looked at once, before this returns: the guard takes seconds.
 
     Raises:
-        ConfigError, DataError: the settings, the model and the data do not go together.
+        ConfigError, DataError: the settings, the model and the data do not go together, or the run
+            adds no noise.
     """
+    if config.privacy.level == "none":
+        raise ConfigError(
+            'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
+            '"record" or "client"'
+        )
     data, batch_size = client_data(config, task)
     check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
     weights = client_weights(config, data, batch_size)
     training = training_of(config, task.loss, batch_size)
-    return _spending(config, task.model, _algorithm(config, task, training, weights))
+    plan_of = _plan_of(_algorithm(config, task, training, weights), task.model)
+    return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
 
 
-def _spending(config: Config, model: nn.Module, algorithm: Algorithm) -> Spending | None:
+def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
     first = algorithm.init(model)
-    return spending(config, lambda done: algorithm.plan(replace(first, round=done), model), model)
+    return lambda done: algorithm.plan(replace(first, round=done), model)
 
 
 def _algorithm(

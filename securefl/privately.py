@@ -9,7 +9,7 @@ from math import sqrt
 
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Sgd
+from securefl.algorithms.base import Algorithm
 from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
@@ -37,6 +37,7 @@ from securefl.privacy.shares import Shares
 from securefl.privacy.spending import Spending
 from securefl.selecting import asks_for_profiles
 from securefl.task import Task
+from securefl.terms import schedule
 from securefl.types import Kind, Plan
 
 FIXBN = "fixbn"
@@ -118,7 +119,7 @@ def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: 
     return ClientLevel(inner, noise, randomness_of(config), variances(model))
 
 
-def warmed_up(config: Config, task: Task, sgd: Callable[[int], Sgd]) -> Task:
+def warmed_up(config: Config, task: Task) -> Task:
     """With a model that was trained on the public samples, in training mode.
 
     Raises:
@@ -135,15 +136,13 @@ def warmed_up(config: Config, task: Task, sgd: Callable[[int], Sgd]) -> Task:
     held = samples(task.public, "the public samples")
     public = PublicData(held, config.train.batch_size, epochs, config.run.seed)
     model = copy.deepcopy(task.model)
-    train_on_public(model, public, 0, sgd(0), Objective(task.loss))
+    train_on_public(model, public, 0, schedule(config)(0), Objective(task.loss))
     return replace(task, model=model)
 
 
-def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending | None:
-    """What each round releases; None where a run adds no noise."""
+def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending:
+    """What each round of a private run releases."""
     table = config.privacy
-    if table.level == "none":
-        return None
     level = Level(table.level)
     if level is Level.RECORD:
 

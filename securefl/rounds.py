@@ -34,7 +34,6 @@ from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task
-from securefl.terms import training_of
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -91,7 +90,7 @@ class Rounds:
                 "are given: leave one of them out"
             )
         task = task or configured_task(config)
-        task = warmed_up(config, task, training_of(config, task.loss, 1).sgd)
+        task = warmed_up(config, task)
         self.config = config
         self.key_id = keys.public.key_id if keys else ""
         self._test = TestBench(task)
@@ -170,7 +169,7 @@ class Rounds:
         self._record.folder = folder
         if folder:
             folder.note_clients(self._qualities, self._participation.devices)
-        while self.round < self.last_round:
+        while not self.complete:
             try:
                 metrics = self._round(folder)
             except Diverged as error:

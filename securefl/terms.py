@@ -68,11 +68,12 @@ def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
     """The settings of local training."""
     table = config.algorithm
     return Training(
-        loss, _schedule(config), table.local_steps, batch_size, config.run.seed, table.local_epochs
+        loss, schedule(config), table.local_steps, batch_size, config.run.seed, table.local_epochs
     )
 
 
-def _schedule(config: Config) -> Callable[[int], Sgd]:
+def schedule(config: Config) -> Callable[[int], Sgd]:
+    """How a local step is taken, by rounds completed."""
     train = config.train
     drops_at = [config.rounds_in(share) for share in train.lr_drops]
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from securefl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securefl.config.schema import Config
     from securefl.privacy.history import History
     from securefl.privacy.plan import RecordPlan
     from securefl.report.protection import Protection
@@ -117,25 +116,15 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
     from securefl.compose import planned_spending
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
-    from securefl.privacy.history import History
     from securefl.report.protection import epsilon_said, protections
     from securefl.task import configured_task
 
     config = load_config(config_file, settings)
-    table, task = config.privacy, configured_task(config)
-    if table.level == "none":
-        raise ConfigError(
-            'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
-            '"record" or "client"'
-        )
-    level = Level(table.level)
-
-    def with_noise(sigma: float) -> Config:
-        return config.model_copy(update={"privacy": table.model_copy(update={"sigma": sigma})})
+    planned = planned_spending(config, configured_task(config))
+    table, level = config.privacy, Level(config.privacy.level)
 
     def history(sigma: float) -> History:
-        spending = planned_spending(with_noise(sigma), task)
-        return spending.history(config.run.rounds) if spending else History()
+        return planned(sigma).history(config.run.rounds)
 
     sigma = table.sigma
     if target_epsilon is not None:
@@ -143,7 +132,7 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
         sigma = _as_printed(found)
         click.echo(f"privacy.sigma = {sigma:.5g}")
     click.echo(epsilon_said(config, history(sigma)) + "\n")
-    _print_protections(protections(with_noise(sigma)))
+    _print_protections(protections(config.with_sigma(sigma)))
 
 
 @privacy.command()

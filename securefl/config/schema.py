@@ -224,6 +224,11 @@ class Config(Table):
         # 0.55 of 100 are 55.00000000000001, which is no 56th round.
         return max(1, math.ceil(share * self.run.rounds - 1e-9))
 
+    def with_sigma(self, sigma: float) -> Config:
+        """The same run with this `privacy.sigma`, which is not checked."""
+        privacy = self.privacy.model_copy(update={"sigma": sigma})
+        return self.model_copy(update={"privacy": privacy})
+
     @model_validator(mode="after")
     def _fits_together(self) -> Config:
         for reason in reasons_against(self):

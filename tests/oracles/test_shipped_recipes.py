@@ -145,7 +145,7 @@ def test_each_row_spends_the_epsilon_that_the_table_says(name):
         if named:
             config = cell.config(seed=0)
             assert config.privacy.noise == "seeded"
-            spending = planned_spending(config, configured_task(config))
+            spending = planned_spending(config, configured_task(config))(config.privacy.sigma)
             events = spending.history(config.run.rounds).events(spending.level)
             spent[cell.row] = epsilon(events, config.privacy.delta) / int(named[1])
     assert len(spent) == {"privacy": 7, "privacy-releases": 5}[name]

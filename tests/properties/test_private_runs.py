@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from torch import nn
 
 import securefl
-from securefl import rounds
+from securefl import compose, rounds
 from securefl.errors import ConfigError, RunFolderError
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
@@ -436,6 +436,15 @@ def test_the_sigma_for_an_epsilon_gives_that_epsilon_back(target, rounds):
     for said in (found, again):
         assert f"ε = {spent_:.3g} (PLD; RDP " in said
         assert "updates of" in said
+
+
+def test_the_guard_is_asked_once_for_all_sigmas_of_a_search(monkeypatch):
+    """It takes seconds, and no σ has a say in its answer."""
+    asked, guard = [], compose.guard
+    monkeypatch.setattr(compose, "guard", lambda *of: (asked.append(of), guard(*of)))
+    job = (*JOB[:-1], "privacy.level=record", "privacy.records=250", "model.norm=group")
+    cost("--target-epsilon", "3", *settings(*job))
+    assert len(asked) == 1
 
 
 def test_the_cost_of_no_privacy_is_said():
