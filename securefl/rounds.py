@@ -171,7 +171,7 @@ class Rounds:
             folder.note_clients(self._qualities, self._participation.devices)
         while not self.complete:
             try:
-                metrics = self._round(folder)
+                metrics = self.step(folder)
             except Diverged as error:
                 advice = divergence_advice(self.config, self.round)
                 raise Diverged(f"{error}{advice}{self._keep_last_good(folder)}") from error
@@ -193,7 +193,8 @@ class Rounds:
             self.stopped,
         )
 
-    def _round(self, folder: RunFolder | None) -> RoundMetrics:
+    def step(self, folder: RunFolder | None = None) -> RoundMetrics:
+        """One round more; raises as `run` does."""
         started = time.perf_counter()
         record, lr = self._record, self._training.sgd(self._state.round).lr
         if self._meter:

@@ -39,6 +39,7 @@ from securefl.runrecord import (
     ENVIRONMENT,
     INCIDENTS,
     LEDGER,
+    LOCK,
     METRICS,
     MODEL,
     OPENINGS,
@@ -52,8 +53,6 @@ from securefl.runrecord import (
     read_rows,
 )
 from securefl.types import NamedTensors
-
-LOCK = ".lock"
 
 
 class RunFolder:

@@ -14,6 +14,7 @@ from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
+from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
@@ -24,6 +25,14 @@ PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
+LOCK = ".lock"
+FILES = frozenset(
+    {
+        *(CONFIG, ENVIRONMENT, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, TRAFFIC, LOCK),
+    }
+)
+"""All that a run writes, but for some of `report.pictures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class RoundMetrics:
     """
 
 
-Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout)
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout, Opening)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from securefl.report.selections import selections_figure
 from securefl.runrecord import ACCURACY, TRAFFIC, RunRecord
 
 SELECTIONS, SCORES, COST = "selections.png", "scores.png", "cost.png"
+PICTURES = frozenset((SELECTIONS, SCORES, COST, TRAFFIC, ACCURACY))
 
 
 def pictures(record: RunRecord) -> dict[str, bytes]:

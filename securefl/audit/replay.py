@@ -1,0 +1,118 @@
+"""A run played again by its settings, for what its folder does not keep: who saw which values.
+
+The same seed gives the same bits, so what is recorded here is what was seen then; how far the final
+models are apart says whether that holds (fresh privacy noise is never drawn again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+import numpy as np
+import torch
+
+from securefl.algorithms.base import averaged_tensors, copied
+from securefl.audit.evidence import Leak
+from securefl.audit.wiretap import Wiretap
+from securefl.compose import Record
+from securefl.config.schema import Config
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.layout import unpack
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_open import MatchKeys
+from securefl.exchange.plain import PlainChannel
+from securefl.roles import wire
+from securefl.roles.identities import Identities
+from securefl.roles.ledger import SERVER, Content, Entry, Ledger
+from securefl.rounds import Rounds
+from securefl.task import Task, client_data
+from securefl.types import Kind, NamedTensors, State
+
+Progress = Callable[[int, int], None]
+"""Called with steps done and steps in all."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """What was seen of a run, round by round."""
+
+    models: Sequence[NamedTensors]
+    """The global model before the first round and after each: what every client and the server saw.
+    """
+    updates: Sequence[Mapping[str, NamedTensors]]
+    """By round and client, the trained parameters that it sent: what the server saw where they
+    travel in the clear."""
+    ledger: Sequence[Entry]
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Keeps the parameters that clients send; a `Tap`."""
+
+    like: NamedTensors
+    dtype: str
+    updates: list[dict[str, NamedTensors]] = field(default_factory=list)
+
+    def __call__(self, entry: Entry, content: Content) -> None:
+        if entry.receiver != SERVER or entry.name != f"update/{Kind.PARAMETERS}":
+            return
+        if not isinstance(content, bytes):
+            raise TypeError("a client's message is bytes")
+        _, payload = wire.split(content, len(content))
+        sent = np.frombuffer(payload, self.dtype, entry.n_values).astype(np.float64)
+        self.updates[entry.round - 1][entry.sender] = unpack(sent, self.like)
+
+
+def replayed(config: Config, task: Task, progress: Progress) -> Replay:
+    """All rounds of a run, in the clear, where its plain totals are those that were opened.
+
+    Raises:
+        ConfigError, DataError, Diverged: as the run itself.
+    """
+    plain = config.exchange.model_copy(update={"encrypt": (), "committee": 0})
+    config = config.model_copy(update={"exchange": plain})
+    like = averaged_tensors(task.model)[Kind.PARAMETERS]
+    recorder = _Recorder(like, dtype_of(like))
+    record = Record(Ledger(tap=recorder))
+    rounds = Rounds(config, task, None, None, record=record)
+    models = [global_model(rounds.state)]
+    while not rounds.complete:
+        recorder.updates.append({})
+        rounds.step()
+        models.append(global_model(rounds.state))
+        progress(rounds.round, rounds.last_round)
+    return Replay(models, recorder.updates, tuple(record.ledger.entries))
+
+
+def tapped(config: Config, task: Task, n_rounds: int) -> tuple[list[Leak], Ledger, int]:
+    """The first rounds of a run as they were, encrypted and with every byte looked at.
+
+    Returns the leaks, the ledger, and how many bytes were seen.
+    """
+    one_key = config.exchange.model_copy(update={"committee": 0})
+    config = config.model_copy(update={"exchange": one_key})
+    data, _ = client_data(config, task)
+    identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
+    keys, match_keys = KeySet.ephemeral(), MatchKeys.ephemeral(form)
+    dtype = dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS])
+    tap = Wiretap(config, keys, match_keys, identities.roster, PlainChannel(dtype))
+    record = Record(Ledger(tap=tap))
+    rounds = Rounds(config, task, keys, match_keys, identities, record)
+    for _ in range(min(n_rounds, rounds.last_round)):
+        rounds.step()
+    return tap.leaks, record.ledger, tap.n_bytes
+
+
+def global_model(state: State) -> NamedTensors:
+    """The tensors of the model that everybody is sent."""
+    kinds = (Kind.PARAMETERS, Kind.STATISTICS)
+    return copied({name: v for kind in kinds for name, v in state.tensors.get(kind, {}).items()})
+
+
+def dtype_of(named: NamedTensors) -> Literal["float32", "float64"]:
+    """Of a model's values on the wire."""
+    first = next(iter(named.values()))
+    return "float64" if first.dtype is torch.float64 else "float32"
