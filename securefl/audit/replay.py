@@ -18,6 +18,7 @@ from securefl.audit.evidence import Leak
 from securefl.audit.wiretap import Wiretap
 from securefl.compose import Record
 from securefl.config.schema import Config
+from securefl.errors import SecureFLError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import unpack
 from securefl.exchange.match_forms import FORMS
@@ -46,6 +47,17 @@ class Replay:
     """By round and client, the trained parameters that it sent: what the server saw where they
     travel in the clear."""
     ledger: Sequence[Entry]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """What was seen of a run's first rounds, played again with every byte looked at."""
+
+    rounds: int
+    leaks: Sequence[Leak]
+    seen_bytes: int
+    ledger_bytes: int
 
 
 @dataclass(slots=True)
@@ -87,11 +99,8 @@ def replayed(config: Config, task: Task, progress: Progress) -> Replay:
     return Replay(models, recorder.updates, tuple(record.ledger.entries))
 
 
-def tapped(config: Config, task: Task, n_rounds: int) -> tuple[list[Leak], Ledger, int]:
-    """The first rounds of a run as they were, encrypted and with every byte looked at.
-
-    Returns the leaks, the ledger, and how many bytes were seen.
-    """
+def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
+    """The first rounds of a run as they were, encrypted and with every byte looked at."""
     one_key = config.exchange.model_copy(update={"committee": 0})
     config = config.model_copy(update={"exchange": one_key})
     data, _ = client_data(config, task)
@@ -101,9 +110,15 @@ def tapped(config: Config, task: Task, n_rounds: int) -> tuple[list[Leak], Ledge
     tap = Wiretap(config, keys, match_keys, identities.roster, PlainChannel(dtype))
     record = Record(Ledger(tap=tap))
     rounds = Rounds(config, task, keys, match_keys, identities, record)
-    for _ in range(min(n_rounds, rounds.last_round)):
-        rounds.step()
-    return tap.leaks, record.ledger, tap.n_bytes
+    n_rounds = min(n_rounds, rounds.last_round)
+    try:
+        for _ in range(n_rounds):
+            rounds.step()
+    except SecureFLError as error:
+        why = f"the run cannot be played again: {error}"
+        tap.leaks.append(Leak(rounds.round + 1, "all", "the run", why))
+    written = sum(entry.bytes for entry in record.ledger.entries)
+    return Tapped(n_rounds, tap.leaks, tap.n_bytes, written)
 
 
 def global_model(state: State) -> NamedTensors:
