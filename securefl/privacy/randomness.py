@@ -75,7 +75,10 @@ class Seeded:
 
 @contextmanager
 def seeded_layers(device: torch.device, seed: int) -> Iterator[None]:
-    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other."""
+    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other.
+
+    The caller's are put back.
+    """
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)
