@@ -24,7 +24,7 @@ from securefl.exchange.base import Exchange
 from securefl.norms.find import BatchNorm
 from securefl.norms.frozen import Freeze
 from securefl.privacy.moments import ChannelMoments, MomentRelease
-from securefl.privacy.randomness import Randomness, RandomnessOf
+from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
 from securefl.privacy.shares import Shares
 from securefl.types import Kind, MessageSpec, State, Weighing
 
@@ -80,7 +80,8 @@ class StatisticsRelease:
         sum_V = torch.zeros(release.n_values, dtype=torch.float64, device=device)
         for y in _inputs(work, name, layer):
             sum_V += release.sum_of(y, reference)
-        sent_V = release.noisy(sum_V, randomness, self.shares.deviation(1.0)) / self.records
+        share = self.shares.deviation(1.0) * release.deviation
+        sent_V = noisy(sum_V, randomness, share) / self.records
         total = exchange.sum(_message(name), {"moments": sent_V})
         self.shares.require(total.n_clients)
         total_V = total.values["moments"] * (total.n_clients * self.records)

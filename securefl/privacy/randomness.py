@@ -13,6 +13,7 @@ from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from securefl.exchange.base import Values
 from securefl.exchange.gaussian import gaussian
@@ -71,6 +72,12 @@ class Seeded:
     def layer_seed(self) -> int:
         """The next one; the other draws do not depend on it."""
         return int(self._layers.integers(2**56))
+
+
+def noisy(value: Tensor, randomness: Randomness, deviation: float) -> Tensor:
+    """With noise of its own on each element: drawn in double precision, added in the value's."""
+    noise = torch.from_numpy(randomness.gaussian(value.numel(), deviation))
+    return value + noise.reshape(value.shape).to(value)
 
 
 @contextmanager
