@@ -135,8 +135,7 @@ def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> P
 
 def _selection(config: Config) -> Iterator[Protection]:
     table, selection = config.privacy, config.selection
-    profiled = selection.name == "fedprof" and selection.alpha != "theorem1"
-    sealed = config.exchange.seals_profiles
+    profiled, sealed = selection.asks_for_profiles, config.exchange.seals_profiles
     if profiled and table.level == "record":
         noise = f"σ = {table.statistics_sigma:g}, whole at each client"
         yield Protection("profiles and their scores", noise, *[YES] * 4)
