@@ -15,7 +15,7 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
 from securefl.choose import clipping_of, n_selected, randomness_of, switch_round
-from securefl.config.rules import REFINED
+from securefl.config.families import REFINED
 from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError

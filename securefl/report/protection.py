@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from securefl.config.rules import REFINED
+from securefl.config.families import REFINED
 from securefl.config.schema import Config, Encrypt
 from securefl.privacy.events import Level
 from securefl.privacy.history import History
