@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import stats
+from silent import Silent
 
 from securefl.errors import DataError
 from securefl.privacy.moments import ChannelMoments, MomentRelease
@@ -154,19 +155,6 @@ def test_what_counts_nothing_has_no_moments(count):
     total_V = torch.tensor([count, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
     with pytest.raises(DataError, match="drowned"):
         release.moments_of(total_V, reference, 0.0)
-
-
-class Silent:
-    """Leaves the noise out."""
-
-    def gaussian(self, size, deviation):
-        return np.zeros(size)
-
-    def uniform(self, size):
-        return np.zeros(size)
-
-    def layer_seed(self):
-        return 0
 
 
 def as_noisy_as_said(release, sigma, randomness, share=1.0, alpha=1e-3):
