@@ -35,7 +35,6 @@ from securefl.selection.base import Quantity
 from securefl.types import Kind, State
 
 
-
 @dataclass(frozen=True, slots=True)
 class MatchChannel:
     """What the roles match profiles with, under one key or in the clear."""
