@@ -37,10 +37,11 @@ class Seen:
 
     final_S: Phi
     global_RS: Phi | None = None
-    """By the global model after each round; None where they were not kept."""
+    """By the global model after each round, or after some of them in their order; None where they
+    were not kept."""
     clients_RKS: Phi | None = None
-    """By each client's model after its local steps, NaN where it was not in the round. None where
-    single updates travel encrypted: nobody sees them then."""
+    """By each client's model after its local steps in these rounds, NaN where it was not in one.
+    None where single updates travel encrypted: nobody sees them then."""
 
 
 @final

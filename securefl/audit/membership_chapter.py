@@ -127,7 +127,7 @@ def _told(how: str, best: _Measured) -> str:
         f"{best.attack.name!r}, open to {best.attack.observer}, picks the training record out of "
         f"two in {best.area.value:.0%} of the cases (50 % is guessing)."
     )
-    if best.rate:
+    if best.rate and best.rate.low > 0.01:
         words += (
             f" It recognises {best.rate.value:.1%} of the training records while it is wrong about "
             "one other record in a hundred (1 % is guessing)."
