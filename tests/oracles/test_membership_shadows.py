@@ -13,6 +13,7 @@ from securefl import run
 from securefl.audit import shadows as shadows_module
 from securefl.audit.attackers import Seen, attacks
 from securefl.audit.candidates import candidates
+from securefl.audit.chance import chance_of_area
 from securefl.audit.confidences import confidences
 from securefl.audit.findings import Findings, Verdict
 from securefl.audit.membership import against_others, over_rounds, own_models
@@ -47,7 +48,7 @@ def overfitted(tiny_task, tiny_config):
         model=torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)),
     )
     config = tiny_config(
-        run={"rounds": 30},
+        run={"rounds": 12},
         algorithm={"name": "fedavg", "local_steps": 30},
         train={"lr": 0.5, "lr_drops": ()},
     )
@@ -91,26 +92,28 @@ def test_data_sets_are_candidates_as_tensors_are(tiny_task):
     assert torch.equal(candidates(task, rng()).x, candidates(wrapped, rng()).x)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_attack_on_single_clients_recognises_no_class(tiny_task, seed):
-    """Models that say of each client's labels what they like, of members and others alike."""
+    """Each client's models know its one label, the best where there are most members of it."""
     draw = torch.Generator().manual_seed(seed)
 
     def data(label, size):
         return torch.randn(size, 4, generator=draw), torch.full((size,), label)
 
-    clients = [data(i, 40 + 20 * i) for i in range(5)]
+    clients = [data(i, size) for i, size in enumerate((240, 120, 60, 30, 30))]
     x, y = zip(*(data(i, 30) for i in range(5)), strict=True)
     pool = candidates(tiny_task(clients=clients, test=(torch.cat(x), torch.cat(y))), rng())
-    levels = rng(seed).normal(0, 10, (3, 5, 5))  # of each client's models, for each label
-    phi = levels[:, :, pool.y.numpy()] + rng(seed + 100).normal(size=(3, 5, len(pool)))
+    knows = np.diag([50.0, 40, 30, 20, 10])[:, pool.y.numpy()]
+    phi = knows + rng(seed).normal(size=(3, 5, len(pool)))
     chosen = pool.compared(rng(seed))
-    member = pool.member_S[chosen]
-    assert member.sum() >= 150
     for score in (against_others(phi, pool.client_S), over_rounds(own_models(phi, pool.client_S))):
-        found = Roc.of(score[chosen][member], score[chosen][~member]).auc(rng())
-        assert 0.4 < found.value < 0.6  # of all samples it would be far from it
-        assert found.low - 0.03 <= 0.5 <= found.high + 0.03
+        fair, unfair = (
+            Roc.of(score[index][pool.member_S[index]], score[index][~pool.member_S[index]])
+            for index in (chosen, np.arange(len(pool)))
+        )
+        assert chance_of_area(fair) > 0.01
+        assert abs(fair.auc(rng()).value - 0.5) < 0.1
+        assert unfair.auc(rng()).value > 0.65
 
 
 def test_in_a_pass_each_sample_is_left_out_once(tiny_task):
@@ -215,13 +218,13 @@ def test_an_overfitted_model_is_found(overfitted):
     assert "would have been noticed" in holds.words
 
 
-def made_pool(tiny_task, n_test):
-    return candidates(noisy_task(tiny_task, n=300, n_test=n_test), rng())
+def made_pool(tiny_task, n_test=200):
+    return candidates(noisy_task(tiny_task, n=n_test // 4, n_test=n_test), rng())
 
 
 def test_a_rate_at_a_thousandth_is_given_or_refused_with_its_reason(tiny_task):
     """Below a thousand non-members it would rest on one of them."""
-    few, many = (made_pool(tiny_task, n) for n in (500, 1300))
+    few, many = (made_pool(tiny_task, n) for n in (500, 1040))
     refused, given = (
         membership_chapter(pool, Seen(rng().normal(size=len(pool))), None, seed=0)
         for pool in (few, many)
@@ -234,7 +237,7 @@ def test_a_rate_at_a_thousandth_is_given_or_refused_with_its_reason(tiny_task):
 
 def test_the_chapter_repeats_and_says_who_can_do_what(tiny_task):
     """The same findings give the same bytes; a client that was in no round is not scored."""
-    pool = made_pool(tiny_task, 500)
+    pool = made_pool(tiny_task)
     phi = rng().normal(size=(4, 5, len(pool))) + 0.4 * pool.member_S
     phi[:, 2] = np.nan
     seen = Seen(phi[0, 0], phi[:, 0], phi)
@@ -269,7 +272,7 @@ def test_few_records_leave_the_chapter_open(tiny_task):
 
 def test_records_of_two_kinds_are_pointed_out(tiny_task):
     """Where models that trained on neither tell members from others, no memory is needed for it."""
-    pool = made_pool(tiny_task, 500)
+    pool = made_pool(tiny_task)
     phi = rng().normal(size=(6, len(pool)))
     trained = np.zeros_like(phi, dtype=bool)
     for shift, warned in ((0.0, False), (0.5, True)):
