@@ -64,6 +64,7 @@ def train_shadows(  # noqa: PLR0913  (what may be chosen of them)
     Raises:
         ConfigError: fewer than two passes, or settings that do not fit the models' data.
         DataError: a client has too few samples for one to be left out.
+        Diverged: a model was lost in training; another seed may do.
     """
     if passes < 2:
         raise ConfigError(f"passes = {passes}: must be 2 or more, to tell a deviation")
