@@ -108,7 +108,8 @@ def _gradients(
     def gradients(state: NamedTensors, x: Tensor, y: Tensor) -> NamedTensors:
         trained = {name: state[name] for name in names}
         rest = {name: state.get(name, value) for name, value in others.items()}
-        return each(trained, rest, x, y)
+        found: NamedTensors = each(trained, rest, x, y)
+        return found
 
     return gradients
 
