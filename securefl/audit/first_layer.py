@@ -6,6 +6,9 @@ shape (B, M) and X of shape (B, D), and that of the bias is the sum of δ over t
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -24,22 +27,20 @@ def first_linear(model: nn.Module, x: Tensor) -> str | None:
     """The name of the linear layer with a bias that gets the inputs themselves, where one does."""
     found: list[str] = []
 
-    def hook(name: str) -> object:
+    def hook(name: str) -> Any:
         def note(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if inputs[0] is x and not found:
+            if inputs[0] is x:
                 found.append(name)
 
         return note
 
-    linear = {n: m for n, m in model.named_modules() if type(m) is nn.Linear and m.bias is not None}
-    handles = [m.register_forward_pre_hook(hook(n)) for n, m in linear.items()]  # type: ignore[arg-type]
-    try:
-        with torch.no_grad():
-            model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else None
+    watched = copy.deepcopy(model).eval()
+    for name, layer in watched.named_modules():
+        if type(layer) is nn.Linear and layer.bias is not None:
+            layer.register_forward_pre_hook(hook(name))
+    with torch.no_grad():
+        watched(x)
+    return found[0] if len(found) == 1 else None
 
 
 def inputs_of(
@@ -52,7 +53,8 @@ def inputs_of(
 
     One input is dW / db. Several are found as in Dimitrov et al., SPEAR (NeurIPS 2024): of the ways
     to write dW as a product of rank B, the true δ has a zero wherever a ReLU was off. It needs δ to
-    be zero there: statistics of BN that are constants, whatever they are.
+    be zero there: statistics of BN that are constants, whatever they are. Where one input's ReLUs
+    are off wherever another's are, their mixture can have as many zeros, and is then found instead.
     """
     weight_MD, bias_M = weight_MD.double(), bias_M.double()
     if batch == 1:

@@ -11,8 +11,8 @@ needs nothing else. Without a bias μ/σ alone follows. Axes: C channels.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,12 +90,13 @@ def feeding(model: nn.Module, x: Tensor) -> dict[str, str]:
 
         return note
 
-    with ExitStack() as handles, torch.no_grad():
-        for name, module in model.named_modules():
-            if type(module) in LINEAR:
-                handles.callback(module.register_forward_hook(note_output(name)).remove)
-        for name, layer in batch_norm_layers(model).items():
-            handles.callback(layer.register_forward_pre_hook(note_input(name)).remove)
-        model(x)
+    watched = copy.deepcopy(model).eval()
+    for name, module in watched.named_modules():
+        if type(module) in LINEAR:
+            module.register_forward_hook(note_output(name))
+    for name, layer in batch_norm_layers(watched).items():
+        layer.register_forward_pre_hook(note_input(name))
+    with torch.no_grad():
+        watched(x)
     uses = [front for _, front in outputs]
     return {name: front for name, front in found.items() if uses.count(front) == 1}

@@ -5,8 +5,9 @@ Axes: N mini-batches, B images of each, K classes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -63,6 +64,8 @@ def attacked(subject: Subject, n: int, batch: int, search: Search, seed: int) ->
 
     All have the same model, gradients, labels, public images, starts and steps.
     """
+    resting = copy.deepcopy(subject.model).cpu().eval()  # dropout is nobody's to know
+    subject = replace(subject, model=resting)
     rng = torch.Generator().manual_seed(seed)
     batches = mini_batches(subject, n, batch, rng)
     seen = _seen(subject, batches)

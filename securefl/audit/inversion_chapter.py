@@ -107,21 +107,20 @@ def _words(one: Attacked, found: Protection) -> str:
     where = where[0].upper() + where[1:]
     by = f"{_decibel(found.difference)} for exact statistics against the attacker '{found.best}'"
     if found.protects:
-        learnt = (
-            "images are still rebuilt better than a guess from the label"
-            if found.verdict is Verdict.WEAK
-            else "without them nobody does better than a guess from the label"
-        )
-        return f"{where}: hiding the statistics makes reconstruction worse ({by}), and {learnt}."
+        rest = {
+            Verdict.WEAK: "are still rebuilt, or may be, better than a guess from the label",
+            Verdict.HOLDS: "are not rebuilt better than a guess from the label",
+        }.get(found.verdict, "are not rebuilt for certain even with them")
+        return f"{where}: hiding the statistics costs attackers something ({by}); images {rest}."
     if found.verdict is Verdict.LEAKS:
         return (
-            f"{where}: no protection. Who sees the gradient rebuilds the images without the "
-            f"encrypted statistics as well as with them ({by}); encrypt the model too, or add "
-            "noise."
+            f"{where}: no protection. Who sees the gradient rebuilds images without the encrypted "
+            f"statistics, and nothing certain is gained by having them ({by}); encrypt the model "
+            "too, or add noise."
         )
     return (
-        f"{where}: no protection is shown ({by}), but no attack here that lacks the statistics "
-        "does better than a guess from the label."
+        f"{where}: no protection is shown ({by}), and no attack here that lacks the statistics "
+        "does better for certain than a guess from the label."
     )
 
 

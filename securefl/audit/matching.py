@@ -29,8 +29,8 @@ SLOWER = 0.1
 convolutional network's images are lost where they go too fast."""
 PRIOR = 1e-3
 """The prior's weight against a cosine distance of 0..2: it decides only what no gradient shows."""
-START = 0.3
-"""Standard deviation about the class mean of where a restart begins."""
+START = (0.05, 0.3)
+"""Standard deviation about the class mean of where restarts begin, in turn."""
 SHRINKAGE = 0.1
 """Of the covariance of public images towards a multiple of the identity."""
 
@@ -112,7 +112,12 @@ def match(
     copies = search.restarts
     mean_PBD = seen.prior.mean_KD[seen.y_NB].repeat_interleave(copies, 0)
     noise = torch.randn(mean_PBD.shape, generator=rng, dtype=mean_PBD.dtype)
-    x = (mean_PBD + START * noise).clamp(0, 1).reshape(n * copies, batch, *seen.shape)
+    far_P = torch.tensor(START, dtype=noise.dtype)[torch.arange(copies) % len(START)].repeat(n)
+    x = (
+        (mean_PBD + far_P[:, None, None] * noise)
+        .clamp(0, 1)
+        .reshape(n * copies, batch, *seen.shape)
+    )
     problem = _Problem(seen, mean_PBD, copies, beliefs, batch_statistics)
     x, objective_P = problem.solved(x, search.steps)
     best_N = objective_P.reshape(n, copies).argmin(1)

@@ -29,21 +29,25 @@ class Protection:
     exact_gain: Interval
     """Of who knows them, over the mean public image of the class."""
     adaptive_gain: Interval
-    """Of `best`, over the same."""
+    """Of the surest of the others over the same: the one whose interval begins highest."""
     difference: Interval
-    """Exact less best adaptive, image by image."""
+    """Exact less `best`."""
+    least: Interval
+    """Exact less the one of the others from whom it differs least for certain."""
 
     @property
     def protects(self) -> bool:
-        """Whether hiding the statistics costs the best attacker anything for certain."""
-        return self.difference.low > 0
+        """Whether hiding the statistics costs every other attacker something for certain."""
+        return self.least.low > 0
 
     @property
     def verdict(self) -> Verdict:
         """LEAKS: images are rebuilt, and hiding the statistics changes nothing for certain."""
         if self.adaptive_gain.low > 0:
             return Verdict.WEAK if self.protects else Verdict.LEAKS
-        return Verdict.HOLDS if self.exact_gain.low > 0 and self.protects else Verdict.OPEN
+        if not self.protects or self.exact_gain.low <= 0:
+            return Verdict.OPEN
+        return Verdict.WEAK if self.adaptive_gain.value > 0 else Verdict.HOLDS
 
 
 def protection(attacked: Attacked) -> Protection:
@@ -59,12 +63,14 @@ def compared(
     """The same, of PSNRs alone; `by` has EXACT and one other at least."""
     others = [name for name in by if name is not Attacker.EXACT]
     best = max(others, key=lambda name: float(by[name].mean()))
-    exact_NB, best_NB = by[Attacker.EXACT], by[best]
+    gains = {name: mean_interval(units(one - baseline_NB)) for name, one in by.items()}
+    behind = {name: mean_interval(units(by[Attacker.EXACT] - by[name])) for name in others}
     return Protection(
         best,
-        mean_interval(units(exact_NB - baseline_NB)),
-        mean_interval(units(best_NB - baseline_NB)),
-        mean_interval(units(exact_NB - best_NB)),
+        gains[Attacker.EXACT],
+        max((gains[name] for name in others), key=lambda found: found.low),
+        behind[best],
+        min(behind.values(), key=lambda found: found.low),
     )
 
 
