@@ -64,7 +64,7 @@ class Effort:
     search: Search
 
 
-QUICK = Effort(8, 4, Search(steps=300, restarts=2))
+QUICK = Effort(8, 8, Search(steps=300, restarts=2))
 FULL = Effort(16, 8, Search(steps=1500, restarts=4))
 
 
