@@ -12,7 +12,7 @@ from securefl.audit.inversion import Attacked, Rebuilt, attacked
 from securefl.audit.inversion_picture import rebuilt_picture
 from securefl.audit.knowledge import Attacker
 from securefl.audit.matching import Search
-from securefl.audit.protection import Protection, protection, units, worst
+from securefl.audit.protection import Hidden, Protection, protection, units, worst
 from securefl.audit.roc import Interval
 from securefl.audit.subject import Normalised, Subject
 from securefl.errors import DataError
@@ -52,6 +52,19 @@ COMMON_NOTES = (
 )
 
 
+_FIRST = {
+    Hidden.NOTHING: (
+        "The run hides nothing: the server had gradients and statistics of single clients. Had it "
+        "sealed the statistics:"
+    ),
+    Hidden.STATISTICS: "",
+    Hidden.UPDATES: (
+        "Nobody received a single client's update, so there was no gradient to rebuild images "
+        "from. Had the statistics alone been sealed:"
+    ),
+}
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -68,8 +81,15 @@ QUICK = Effort(8, 8, Search(steps=300, restarts=2))
 FULL = Effort(16, 8, Search(steps=1500, restarts=4))
 
 
-def inversion_chapter(subjects: Sequence[Subject], seed: int, effort: Effort = QUICK) -> Chapter:
+def inversion_chapter(
+    subjects: Sequence[Subject],
+    seed: int,
+    effort: Effort = QUICK,
+    hidden: Hidden = Hidden.STATISTICS,
+) -> Chapter:
     """All attackers on mini-batches of 1 and of 8 of each subject; 1 only where it can be trained.
+
+    The verdict is of a run that hides what `hidden` says.
 
     Raises:
         DataError: no subject, fewer than eight images, or a model without BN.
@@ -88,8 +108,8 @@ def inversion_chapter(subjects: Sequence[Subject], seed: int, effort: Effort = Q
     return Chapter(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
-        verdict=worst([comparison.verdict for _, comparison in compared]),
-        words=" ".join(_words(*pair) for pair in compared[:3]),
+        verdict=worst([comparison.under(hidden) for _, comparison in compared]),
+        words=" ".join([_FIRST[hidden], *(_words(*pair) for pair in compared[:3])]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found],

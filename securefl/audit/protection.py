@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import final
 
 import numpy as np
@@ -17,6 +18,14 @@ from securefl.audit.roc import Interval
 
 ORDER = (Verdict.OPEN, Verdict.HOLDS, Verdict.WEAK, Verdict.LEAKS)
 """From the best to the worst, of those that a chapter unites."""
+
+
+class Hidden(StrEnum):
+    """What a run's encryption keeps from who reads messages."""
+
+    NOTHING = "nothing"
+    STATISTICS = "BN statistics"
+    UPDATES = "the updates of single clients"
 
 
 @final
@@ -48,6 +57,15 @@ class Protection:
         if not self.protects or self.exact_gain.low <= 0:
             return Verdict.OPEN
         return Verdict.WEAK if self.adaptive_gain.value > 0 else Verdict.HOLDS
+
+    def under(self, hidden: Hidden) -> Verdict:
+        """Of a run that hides just this: where updates are, there is no gradient to attack."""
+        if hidden is Hidden.UPDATES:
+            return Verdict.HOLDS
+        if hidden is Hidden.NOTHING:
+            rebuilt = max(self.exact_gain.low, self.adaptive_gain.low) > 0
+            return Verdict.LEAKS if rebuilt else Verdict.OPEN
+        return self.verdict
 
 
 def protection(attacked: Attacked) -> Protection:
