@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors
 from securefl.audit import inversion_chapter as inversion
+from securefl.audit.candidates import candidates
 from securefl.audit.epsilon_chapter import client_test, epsilon_chapter, record_bound
 from securefl.audit.evidence import Evidence, leaks_in
 from securefl.audit.exposure import exposure_chapter
@@ -23,9 +23,8 @@ from securefl.audit.observed import observed
 from securefl.audit.one_run import OneRunBound
 from securefl.audit.record_canaries import alignment, drawn_canaries, with_canaries
 from securefl.audit.replay import Replay, dtype_of, replayed, tapped
-from securefl.audit.candidates import candidates
-from securefl.audit.settings import hidden, sent, subject
 from securefl.audit.shadows import in_the_clear, train_shadows
+from securefl.audit.targets import hidden, labelled, sent, subject
 from securefl.audit.tracing_chapter import tracing_chapter
 from securefl.config.schema import Config
 from securefl.errors import DataError, SecureFLError
@@ -34,7 +33,7 @@ from securefl.privacy.history import History
 from securefl.runfolder import RunFolder
 from securefl.runrecord import RunRecord, read_run
 from securefl.task import Task
-from securefl.types import Kind
+from securefl.types import Kind, NamedTensors
 
 OnStep = Callable[[str, int, int], None]
 """Called with what is being done, and how much of it, of how much."""
@@ -56,6 +55,8 @@ class Effort:
 
 QUICK = Effort("quick", 2, 2, 300, inversion.QUICK)
 FULL = Effort("full", 10, 12, 1000, inversion.FULL)
+WINDOWS = 25
+"""Stretches of a run that canaries' gradients are compared with."""
 WORKERS = 2
 """Processes that shadow models are trained in: as many as the smallest machine has cores."""
 
@@ -88,9 +89,13 @@ def audit_run(
     run = read_run(Path(folder))
     trained = load_trained(folder, task)
     audits = _Audits(run, trained, effort, seed, on_step or _silent)
-    return Findings(
-        run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters())
-    )
+    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters()))
+
+
+def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
+    """The first, the last, and so many between that at most `WINDOWS` steps lie between them."""
+    chosen = np.linspace(0, len(models) - 1, min(WINDOWS + 1, len(models))).round().astype(int)
+    return [models[i] for i in chosen]
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -186,15 +191,13 @@ class _Audits:
         clients = None
         if self.config.privacy.level == "client":
             clients = client_test(self.config, len(self.task.clients), self.seed)
-        return epsilon_chapter(
-            self.config, self.history, self._canaries(), clients, self.seed
-        )
+        return epsilon_chapter(self.config, self.history, self._canaries(), clients, self.seed)
 
     def _canaries(self) -> OneRunBound:
         canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
         task = with_canaries(self.task, canaries)
         again = replayed(self.config, task, self._of("training with canary records"))
-        scores = alignment(task.model, task.loss, again.models, canaries)
+        scores = alignment(task.model, task.loss, _thinned(again.models), canaries)
         return record_bound(scores, canaries, self.config)
 
     def _inversion(self) -> Chapter:
@@ -210,11 +213,11 @@ class _Audits:
         )
 
     def _tracing(self) -> Chapter:
-        pool, (public, _) = candidates(self.task, np.random.default_rng(self.seed)), _all(self.task)
-        members = torch.from_numpy(pool.member_S)
+        clients = [labelled(data, "a client") for data in self.task.clients]
+        public, _ = labelled(self.task.test, "the test data")
         return tracing_chapter(
             self.trained.model,
-            (pool.x[members], pool.y[members]),
+            (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
             public,
             sent(self.config, self.run.ledger, self.task),
             self.seed,
@@ -222,7 +225,7 @@ class _Audits:
         )
 
     def _encryption(self) -> Chapter:
-        raise NotImplementedError
+        raise DataError("todo")
 
     def _of(self, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self.on_step(what, done, total)

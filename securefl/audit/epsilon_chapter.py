@@ -8,11 +8,12 @@ the claim is true.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from securefl.audit.client_canaries import CanaryBound, canary_bound
 from securefl.audit.client_rounds import CanaryRound, canary_round
@@ -84,7 +85,7 @@ def _noise_round(config: Config, n_clients: int, seed: int) -> CanaryRound:
     return canary_round(config, np.ones(n_clients, bool), dimensions, seed)
 
 
-def record_bound(scores: Sequence[float], canaries: Canaries, config: Config) -> OneRunBound:
+def record_bound(scores: ArrayLike, canaries: Canaries, config: Config) -> OneRunBound:
     """Of a run with canary records."""
     return one_run_bound(scores, canaries.included, config.privacy.delta, 1 - ALARM)
 

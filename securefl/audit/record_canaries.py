@@ -79,7 +79,7 @@ def alignment(
     Args:
         model: of the run's architecture; copied, not changed.
         loss: the run's.
-        models: the global tensors before the first round and after each.
+        models: the global tensors before the first round and after each, or after some of them.
         canaries: whose scores.
     """
     scores = torch.zeros(len(canaries.y), dtype=torch.float64)

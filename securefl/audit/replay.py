@@ -12,9 +12,11 @@ from typing import Literal, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
 from securefl.audit.evidence import Leak
+from securefl.audit.shadows import in_the_clear
 from securefl.audit.wiretap import Wiretap
 from securefl.compose import Record
 from securefl.config.schema import Config
@@ -26,11 +28,14 @@ from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.plain import PlainChannel
 from securefl.roles import wire
 from securefl.roles.identities import Identities
-from securefl.roles.ledger import SERVER, Content, Entry, Ledger
+from securefl.roles.ledger import Content, Entry, Ledger
 from securefl.rounds import Rounds
 from securefl.task import Task, client_data
+from securefl.terms import sealed_kinds
 from securefl.types import Kind, NamedTensors, State
 
+MOST_VALUES = 2 * 10**8
+"""Of clients' models that are kept: less than a gigabyte."""
 Progress = Callable[[int, int], None]
 """Called with steps done and steps in all."""
 
@@ -44,8 +49,8 @@ class Replay:
     """The global model before the first round and after each: what every client and the server saw.
     """
     updates: Sequence[Mapping[str, NamedTensors]]
-    """By round and client, the trained parameters that it sent: what the server saw where they
-    travel in the clear."""
+    """By round and client, what it sent in the clear of its own model; nothing of most rounds where
+    that would be more than memory holds."""
     ledger: Sequence[Entry]
 
 
@@ -62,34 +67,41 @@ class Tapped:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps the parameters that clients send; a `Tap`."""
+    """Keeps what clients send of their models; a `Tap`."""
 
-    like: NamedTensors
+    like: Mapping[Kind, NamedTensors]
+    """Of the kinds that are kept."""
     dtype: str
-    updates: list[dict[str, NamedTensors]] = field(default_factory=list)
+    every: int
+    """Which rounds are kept: those that it divides."""
+    updates: list[dict[str, dict[str, Tensor]]] = field(default_factory=list)
 
     def __call__(self, entry: Entry, content: Content) -> None:
-        if entry.receiver != SERVER or entry.name != f"update/{Kind.PARAMETERS}":
+        like = self.like.get(entry.kind)
+        if like is None or not isinstance(content, bytes) or entry.name != f"update/{entry.kind}":
             return
-        if not isinstance(content, bytes):
-            raise TypeError("a client's message is bytes")
+        if entry.round % self.every:
+            return
         _, payload = wire.split(content, len(content))
         sent = np.frombuffer(payload, self.dtype, entry.n_values).astype(np.float64)
-        self.updates[entry.round - 1][entry.sender] = unpack(sent, self.like)
+        own = self.updates[-1].setdefault(entry.sender, {})
+        own |= unpack(sent, like)
 
 
 def replayed(config: Config, task: Task, progress: Progress) -> Replay:
-    """All rounds of a run, in the clear, where its plain totals are those that were opened.
+    """All rounds of a run, in the clear: totals are those that were opened, but for 2⁻²⁴.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
     """
-    plain = config.exchange.model_copy(update={"encrypt": (), "committee": 0})
-    config = config.model_copy(update={"exchange": plain})
-    like = averaged_tensors(task.model)[Kind.PARAMETERS]
-    recorder = _Recorder(like, dtype_of(like))
+    tensors = averaged_tensors(task.model)
+    in_clear = tensors.keys() - sealed_kinds(config)
+    like = {kind: named for kind, named in tensors.items() if kind in in_clear}
+    size = sum(value.numel() for named in like.values() for value in named.values())
+    every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
+    recorder = _Recorder(like, dtype_of(tensors[Kind.PARAMETERS]), every)
     record = Record(Ledger(tap=recorder))
-    rounds = Rounds(config, task, None, None, record=record)
+    rounds = Rounds(in_the_clear(config), task, None, None, record=record)
     models = [global_model(rounds.state)]
     while not rounds.complete:
         recorder.updates.append({})

@@ -23,7 +23,7 @@ from securefl.audit.tracing import (
     impossible,
 )
 from securefl.privacy.moments import ChannelMoments, MomentRelease
-from securefl.privacy.randomness import Randomness
+from securefl.privacy.randomness import Randomness, noisy
 
 
 @final
@@ -168,7 +168,7 @@ class PrivateSums:
         records = np.concatenate(clients)
         reference = ChannelMoments.standard(self.release.n_channels)
         sum_V = self.release.sum_of(torch.from_numpy(self.represented_NQ[records]), reference)
-        noisy_V = self.release.noisy(sum_V, randomness).numpy()
+        noisy_V = noisy(sum_V, randomness, self.release.deviation).numpy()
         return np.asarray(noisy_V / (self.release.bound * len(records)))
 
     def scores(self, ratio: LikelihoodRatio, released_V: Array, records: Indices) -> Array:
