@@ -81,7 +81,7 @@ def client_test(config: Config, n_clients: int, seed: int) -> ClientTest:
 
 def _noise_round(config: Config, n_clients: int, seed: int) -> CanaryRound:
     """As many clients as the run has, and values enough to see a share that is missing."""
-    dimensions = max(DIMENSIONS, min(40 * n_clients**2, MOST_DRAWS // n_clients))
+    dimensions = max(DIMENSIONS, min(45 * n_clients**2, MOST_DRAWS // n_clients))
     return canary_round(config, np.ones(n_clients, bool), dimensions, seed)
 
 

@@ -123,24 +123,22 @@ def title(one: Attacked) -> str:
 
 
 def _words(one: Attacked, found: Protection) -> str:
-    where = title(one)
-    where = where[0].upper() + where[1:]
-    by = f"{_decibel(found.difference)} for exact statistics against the attacker '{found.best}'"
+    psnr = {name: _psnr(row).value for name, row in one.by.items()}
+    where = f"{title(one)}: {psnr[found.best]:.0f} dB without and {psnr[Attacker.EXACT]:.0f} with"
     if found.protects:
         rest = {
-            Verdict.WEAK: "are still rebuilt, or may be, better than a guess from the label",
-            Verdict.HOLDS: "are not rebuilt better than a guess from the label",
-        }.get(found.verdict, "are not rebuilt for certain even with them")
-        return f"{where}: hiding the statistics costs attackers something ({by}); images {rest}."
+            Verdict.WEAK: "images are still rebuilt, or may be, better than a guess from the label",
+            Verdict.HOLDS: "images are not rebuilt better than a guess from the label",
+        }.get(found.verdict, "images are not rebuilt for certain even with them")
+        return f"Hiding the statistics costs attackers something, and {rest} ({where} them)."
     if found.verdict is Verdict.LEAKS:
         return (
-            f"{where}: no protection. Who sees the gradient rebuilds images without the encrypted "
-            f"statistics, and nothing certain is gained by having them ({by}); encrypt the model "
-            "too, or add noise."
+            "No protection: who reads a client's gradient rebuilds its images without the "
+            f"statistics, as well as with them ({where} them); encrypt the model too, or add noise."
         )
     return (
-        f"{where}: no protection is shown ({by}), and no attack here that lacks the statistics "
-        "does better for certain than a guess from the label."
+        "No protection is shown, and nobody without the statistics does better for certain than a "
+        f"guess from the label ({where} them)."
     )
 
 

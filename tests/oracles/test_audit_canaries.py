@@ -1,0 +1,234 @@
+"""Canaries: records put into a run, clients through its privacy, and what they refute."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from securefl import Task, load_config
+from securefl.audit.client_canaries import canary_bound, gaussian_epsilon
+from securefl.audit.client_rounds import canary_round
+from securefl.audit.epsilon_chapter import (
+    ALARM,
+    DIMENSIONS,
+    client_test,
+    epsilon_chapter,
+    record_bound,
+)
+from securefl.audit.findings import Verdict
+from securefl.audit.one_run import OneRunBound
+from securefl.audit.record_canaries import alignment, drawn_canaries, with_canaries
+from securefl.errors import DataError
+from securefl.privacy import client_level, client_noise
+from securefl.privacy.bounded import Bounded
+from securefl.privacy.events import Gaussian, Level
+from securefl.privacy.history import History
+
+EVERYBODY = np.ones(200, bool)
+CONFIDENCE = 1 - ALARM / 3
+
+
+def private(sigma=1.0, clients=10, **changes):
+    """Client-level privacy."""
+    settings = ["algorithm.name=fedavg", "model.norm=group", "exchange.encrypt=none"]
+    settings += ["algorithm.weights=uniform", f"data.clients={clients}", "privacy.level=client"]
+    settings += [f"privacy.{name}={value}" for name, value in changes.items()]
+    return load_config(None, [*settings, f"privacy.sigma={sigma}", "privacy.clip=0.3"])
+
+
+@pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.8), (2.0, 0.7)])
+def test_canary_clients_find_most_of_the_epsilon_of_the_runs_own_noise(sigma, share):
+    """k = 200, d = 10 000, through the run's own clipping and shares; mean over five rounds."""
+    truth = gaussian_epsilon(1 / sigma, 1e-5)
+    rounds = [canary_round(private(sigma), EVERYBODY, DIMENSIONS, seed) for seed in range(5)]
+    found = [canary_bound(one.cosines, DIMENSIONS, 1e-5).epsilon for one in rounds]
+    assert share * truth <= np.mean(found) <= truth
+
+
+@pytest.mark.parametrize("sigma", [1.0, 2.0])
+def test_the_lower_bound_on_epsilon_covers(sigma):
+    """Not above the truth in 93 % of 200 rounds and more, at a confidence of 95 %."""
+    one = canary_round(private(sigma), EVERYBODY, DIMENSIONS, 0)
+    sent, rng, truth = one.directions.sum(axis=0), np.random.default_rng(0), 1 / sigma
+    held = 0
+    for _ in range(200):
+        released = sent + sigma * rng.normal(size=DIMENSIONS)
+        again = replace(one, released=released)
+        held += canary_bound(again.cosines, DIMENSIONS, 1e-5).mu <= truth
+    assert held >= 0.93 * 200
+
+
+@pytest.mark.parametrize("clients", [5, 50])
+@pytest.mark.parametrize("colluders", [0, 1])
+def test_the_noise_of_a_total_is_measured(clients, colluders):
+    """In 98 % of rounds the interval holds what is promised; nothing is promised too little."""
+    config, n = private(clients=clients, colluders=colluders), np.ones(clients, bool)
+    rounds = [canary_round(config, n, DIMENSIONS, seed) for seed in range(30)]
+    promised = math.sqrt(clients / (clients - colluders))
+    assert rounds[0].promised == pytest.approx(promised)
+    inside = [one.noise(CONFIDENCE).low <= promised <= one.noise(CONFIDENCE).high for one in rounds]
+    assert sum(inside) >= 27
+
+
+def found_in(runs, config):
+    return sum(client_test(config, 5, seed).refuted for seed in range(runs)) / runs
+
+
+def test_honest_noise_is_not_refuted():
+    """In 95 % of runs and more."""
+    assert found_in(10, private(clients=5)) <= 0.1
+
+
+def test_half_the_noise_is_found(monkeypatch):
+    """In 95 % of runs and more."""
+    deviation = client_noise.ClientNoise.deviation
+    monkeypatch.setattr(
+        client_noise.ClientNoise, "deviation", lambda self, *sizes: deviation(self, *sizes) / 2
+    )
+    assert found_in(6, private(clients=5)) >= 0.95
+
+
+def test_a_missing_share_is_found(monkeypatch):
+    """One client of five that adds no noise, in 95 % of runs and more."""
+    noisy, calls = client_level.noisy, [0]
+
+    def sometimes(value, randomness, deviation):
+        calls[0] += 1
+        return noisy(value, randomness, 0.0 if calls[0] % 5 == 0 else deviation)
+
+    monkeypatch.setattr(client_level, "noisy", sometimes)
+    assert found_in(6, private(clients=5)) >= 0.95
+
+
+def test_a_skipped_clip_is_found(monkeypatch):
+    """In 95 % of runs and more."""
+    monkeypatch.setattr(client_level, "clipped", lambda named, *_: Bounded(named, True))
+    assert found_in(6, private(clients=5)) >= 0.95
+
+
+def test_with_many_clients_enough_values_are_looked_at():
+    """That one share less of fifty would be seen; and where it would not, the chapter says so."""
+    found = client_test(private(clients=50), 50, 0)
+    assert found.missing_share_shows
+    assert not found.refuted
+    blind = replace(found, clients=2000, dimensions=DIMENSIONS)
+    assert not blind.missing_share_shows
+    chapter = epsilon_chapter(private(clients=50), History(), None, blind, 0)
+    assert any("would not have been noticed" in note for note in chapter.notes)
+
+
+def test_client_canaries_need_privacy_of_clients():
+    """A run without has nothing that they could test."""
+    with pytest.raises(DataError, match="client"):
+        canary_round(load_config(None, []), EVERYBODY, 100, 0)
+
+
+def toy_task(clients=3, n=8, width=4):
+    rng = torch.Generator().manual_seed(0)
+    data = [
+        (torch.randn(n, width, generator=rng), torch.randint(3, (n,), generator=rng))
+        for _ in range(clients + 1)
+    ]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(width, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    return Task(model, data[1:], data[0])
+
+
+def test_included_canaries_alone_are_dealt_to_clients():
+    """Each to one client; the others are nowhere, and nobody loses a sample."""
+    task = toy_task(width=12)
+    canaries = drawn_canaries(task.test, 40, seed=1)
+    assert 0 < canaries.included.sum() < 40
+    after = with_canaries(task, canaries)
+    added = torch.cat([x[8:] for x, _ in after.clients])
+    assert len(added) == canaries.included.sum()
+    for x, here in zip(canaries.x, canaries.included, strict=True):
+        assert bool((added == x).all(dim=1).any()) == bool(here)
+    for (before, _), (x, _) in zip(task.clients, after.clients, strict=True):
+        assert torch.equal(x[:8], before)
+
+
+def test_canaries_are_public_samples_with_their_pixels_shuffled():
+    """And follow from the seed."""
+    task = toy_task()
+    canaries, again = (drawn_canaries(task.test, 30, seed=2) for _ in range(2))
+    assert torch.equal(canaries.x, again.x)
+    assert np.array_equal(canaries.included, again.included)
+    public = {tuple(sorted(row.tolist())) for row in task.test[0]}
+    assert {tuple(sorted(row.tolist())) for row in canaries.x} <= public
+    assert any(not torch.equal(a, b) for a, b in zip(canaries.x, task.test[0], strict=False))
+
+
+def test_alignment_is_a_loop_of_autograd():
+    """Σ <∇ℓ(w_t; canary), w_t - w_{t+1}> of each, in float64."""
+    task = toy_task()
+    model = task.model.double()
+    canaries = drawn_canaries((task.test[0].double(), task.test[1]), 6, seed=0)
+    rng = torch.Generator().manual_seed(3)
+    models = []
+    for _ in range(4):
+        models.append({
+            n: v + 0.1 * torch.rand(v.shape, generator=rng, dtype=torch.float64)
+            for n, v in model.state_dict().items()
+            if v.is_floating_point()
+        })  # fmt: skip
+    found = alignment(model, functional.cross_entropy, models, canaries)
+    names = [n for n, _ in model.named_parameters()]
+    for i in range(6):
+        score = 0.0
+        for before, after in zip(models, models[1:], strict=False):
+            model.load_state_dict(before, strict=False)
+            model.eval().zero_grad()
+            functional.cross_entropy(model(canaries.x[i : i + 1]), canaries.y[i : i + 1]).backward()
+            for name in names:
+                step = before[name] - after[name]
+                score += float((model.get_parameter(name).grad * step).sum())
+        assert found[i] == pytest.approx(score, rel=1e-9)
+
+
+def one_run(epsilon):
+    return OneRunBound(epsilon, 5.0, 300, 100, 90, 1e-5, 0.95)
+
+
+def spent(level, sigma=1.0):
+    return History().plus(level, Gaussian(sigma))
+
+
+RECORD = [
+    *("algorithm.name=fedavg", "model.norm=group", "exchange.encrypt=none"),
+    *("algorithm.weights=uniform", "privacy.level=record", "privacy.records=250"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown", "verdict"),
+    [
+        ([], 1.9, Verdict.OPEN),
+        ([], 0.0, Verdict.OPEN),
+        (RECORD, 1.0, Verdict.HOLDS),
+        (RECORD, 4.5, Verdict.LEAKS),
+    ],
+)
+def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
+    """σ = 1 once is ε = 4.38: less is compatible with it, more refutes it."""
+    config = load_config(None, settings)
+    history = spent(Level.RECORD) if settings else History()
+    chapter = epsilon_chapter(config, history, one_run(shown), None, 0)
+    assert chapter.verdict is verdict
+    at_most = next(number for number in chapter.numbers if number.name == "ε at most")
+    assert at_most.value == (pytest.approx(4.38, abs=0.01) if settings else math.inf)
+    assert (f"{shown:.3f}" in chapter.tables[0].rows[0]) and chapter.tables[0].rows[0][2] != ""
+
+
+def test_scores_that_know_everything_reach_the_ceiling():
+    """Of the bound on records, at 95 % confidence."""
+    canaries = drawn_canaries(toy_task().test, 400, seed=0)
+    bound = record_bound(canaries.included.astype(float), canaries, load_config(None, []))
+    assert 3.5 < bound.epsilon <= bound.ceiling
