@@ -14,11 +14,20 @@ import numpy as np
 import torch
 
 from securefl.algorithms.base import averaged_tensors, copied
-from securefl.audit.evidence import Leak
+from securefl.audit.leak import Leak
 from securefl.audit.wiretap import Wiretap
+from securefl.choose import chosen_algorithm
 from securefl.compose import Record
 from securefl.config.schema import Config
-from securefl.errors import SecureFLError
+from securefl.engines.turnout import Turnout
+from securefl.errors import (
+    ConfigError,
+    DataError,
+    Diverged,
+    KeyWornOut,
+    SecureFLError,
+    TooFewContributions,
+)
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import unpack
 from securefl.exchange.match_forms import FORMS
@@ -29,10 +38,13 @@ from securefl.roles.identities import Identities
 from securefl.roles.ledger import SERVER, Content, Entry, Ledger
 from securefl.rounds import Rounds
 from securefl.task import Task, client_data
+from securefl.terms import client_weights
 from securefl.types import Kind, NamedTensors, State
 
 Progress = Callable[[int, int], None]
 """Called with steps done and steps in all."""
+_ENDS = (ConfigError, DataError, Diverged, KeyWornOut, TooFewContributions)
+"""How a run may end by itself, whoever reads its messages."""
 
 
 @final
@@ -58,41 +70,60 @@ class Tapped:
     leaks: Sequence[Leak]
     seen_bytes: int
     ledger_bytes: int
+    stopped: str = ""
+    """Why it ended before the rounds that were asked for; empty where it did not."""
 
 
 @dataclass(slots=True)
 class _Recorder:
     """Keeps the parameters that clients send; a `Tap`."""
 
-    like: NamedTensors
     dtype: str
+    like: NamedTensors = field(default_factory=dict)
+    """The ones that travel in this round."""
     updates: list[dict[str, NamedTensors]] = field(default_factory=list)
+
+    def begin_round(self, like: NamedTensors) -> None:
+        """Before its messages."""
+        self.like = like
+        self.updates.append({})
 
     def __call__(self, entry: Entry, content: Content) -> None:
         if entry.receiver != SERVER or entry.name != f"update/{Kind.PARAMETERS}":
             return
         if not isinstance(content, bytes):
             raise TypeError("a client's message is bytes")
+        if entry.n_values != sum(value.numel() for value in self.like.values()):
+            return
         _, payload = wire.split(content, len(content))
         sent = np.frombuffer(payload, self.dtype, entry.n_values).astype(np.float64)
-        self.updates[entry.round - 1][entry.sender] = unpack(sent, self.like)
+        self.updates[-1][entry.sender] = unpack(sent, self.like)
 
 
-def replayed(config: Config, task: Task, progress: Progress) -> Replay:
+def replayed(
+    config: Config, task: Task, progress: Progress, turnouts: Sequence[Turnout] = ()
+) -> Replay:
     """All rounds of a run, in the clear, where its plain totals are those that were opened.
+
+    Args:
+        config: the run's settings.
+        task: its data and model.
+        progress: called after each round.
+        turnouts: who took part in the run, where not all clients did: they take part again. Without
+            them others may: what is sealed takes longer, and scores in the clear have no noise.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
     """
     plain = config.exchange.model_copy(update={"encrypt": (), "committee": 0})
     config = config.model_copy(update={"exchange": plain})
-    like = averaged_tensors(task.model)[Kind.PARAMETERS]
-    recorder = _Recorder(like, dtype_of(like))
+    recorder = _Recorder(dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS]))
     record = Record(Ledger(tap=recorder))
     rounds = Rounds(config, task, None, None, record=record)
+    rounds.follow(turnouts)
     models = [global_model(rounds.state)]
     while not rounds.complete:
-        recorder.updates.append({})
+        recorder.begin_round(_travelling(config, rounds.state, task))
         rounds.step()
         models.append(global_model(rounds.state))
         progress(rounds.round, rounds.last_round)
@@ -103,22 +134,34 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     """The first rounds of a run as they were, encrypted and with every byte looked at."""
     one_key = config.exchange.model_copy(update={"committee": 0})
     config = config.model_copy(update={"exchange": one_key})
-    data, _ = client_data(config, task)
+    data, batch_size = client_data(config, task)
     identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
     keys, match_keys = KeySet.ephemeral(), MatchKeys.ephemeral(form)
-    dtype = dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS])
-    tap = Wiretap(config, keys, match_keys, identities.roster, PlainChannel(dtype))
+    plain = PlainChannel(dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS]))
+    weights = client_weights(config, data, batch_size)
+    tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
     record = Record(Ledger(tap=tap))
     rounds = Rounds(config, task, keys, match_keys, identities, record)
-    n_rounds = min(n_rounds, rounds.last_round)
+    stopped = ""
     try:
-        for _ in range(n_rounds):
+        while rounds.round < min(n_rounds, rounds.last_round):
             rounds.step()
+    except _ENDS as error:
+        stopped = str(error)
     except SecureFLError as error:
-        why = f"the run cannot be played again: {error}"
-        tap.leaks.append(Leak(rounds.round + 1, "all", "the run", why))
+        stopped = str(error)
+        tap.leaks.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
     written = sum(entry.bytes for entry in record.ledger.entries)
-    return Tapped(n_rounds, tap.leaks, tap.n_bytes, written)
+    return Tapped(rounds.round, tap.leaks, tap.n_bytes, written, stopped)
+
+
+def _travelling(config: Config, state: State, task: Task) -> NamedTensors:
+    """The parameters that clients send in the round after `state`; none where nobody knows."""
+    if task.algorithm is not None:
+        return {}
+    stays = chosen_algorithm(config).normalisation(state, task.model).stays(task.model)
+    parameters = averaged_tensors(task.model)[Kind.PARAMETERS]
+    return {name: value for name, value in parameters.items() if name not in stays}
 
 
 def global_model(state: State) -> NamedTensors:

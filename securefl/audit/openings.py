@@ -1,0 +1,94 @@
+"""Whether the authority opened what it may, once, and wrote it down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from securefl.audit.leak import Leak
+from securefl.audit.planned import planned_sums
+from securefl.exchange.matching import SCORE
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+
+_WHO = f"{AUTHORITY} -> {SERVER}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The authority's, as a run's folder has it."""
+
+    openings: Sequence[Opening]
+    sessions: int
+    """How often the run was begun or gone on with; a session's last round may be played again."""
+    finished: Collection[int]
+    """Rounds that it must be complete of; none where it is kept elsewhere."""
+
+
+def wrongly_opened(
+    log: Log, ledger: Sequence[Entry], expected: Sequence[Entry], least: int
+) -> Iterator[Leak]:
+    """Against the run's ledger, the one of the same settings, and the fewest clients of a total."""
+    opened = [opening for opening in log.openings if not opening.refused]
+    yield from _of_too_few(opened, least)
+    yield from _too_often(opened, log.sessions)
+    yield from _strangers(opened, ledger)
+    planned = planned_sums(expected)
+    for entry in ledger:
+        about = entry.name, entry.n_values
+        if entry.sender == AUTHORITY and entry.name != SCORE and about not in planned[entry.round]:
+            yield Leak.of(entry, f"{entry.n_values} values that no sum of these settings has")
+    if log.finished:
+        yield from _not_written_down(log, ledger)
+
+
+def _of_too_few(opened: Sequence[Opening], least: int) -> Iterator[Leak]:
+    for o in opened:
+        if o.name != SCORE and min(o.n_clients, len(set(o.signers))) < least:
+            yield Leak(o.round, o.name, _WHO, f"opened of {o.n_clients} clients, below {least}")
+
+
+def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
+    """A total twice, or a client's score: a session that ended in mid-round may have left one."""
+    times = Counter(
+        (o.round, o.name, signer)
+        for o in opened
+        for signer in (o.signers if o.name == SCORE else ("",))
+    )
+    again = Counter[int]()
+    for (number, _, _), n in times.items():
+        again[number] = max(again[number], n - 1)
+    if again.total() < sessions:
+        return
+    for (number, name, _), n in times.items():
+        if n > 1:
+            yield Leak(number, name, _WHO, f"opened {n} times: what differs shows clients")
+
+
+def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[Leak]:
+    """Totals of messages that nobody has sent."""
+    sent = {(e.round, e.name, e.sender) for e in ledger if e.receiver == SERVER}
+    rounds = {e.round for e in ledger}
+    for o in opened:
+        if o.name == SCORE or o.round not in rounds:
+            continue
+        if strangers := [s for s in o.signers if (o.round, o.name, s) not in sent]:
+            why = f"opened with {', '.join(strangers):.100}, of whom no message is written down"
+            yield Leak(o.round, o.name, _WHO, why)
+
+
+def _not_written_down(log: Log, ledger: Sequence[Entry]) -> Iterator[Leak]:
+    opened = Counter((o.round, o.name) for o in log.openings if not o.refused)
+    sent = Counter((e.round, e.name) for e in ledger if e.sender == AUTHORITY)
+    asked = {(e.round, e.name) for e in ledger if e.receiver == AUTHORITY}
+    for number, name in sent - opened:
+        yield Leak(number, name, _WHO, "sent by the authority, and not in its log")
+    for number, name in asked - {(o.round, o.name) for o in log.openings}:
+        why = "asked of the authority, and not in its log"
+        yield Leak(number, name, f"{SERVER} -> {AUTHORITY}", why)
+    for number, name in opened.keys() - sent.keys():
+        if number in log.finished:
+            yield Leak(number, name, _WHO, "opened, and not written down as sent")
