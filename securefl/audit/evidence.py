@@ -17,7 +17,7 @@ from typing import Literal, final
 
 from securefl.audit.leak import Leak
 from securefl.audit.lengths import VARIANCES, Lengths
-from securefl.audit.openings import Log, wrongly_opened
+from securefl.audit.openings import Log, in_one_process, wrongly_opened
 from securefl.audit.planned import Absences, unplanned
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
@@ -102,18 +102,18 @@ def leaks_in(
         dtype: of the model.
     """
     run, config = evidence.run, evidence.run.config
-    logged = OPENINGS in evidence.files
+    logged = OPENINGS in evidence.files or in_one_process(run.ledger)
     finished = {metrics.round for metrics in run.metrics}
     # Processes leave no log of openings in the run's folder, and their clients come and go.
     absences = Absences(finished, evidence.incidents, config.exchange.seals_sums and not logged)
-    log = Log(evidence.openings, evidence.sessions, finished if logged else ())
+    log = Log(evidence.openings, evidence.sessions, logged)
     lengths = Lengths.of(FORMS[config.selection.match], dtype, evidence.openings)
     return sorted(
         (
             *_wrong_forms(evidence),
             *_wrong_lengths(run.ledger, lengths),
             *unplanned(run.ledger, expected, absences),
-            *wrongly_opened(log, run.ledger, expected, config.exchange.min_clients),
+            *wrongly_opened(log, run.ledger, expected, finished, config.exchange.min_clients),
             *_uncounted_bytes(evidence),
             *_told(evidence),
         )

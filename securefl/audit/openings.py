@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.leak import Leak
 from securefl.audit.planned import planned_sums
+from securefl.crypto.params import SUMS
 from securefl.exchange.matching import SCORE
+from securefl.roles import wire
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.types import Kind
 
+_PREFIX_BYTES = len(wire.MAGIC) + 2
+"""Of a client's message: what its header and its signature stand behind."""
 _WHO = f"{AUTHORITY} -> {SERVER}"
 
 
@@ -24,14 +29,40 @@ class Log:
     openings: Sequence[Opening]
     sessions: int
     """How often the run was begun or gone on with; a session's last round may be played again."""
-    finished: Collection[int]
-    """Rounds that it must be complete of; none where it is kept elsewhere."""
+    here: bool
+    """Whether it is kept in the folder, as that of processes is not."""
+
+
+def in_one_process(ledger: Sequence[Entry]) -> bool:
+    """Whether roles talked in memory: as processes they wrap what they ask the authority."""
+    headers = defaultdict[tuple[int, str], int](int)
+    for e in ledger:
+        if _is_sealed_sum(e):
+            beside = e.bytes - SUMS.message_bytes(e.n_values) - _PREFIX_BYTES
+            headers[e.round, e.name] += beside
+    return any(
+        e.bytes == SUMS.message_bytes(e.n_values) + headers[e.round, e.name]
+        for e in ledger
+        if e.receiver == AUTHORITY
+    )
 
 
 def wrongly_opened(
-    log: Log, ledger: Sequence[Entry], expected: Sequence[Entry], least: int
+    log: Log,
+    ledger: Sequence[Entry],
+    expected: Sequence[Entry],
+    finished: Collection[int],
+    least: int,
 ) -> Iterator[Leak]:
-    """Against the run's ledger, the one of the same settings, and the fewest clients of a total."""
+    """Against the run's ledger, the one of the same settings, and what they allow.
+
+    Args:
+        log: what the authority says.
+        ledger: what the run says.
+        expected: what it should say.
+        finished: rounds that are complete in both.
+        least: clients in a total.
+    """
     opened = [opening for opening in log.openings if not opening.refused]
     yield from _of_too_few(opened, least)
     yield from _too_often(opened, log.sessions)
@@ -41,8 +72,9 @@ def wrongly_opened(
         about = entry.name, entry.n_values
         if entry.sender == AUTHORITY and entry.name != SCORE and about not in planned[entry.round]:
             yield Leak.of(entry, f"{entry.n_values} values that no sum of these settings has")
-    if log.finished:
-        yield from _not_written_down(log, ledger)
+    yield from _never_opened(ledger, finished)
+    if log.here:
+        yield from _not_written_down(log, ledger, finished)
 
 
 def _of_too_few(opened: Sequence[Opening], least: int) -> Iterator[Leak]:
@@ -80,7 +112,22 @@ def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[L
             yield Leak(o.round, o.name, _WHO, why)
 
 
-def _not_written_down(log: Log, ledger: Sequence[Entry]) -> Iterator[Leak]:
+def _never_opened(ledger: Sequence[Entry], finished: Collection[int]) -> Iterator[Leak]:
+    sealed = {(e.round, e.name) for e in ledger if _is_sealed_sum(e)}
+    for number, name in sealed - {(e.round, e.name) for e in ledger if e.sender == AUTHORITY}:
+        if number in finished:
+            why = "a round went on with a sealed total that the authority has never opened"
+            yield Leak(number, name, f"clients -> {SERVER}", why)
+
+
+def _is_sealed_sum(entry: Entry) -> bool:
+    from_client = entry.sender not in {SERVER, AUTHORITY}
+    return from_client and entry.form == "ciphertext" and entry.kind is not Kind.PROFILES
+
+
+def _not_written_down(
+    log: Log, ledger: Sequence[Entry], finished: Collection[int]
+) -> Iterator[Leak]:
     opened = Counter((o.round, o.name) for o in log.openings if not o.refused)
     sent = Counter((e.round, e.name) for e in ledger if e.sender == AUTHORITY)
     asked = {(e.round, e.name) for e in ledger if e.receiver == AUTHORITY}
@@ -90,5 +137,5 @@ def _not_written_down(log: Log, ledger: Sequence[Entry]) -> Iterator[Leak]:
         why = "asked of the authority, and not in its log"
         yield Leak(number, name, f"{SERVER} -> {AUTHORITY}", why)
     for number, name in opened.keys() - sent.keys():
-        if number in log.finished:
+        if number in finished:
             yield Leak(number, name, _WHO, "opened, and not written down as sent")

@@ -142,7 +142,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
     record = Record(Ledger(tap=tap))
     rounds = Rounds(config, task, keys, match_keys, identities, record)
-    stopped = ""
+    stopped, ended = "", list[Leak]()
     try:
         while rounds.round < min(n_rounds, rounds.last_round):
             rounds.step()
@@ -150,9 +150,9 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
         stopped = str(error)
     except SecureFLError as error:
         stopped = str(error)
-        tap.leaks.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
+        ended.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
     written = sum(entry.bytes for entry in record.ledger.entries)
-    return Tapped(rounds.round, tap.leaks, tap.n_bytes, written, stopped)
+    return Tapped(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
 
 
 def _travelling(config: Config, state: State, task: Task) -> NamedTensors:

@@ -37,7 +37,7 @@ def uneven(frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
 
 def _distance(shares: NDArray[np.float64]) -> float:
     """The largest of the rows' distances from the uniform distribution on [0, 1)."""
-    n = shares.shape[-1]
+    n: int = shares.shape[-1]
     ordered = np.sort(shares.reshape(-1, n))
     farthest = float(np.abs(ordered - np.arange(1, n + 1) / n).max())
     return farthest - 1 / n

@@ -9,7 +9,7 @@ in the noise of a ciphertext, or in when it is sent, is not found.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -24,6 +24,7 @@ from securefl.audit.uniform import uneven
 from securefl.config.schema import Config
 from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.ring import RingFrame
+from securefl.engines.incidents import BOOKKEEPING_BYTES
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Channel, Values
 from securefl.exchange.ckks import CkksSealer
@@ -58,10 +59,11 @@ class Wiretap:
     plain: PlainChannel
     weights: Mapping[str, float]
     """Of all clients, as they should count."""
-    leaks: list[Leak] = field(default_factory=list)
     n_bytes: int = 0
     """Seen so far; of what a simulation hands over in memory, as it would be on a wire."""
-    _run: str = ""
+    _found: list[Leak] = field(default_factory=list)
+    _runs: list[tuple[str, Entry]] = field(default_factory=list)
+    """The run that each header names, which nobody has told the tap."""
     _half: bytes = b""
     """Of a message that travels in two parts."""
     _sizes: dict[str, int] = field(default_factory=dict)
@@ -80,7 +82,13 @@ class Wiretap:
         except MessageRefused as error:
             why = str(error)
         if why:
-            self.leaks.append(Leak.of(entry, why))
+            self._found.append(Leak.of(entry, why))
+
+    def leaks(self) -> list[Leak]:
+        """All that was readable so far, and headers of another run than most."""
+        ((run, _),) = Counter(run for run, _ in self._runs).most_common(1) or [("", 0)]
+        foreign = (entry for said, entry in self._runs if said != run)
+        return [*self._found, *(Leak.of(e, "its header is of another run") for e in foreign)]
 
     def _readable(self, entry: Entry, content: Content) -> str:
         """What is wrong with it; empty where nothing is."""
@@ -111,7 +119,9 @@ class Wiretap:
     def _total(self, entry: Entry, content: bytes) -> str:
         if entry.kind is Kind.PROFILES:
             return "" if len(content) == 8 * entry.n_values else "more than a score of each client"
-        return self._singled_out(entry, np.frombuffer(content[: 8 * entry.n_values]))
+        if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
+            return "more than a total, its weight and its count"
+        return self._singled_out(entry, np.frombuffer(content[:-BOOKKEEPING_BYTES]))
 
     def _singled_out(self, entry: Entry, values: Values) -> str:
         about = entry.round, entry.name
@@ -123,8 +133,8 @@ class Wiretap:
     def _from_client(self, entry: Entry, message: bytes) -> str:
         sealed = entry.kind in sealed_kinds(self.config)
         signed, payload = wire.split(message, len(message))
-        self._run = self._run or signed.header.run
-        due = self._due(entry, sealed=sealed)
+        self._runs.append((signed.header.run, entry))
+        due = self._due(entry, signed.header.run, sealed=sealed)
         self.roster.check(signed, due)
         if signed.header != wire.describe(due, entry.sender, payload):
             return "its header says more than which message it is"
@@ -135,12 +145,12 @@ class Wiretap:
             return "" if len(payload) == wire.NUMBER.size else "more than one number"
         return self._sealed(entry, payload) if sealed else self._in_clear(entry, payload)
 
-    def _due(self, entry: Entry, *, sealed: bool) -> wire.Expected:
-        about = self._run, entry.round, entry.name, entry.n_values
+    def _due(self, entry: Entry, run: str, *, sealed: bool) -> wire.Expected:
+        about = run, entry.round, entry.name, entry.n_values
         if entry.kind is Kind.SELECTION:
             return wire.number_expected(*about[:3])
         if entry.name == VARIANCES:
-            about = self._run, entry.round, PROFILE, 2 * entry.n_values
+            about = run, entry.round, PROFILE, 2 * entry.n_values
         return wire.Expected.over(self._channel(entry.kind, sealed=sealed), *about)
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
