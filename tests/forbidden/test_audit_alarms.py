@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -205,3 +206,25 @@ def exposed(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(securefl.compose, "sealed_kinds", lambda _: frozenset())
         return tapped(settings(name), task_of(name), 1).leaks
+
+
+@pytest.mark.parametrize(
+    ("reason", "tells"),
+    [
+        ("profile with a variance outside 1e-06..64", False),
+        ("client-1: selection/loss must be a number from -1e+30 to 1e+30", False),
+        ("client-1: message of run '12e3f0e4', expected '7e5a'", False),
+        ("client-2: sealed under key 4e1200000000000a of epoch 1, this run's key is none", False),
+        ("client-1, 1/mean: mean[0] must be within ±8192; normalise the inputs", False),
+        ("client-1, 1/mean: mean[0] = 9412 must be within ±8192", True),
+        ("client-1, 1/mean: mean[0] = -9412.25 must be within ±8192", True),
+        ("a profile holds the variance -0.0021: must be >= 0", True),
+        ("its loss was 2.5e+07", True),
+    ],
+)
+def test_rules_and_names_are_no_values(tmp_path, reason, tells):
+    """Of all numbers in an incident only a measured one is an alarm."""
+    folder, task = played("nothing", tmp_path / "run"), task_of("nothing")
+    row = {"round": 1, "name": "update/parameters", "client": "client-1", "reason": reason}
+    (folder / "incidents.jsonl").write_text(json.dumps(row) + "\n")
+    assert [leak.who for leak in in_folder(folder, task)] == ["incidents.jsonl"] * tells
