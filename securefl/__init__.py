@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from securefl.audit.audits import audit_run as audit_run
     from securefl.config.load import load_config as load_config
     from securefl.config.schema import Config as Config
     from securefl.errors import SecureFLError as SecureFLError
@@ -32,6 +33,7 @@ _HOMES = {
     "Result": "securefl.rounds",
     "SecureFLError": "securefl.errors",
     "Task": "securefl.task",
+    "audit_run": "securefl.audit.audits",
     "convert_norm": "securefl.norms.convert",
     "Trained": "securefl.external",
     "evaluate": "securefl.external",

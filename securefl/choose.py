@@ -24,7 +24,7 @@ from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.per_fedavg import PerFedAvg
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.config.rules import FREEZE_BN
+from securefl.config.families import FREEZE_BN
 from securefl.config.schema import Config
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze

@@ -15,7 +15,7 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
 from securefl.choose import clipping_of, n_selected, randomness_of, switch_round
-from securefl.config.rules import REFINED
+from securefl.config.families import REFINED
 from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError
@@ -35,7 +35,6 @@ from securefl.privacy.events import (
 )
 from securefl.privacy.shares import Shares
 from securefl.privacy.spending import Spending
-from securefl.selecting import asks_for_profiles
 from securefl.task import Task
 from securefl.terms import schedule
 from securefl.types import Kind, Plan
@@ -179,7 +178,7 @@ def _of_records(config: Config, done: int, n_layers: int) -> list[PrivacyEvent]:
 def _of_selection(config: Config) -> list[PrivacyEvent]:
     """In a round a client is asked at most once for each thing that selection goes by."""
     name = config.selection.name
-    if asks_for_profiles(config.selection):
+    if config.selection.asks_for_profiles:
         return [Gaussian(config.privacy.statistics_sigma)]
     if name in {"afl", "data-share", "fedprof"}:
         told = "losses and numbers of records" if name == "afl" else "numbers of records"

@@ -60,11 +60,6 @@ def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:
     return selector
 
 
-def asks_for_profiles(table: SelectionTable) -> bool:
-    """Whether clients send any; Theorem 1 draws by data share."""
-    return table.name == "fedprof" and table.alpha != "theorem1"
-
-
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What the rounds of a run are made of."""
@@ -124,7 +119,7 @@ def _questions(config: Config, ground: Ground, channels: Iterator[MatchChannel])
     delivery, data, model = ground.delivery, ground.data, ground.model
     sizes = SizeQuestion(delivery, data)
     match table.name:
-        case "fedprof" if asks_for_profiles(table):
+        case "fedprof" if table.asks_for_profiles:
             if ground.public is None:
                 raise ConfigError(
                     'selection.name = "fedprof": the server compares profiles with that of its own '

@@ -10,6 +10,7 @@ import click
 
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
 from securefl.names import printable
+from securefl_cli.audit import audit
 from securefl_cli.compare import compare
 from securefl_cli.demo import demo
 from securefl_cli.evaluate import evaluate_run
@@ -61,12 +62,13 @@ def main() -> None:
       securefl demo
       securefl keys init my-keys
       securefl run --keys my-keys --out runs/first
+      securefl audit runs/first
 
     Exit codes: 0 done, 1 the run failed, 2 a setting or a file is wrong, 130 interrupted.
     """  # noqa: D301  (click wants the backspace itself)
 
 
-for command in (demo, run, reproduce, compare, profiles, evaluate_run, leave_one_out):
+for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
 for part in (keys, privacy, authority, server, client):
     main.add_command(part)

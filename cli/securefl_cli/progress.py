@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from securefl_cli.interrupt import raise_if_interrupted
 
@@ -72,6 +79,27 @@ def table_bar(rounds: int) -> Iterator[Callable[[PlannedRun, int], None]]:
             )
             if new and not console.is_terminal:
                 click.echo(f"{label}: {_state(rounds_done, total)}", err=True)
+
+        yield advance
+
+
+@contextmanager
+def steps_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr for each step that the function is told of; a line where it is no terminal.
+
+    It is told a step's name, how much of it is done, and of how much.
+    """
+    console = Console(stderr=True)
+    with _progress(console) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            raise_if_interrupted()
+            if what not in bars:
+                bars[what] = progress.add_task(what, total=total, note="")
+                if not console.is_terminal:
+                    click.echo(f"{what} …", err=True)
+            progress.update(bars[what], completed=done, total=total)
 
         yield advance
 

@@ -265,7 +265,6 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
         made = f"an ephemeral committee of {n_officers}" if n_officers else "an ephemeral key set"
         click.echo(f"No --keys given: using {made}, which ends with this process.", err=True)
         return {}
-    from securefl.selecting import asks_for_profiles
     from securefl_keys.identity import load_identities
     from securefl_keys.loading import load_all, load_match
 
@@ -279,7 +278,7 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
     keys: _Keys = {}
     if config.exchange.seals_sums:
         keys["keys"] = load_all(folder, passphrase)
-    if config.exchange.seals_profiles and asks_for_profiles(config.selection):
+    if config.exchange.seals_profiles and config.selection.asks_for_profiles:
         keys["match_keys"] = load_match(folder, passphrase)
     if identities:
         keys["identities"] = load_identities(folder, identities, passphrase)

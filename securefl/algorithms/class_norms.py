@@ -13,9 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from securefl.algorithms.features import observed_features
-from securefl.data.samples import Samples
-
-_BATCH = 1024
+from securefl.data.samples import Samples, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,8 @@ def assess(model: nn.Module, public: Samples, n_classes: int) -> Assessment:
     sum_C = count_C = torch.zeros(n_classes, dtype=torch.float64)
     n_correct, confidence = 0, 0.0
     with torch.no_grad(), observed_features(model) as seen:
-        for index in torch.arange(len(public)).split(_BATCH):
-            x, y = (tensor.to(device) for tensor in public.take(index))
+        for batch in in_order(public):
+            x, y = (tensor.to(device) for tensor in batch)
             seen.clear()
             output = model(x)
             norms = class_norms(seen[-1], y, n_classes)

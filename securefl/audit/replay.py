@@ -12,9 +12,11 @@ from typing import Literal, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
 from securefl.audit.leak import Leak
+from securefl.audit.shadows import in_the_clear
 from securefl.audit.wiretap import Wiretap
 from securefl.choose import chosen_algorithm
 from securefl.compose import Record
@@ -35,12 +37,14 @@ from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.plain import PlainChannel
 from securefl.roles import wire
 from securefl.roles.identities import Identities
-from securefl.roles.ledger import SERVER, Content, Entry, Ledger
+from securefl.roles.ledger import Content, Entry, Ledger
 from securefl.rounds import Rounds
 from securefl.task import Task, client_data
-from securefl.terms import client_weights
+from securefl.terms import client_weights, sealed_kinds
 from securefl.types import Kind, NamedTensors, State
 
+MOST_VALUES = 2 * 10**8
+"""Of clients' models that are kept: less than a gigabyte."""
 Progress = Callable[[int, int], None]
 """Called with steps done and steps in all."""
 _ENDS = (ConfigError, DataError, Diverged, KeyWornOut, TooFewContributions)
@@ -56,8 +60,8 @@ class Replay:
     """The global model before the first round and after each: what every client and the server saw.
     """
     updates: Sequence[Mapping[str, NamedTensors]]
-    """By round and client, the trained parameters that it sent: what the server saw where they
-    travel in the clear."""
+    """By round and client, what it sent in the clear of its own model; nothing of most rounds where
+    that would be more than memory holds."""
     ledger: Sequence[Entry]
 
 
@@ -76,34 +80,38 @@ class Tapped:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps the parameters that clients send; a `Tap`."""
+    """Keeps what clients send of their models; a `Tap`."""
 
     dtype: str
-    like: NamedTensors = field(default_factory=dict)
-    """The ones that travel in this round."""
-    updates: list[dict[str, NamedTensors]] = field(default_factory=list)
+    every: int
+    """Which rounds are kept: those that it divides."""
+    like: Mapping[Kind, NamedTensors] = field(default_factory=dict)
+    """What travels in this round, of the kinds that are kept."""
+    updates: list[dict[str, dict[str, Tensor]]] = field(default_factory=list)
 
-    def begin_round(self, like: NamedTensors) -> None:
+    def begin_round(self, like: Mapping[Kind, NamedTensors]) -> None:
         """Before its messages."""
         self.like = like
         self.updates.append({})
 
     def __call__(self, entry: Entry, content: Content) -> None:
-        if entry.receiver != SERVER or entry.name != f"update/{Kind.PARAMETERS}":
+        like = self.like.get(entry.kind)
+        if like is None or not isinstance(content, bytes) or entry.name != f"update/{entry.kind}":
             return
-        if not isinstance(content, bytes):
-            raise TypeError("a client's message is bytes")
-        if entry.n_values != sum(value.numel() for value in self.like.values()):
+        if entry.round % self.every:
+            return
+        if entry.n_values != sum(value.numel() for value in like.values()):
             return
         _, payload = wire.split(content, len(content))
         sent = np.frombuffer(payload, self.dtype, entry.n_values).astype(np.float64)
-        self.updates[-1][entry.sender] = unpack(sent, self.like)
+        own = self.updates[-1].setdefault(entry.sender, {})
+        own |= unpack(sent, like)
 
 
 def replayed(
     config: Config, task: Task, progress: Progress, turnouts: Sequence[Turnout] = ()
 ) -> Replay:
-    """All rounds of a run, in the clear, where its plain totals are those that were opened.
+    """All rounds of a run, in the clear: totals are those that were opened, but for 2⁻²⁴.
 
     Args:
         config: the run's settings.
@@ -115,15 +123,18 @@ def replayed(
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
     """
-    plain = config.exchange.model_copy(update={"encrypt": (), "committee": 0})
-    config = config.model_copy(update={"exchange": plain})
-    recorder = _Recorder(dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS]))
+    tensors = averaged_tensors(task.model)
+    in_clear = tensors.keys() - sealed_kinds(config)
+    size = sum(value.numel() for kind in in_clear for value in tensors[kind].values())
+    every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
+    recorder = _Recorder(dtype_of(tensors[Kind.PARAMETERS]), every)
     record = Record(Ledger(tap=recorder))
-    rounds = Rounds(config, task, None, None, record=record)
+    rounds = Rounds(in_the_clear(config), task, None, None, record=record)
     rounds.follow(turnouts)
     models = [global_model(rounds.state)]
     while not rounds.complete:
-        recorder.begin_round(_travelling(config, rounds.state, task))
+        travelling = _travelling(config, rounds.state, task)
+        recorder.begin_round({kind: travelling[kind] for kind in in_clear})
         rounds.step()
         models.append(global_model(rounds.state))
         progress(rounds.round, rounds.last_round)
@@ -155,13 +166,15 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     return Tapped(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
 
 
-def _travelling(config: Config, state: State, task: Task) -> NamedTensors:
-    """The parameters that clients send in the round after `state`; none where nobody knows."""
-    if task.algorithm is not None:
-        return {}
-    stays = chosen_algorithm(config).normalisation(state, task.model).stays(task.model)
-    parameters = averaged_tensors(task.model)[Kind.PARAMETERS]
-    return {name: value for name, value in parameters.items() if name not in stays}
+def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTensors]:
+    """Of the model, what clients send in the round after `state`."""
+    tensors, stays = averaged_tensors(task.model), set[str]()
+    if task.algorithm is None:  # of one's own nobody knows; what is of another size is not kept
+        stays = chosen_algorithm(config).normalisation(state, task.model).stays(task.model)
+    return {
+        kind: {name: value for name, value in named.items() if name not in stays}
+        for kind, named in tensors.items()
+    }
 
 
 def global_model(state: State) -> NamedTensors:

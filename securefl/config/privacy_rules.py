@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from securefl.config.families import ALONE, POOLED, REFINED
+
 if TYPE_CHECKING:
     from securefl.config.schema import Config
 
@@ -18,7 +20,6 @@ MIXES = {
     "local-affine": "each client normalises a record by the others of its batch",
 }
 """Algorithms in which records act on each other."""
-SUMS = {"fedtan", "fedtan-ii", "forward-only"}
 SECOND_PASS = {"moon": "its contrast is a second term", "per-fedavg": "a step takes two gradients"}
 FIXBN = 'algorithm.name = "fixbn" freezes BN and releases its statistics with noise'
 
@@ -63,7 +64,7 @@ def _unread(config: Config) -> Iterator[str]:
         "warm_up": record and fixbn,
         "statistics_sigma": (record and fixbn) or (profiled and (record or client)),
         "statistics_clip": (record and (fixbn or profiled))
-        or (client and config.fnr.name in {"matched", "literal"}),
+        or (client and config.fnr.name in REFINED),
         "score_clip": client and profiled,
         "noise": record or client,
     }
@@ -124,7 +125,7 @@ def _record(config: Config) -> Iterator[str]:
             f'privacy.level = "record" with solver.name = "{config.solver.name}": '
             f"{SECOND_PASS[config.solver.name]}, which DP-SGD does not clip; take another solver"
         )
-    if config.solver.name == "feddyn" and config.fnr.name in {"matched", "literal"}:
+    if config.solver.name == "feddyn" and config.fnr.name in REFINED:
         yield (
             'privacy.level = "record" with solver.name = "feddyn" and fnr.name = '
             f'"{config.fnr.name}": FedDyn follows the refinement, and not through DP-SGD; take '
@@ -150,13 +151,13 @@ def _public_numbers(config: Config) -> Iterator[str]:
 
 def _client(config: Config) -> Iterator[str]:
     name, table = config.algorithm.name, config.privacy
-    if name in SUMS:
+    if name in POOLED:
         yield (
             f'privacy.level = "client" with algorithm.name = "{name}": clients send sums in the '
             "middle of a step, each of which would be a noisy release, and variances that noise "
             'makes negative; take "fixbn" or "fedavg"'
         )
-    if name in {"centralised", "singlenet"}:
+    if name in ALONE:
         yield (
             f'privacy.level = "client" with algorithm.name = "{name}": nothing is added up in '
             'which a client could hide; take privacy.level = "record"'

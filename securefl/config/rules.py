@@ -6,25 +6,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from securefl.config.data import DOMAIN_DATASETS, REGRESSIONS
+from securefl.config.families import (
+    ADAPTIVE,
+    ALONE,
+    CORRECTED,
+    DRAWN,
+    FREEZE_BN,
+    POOLED,
+    REFINED,
+    SELECTED,
+    STATISTICS_STAY,
+)
 from securefl.config.privacy_rules import reasons_against_privacy
 
 if TYPE_CHECKING:
     from securefl.config.schema import Config
 
-POOLED = {"fedtan", "fedtan-ii", "forward-only"}
-STATISTICS_STAY = {"fedbn", "silobn"}
-ALONE = {"centralised", "singlenet"}
-
-
 MAX_STEPS = 8000
 """Below the largest value that is sealed, 8192."""
-ADAPTIVE = {"fedadam", "fedadagrad", "fedyogi"}
-FREEZE_BN = {"fixbn", "fedtan-ii"}
-CORRECTED = {"scaffold", "feddyn", "feddc"}
-"""By what the server follows as a mean over all clients."""
-DRAWN = {"random", "data-share", "fedprof"}
-SELECTED = {*DRAWN, "afl", "cfcfm"}
-REFINED = {"matched", "literal"}
 READ_BY = {
     "algorithm": {
         "switch": FREEZE_BN,

@@ -40,3 +40,8 @@ class SelectionTable(Table):
     """AFL's α2."""
     uniform: ClosedShare = 0.1
     """AFL's α3, the share of the selected that are drawn at random."""
+
+    @property
+    def asks_for_profiles(self) -> bool:
+        """Whether clients send any; Theorem 1 draws by data share."""
+        return self.name == "fedprof" and self.alpha != "theorem1"

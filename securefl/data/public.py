@@ -14,11 +14,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from securefl.data.samples import Samples, samples
+from securefl.data.samples import Samples, in_order, samples
 from securefl.data.split import Labelled, Split
 from securefl.errors import DataError
 
-_BATCH = 1024
 _MIN_TARGETS = 2  # of a regression; batch normalisation has no variance to offer for one
 
 
@@ -82,9 +81,8 @@ def check_disjoint(public: Samples, others: Mapping[str, Samples]) -> None:
 def content_digests(data: Samples) -> list[bytes]:
     """A digest of each sample's x, in its order."""
     digests: list[bytes] = []
-    for index in torch.arange(len(data)).split(_BATCH):
-        x, _ = data.take(index)
+    for x, _ in in_order(data):
         # Adding zero makes -0 and 0 one content.
-        rows = x.detach().reshape(len(index), -1).to("cpu", torch.float32) + 0.0
+        rows = x.detach().reshape(len(x), -1).to("cpu", torch.float32) + 0.0
         digests += [hashlib.sha256(row.tobytes()).digest() for row in rows.numpy()]
     return digests

@@ -12,6 +12,8 @@ from torch.utils.data import Dataset, default_collate
 
 from securefl.errors import DataError
 
+BATCH = 1024
+"""Samples at a time, where nothing is learnt from them."""
 ClientData = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
 
 
@@ -77,6 +79,12 @@ def samples(data: ClientData, owner: str) -> Samples:
     if len(found) < 2:
         raise DataError(f"{owner}: {len(found)} samples; batch normalisation needs at least two")
     return found
+
+
+def in_order(data: Samples, batch_size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of all samples, each once; the last one has what is left."""
+    for index in torch.arange(len(data)).split(batch_size):
+        yield data.take(index)
 
 
 def minibatches(

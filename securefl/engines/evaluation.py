@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from securefl.algorithms.base import Loss
-from securefl.data.samples import Samples
+from securefl.data.samples import BATCH, Samples, in_order
 from securefl.errors import DataError
-
-BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,8 @@ def evaluate(model: nn.Module, test: Samples, loss: Loss, *, batch_size: int = B
     correct = total_loss = n_labels = 0.0
     predicted: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad():
-        for index in torch.arange(len(test)).split(batch_size):
-            x, y = (tensor.to(device) for tensor in test.take(index))
+        for batch in in_order(test, batch_size):
+            x, y = (tensor.to(device) for tensor in batch)
             output = model(x)
             if _classifies(output, y):
                 correct += float((output.argmax(dim=1) == y).sum())
@@ -60,7 +58,7 @@ def evaluate(model: nn.Module, test: Samples, loss: Loss, *, batch_size: int = B
                     "needs classes; two of them are two outputs. Targets that are numbers have "
                     "the output's shape, and a loss such as torch.nn.functional.mse_loss"
                 )
-            total_loss += float(loss(output, y)) * len(index)
+            total_loss += float(loss(output, y)) * len(x)
     if predicted:
         outputs, targets = (torch.cat(parts) for parts in zip(*predicted, strict=True))
         accuracy = r_squared(outputs, targets)

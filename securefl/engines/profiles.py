@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import load_tensors
 from securefl.algorithms.profiling import View, profile, profile_length
-from securefl.data.samples import Samples
+from securefl.data.samples import Samples, in_order
 from securefl.engines.delivery import Delivery
 from securefl.engines.incidents import Incident
 from securefl.errors import DataError, Diverged, MessageRefused, ValueRefused
@@ -33,8 +33,6 @@ from securefl.roles.score_authority import ScoreAuthority
 from securefl.roles.survey import ProfileSurvey, ScoreRequest
 from securefl.selection.base import Quantity
 from securefl.types import Kind, State
-
-_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,5 +231,4 @@ class _Notes:
 
 
 def _inputs(data: Samples) -> Iterator[Tensor]:
-    for index in torch.arange(len(data)).split(_BATCH):
-        yield data.take(index)[0]
+    return (x for x, _ in in_order(data))

@@ -22,6 +22,7 @@ from securefl.engines.delivery import Delivery, OpenExchange
 from securefl.engines.training import Training, round_generator
 from securefl.engines.turns import Ask, ClientThread, Done
 from securefl.errors import ConfigError, DataError
+from securefl.privacy.randomness import seeded_layers
 from securefl.types import (
     Contribution,
     Kind,
@@ -96,15 +97,9 @@ class SequentialEngine:
         plan, times = self.plan(state), times or dict.fromkeys(self._data, 1)
         self._delivery.be_ready_for(plan)
         self.broadcast.send(state, times)
-        # Layers such as Dropout draw from torch's global generators and take no other. Clients move
-        # in a fixed order, so one seed for the round fixes them all; the caller's are put back.
-        device = next(self._model.parameters()).device
+        # Clients move in a fixed order, so one seed for the round fixes what all their layers draw.
         seed = round_generator(self._training.seed, state.round, 0).initial_seed()
-        on_gpu = device.type == "cuda"
-        with torch.random.fork_rng([device] if on_gpu else []):
-            torch.default_generator.manual_seed(seed)
-            if on_gpu:
-                torch.cuda.manual_seed(seed)
+        with seeded_layers(next(self._model.parameters()).device, seed):
             run = self._in_turns if plan.sums else self._one_by_one
             next_state = self._algorithm.update(state, run(state, plan, times))
         if not isinstance(next_state, State):

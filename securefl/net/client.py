@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import torch
-
 from securefl.engines.training import round_generator
 from securefl.errors import KeyFileError, PeerError, ValueRefused
 from securefl.exchange.layout import unpack
@@ -22,6 +20,7 @@ from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import Identity
 from securefl.net.party import ClientParty, sealers, settings_digest
 from securefl.net.trust import ClientBundle
+from securefl.privacy.randomness import seeded_layers
 from securefl.roles.client import Client
 from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
@@ -153,12 +152,11 @@ class ClientProcess:
         self.memory = contribution.memory
 
     def _work(self, state: State, exchange: _Exchange) -> Contribution:
-        training = self.party.common.training
-        seed = round_generator(training.seed, state.round, self.party.index).initial_seed()
-        with torch.random.fork_rng([]):  # layers such as Dropout take no other generator
-            torch.default_generator.manual_seed(seed)
+        common = self.party.common
+        seed = round_generator(common.training.seed, state.round, self.party.index).initial_seed()
+        with seeded_layers(next(common.model.parameters()).device, seed):
             work = self.party.work(state, self.memory)
-            return self.party.common.algorithm.client(state, work, exchange)
+            return common.algorithm.client(state, work, exchange)
 
     async def _receive(self, link: Link, frame: Frame, size: int) -> bytes:
         received = await link.receive({frame: size, **GONE})

@@ -22,8 +22,8 @@ from securefl.algorithms.base import Algorithm, Work
 from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
 from securefl.privacy.bounded import clipped
-from securefl.privacy.client_noise import ClientNoise, NoisyExchange, noisy
-from securefl.privacy.randomness import RandomnessOf, seeded_layers
+from securefl.privacy.client_noise import ClientNoise, NoisyExchange
+from securefl.privacy.randomness import RandomnessOf, noisy, seeded_layers
 from securefl.types import (
     Contribution,
     Kind,

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import final
 
-import torch
-from torch import Tensor
-
 from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.bounded import clipped
 from securefl.privacy.clipping import Clipping
-from securefl.privacy.randomness import Randomness
+from securefl.privacy.randomness import Randomness, noisy
 from securefl.privacy.shares import Shares
 from securefl.types import NamedTensors, Total
 
@@ -98,9 +95,3 @@ class NoisyExchange:
         )
         self.noise.shares.require(total.n_clients)
         return total
-
-
-def noisy(value: Tensor, randomness: Randomness, deviation: float) -> Tensor:
-    """In double precision; on the value's device."""
-    noise = torch.from_numpy(randomness.gaussian(value.numel(), deviation))
-    return value + noise.reshape(value.shape).to(value.device)

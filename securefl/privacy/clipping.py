@@ -98,15 +98,15 @@ class ClippedGradients:
 
         Raises:
             ConfigError: Opacus' norms are not those of the gradients: a parameter is used outside
-                of its layer's forward, say, or, for GHOST, more than once. Looked at in one batch.
+                of its layer's forward, say, or, for GHOST, more than once. Looked at until a batch
+                has a gradient, and in each batch for GHOST.
         """
         if not len(x):
             return ClippedSum({name: torch.zeros_like(p) for name, p in self._named()}, 0)
         with self._sampling():
             output = self._forward(x)
             terms = self._terms(output, y)
-            is_ghost = self._clipping is Clipping.GHOST
-            self._gradients(terms.sum(), keep_graph=is_ghost or not self._is_checked)
+            self._gradients(terms.sum(), keep_graph=self._is_checking)
             self._sampled.disable_hooks()
             norms_BT = self._norms(len(x))
             factors_BT = self._factors(norms_BT, clip_norm)
@@ -117,6 +117,14 @@ class ClippedGradients:
                 return ClippedSum(sums, int((factors_BT == 1).all(dim=1).sum()))
         # Once more without the others: no factor makes a number of NaN.
         return self.sum_of(x[usable_B], y[usable_B], clip_norm)
+
+    @property
+    def _is_checking(self) -> bool:
+        """Whether a batch's norms are looked at: for GHOST always, as other values make its sum.
+
+        That takes the pass's graph, and so does GHOST's second pass.
+        """
+        return self._clipping is Clipping.GHOST or not self._is_checked
 
     def _named(self) -> Iterable[tuple[str, nn.Parameter]]:
         return self._parameters.items()
@@ -190,11 +198,8 @@ class ClippedGradients:
         return (clip_norm / norms_BT).clamp(max=1)
 
     def _check_norms(self, output: Tensor, y: Tensor, norms_BT: Tensor) -> None:
-        """The first record's norms are also taken by autograd, from the same graph.
-
-        Once; of ghost clipping in each batch, as its sum is not made of what has these norms.
-        """
-        if self._is_checked and self._clipping is not Clipping.GHOST:
+        """The first record's norms are also taken by autograd, from the same graph."""
+        if not self._is_checking:
             return
         true = self._gradients(self._loss(output[:1], y[:1]), keep_graph=True)
         true_T = torch.stack([g.double().norm() for g in true.values()])

@@ -19,16 +19,15 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Work
 from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.data.samples import in_order
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
 from securefl.norms.find import BatchNorm
 from securefl.norms.frozen import Freeze
 from securefl.privacy.moments import ChannelMoments, MomentRelease
-from securefl.privacy.randomness import Randomness, RandomnessOf
+from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
 from securefl.privacy.shares import Shares
 from securefl.types import Kind, MessageSpec, State, Weighing
-
-_BATCH = 1024
 
 
 @final
@@ -80,7 +79,8 @@ class StatisticsRelease:
         sum_V = torch.zeros(release.n_values, dtype=torch.float64, device=device)
         for y in _inputs(work, name, layer):
             sum_V += release.sum_of(y, reference)
-        sent_V = release.noisy(sum_V, randomness, self.shares.deviation(1.0)) / self.records
+        share = self.shares.deviation(1.0) * release.deviation
+        sent_V = noisy(sum_V, randomness, share) / self.records
         total = exchange.sum(_message(name), {"moments": sent_V})
         self.shares.require(total.n_clients)
         total_V = total.values["moments"] * (total.n_clients * self.records)
@@ -134,18 +134,18 @@ def _as_called(work: Work) -> dict[str, BatchNorm]:
     """The BN layers, the lower ones first: as a pass calls them, not as they are defined."""
     layers = required_layers(work.model, "FixBN")
     with _heard(layers) as heard:
-        work.model(_inputs_of_model(work, torch.arange(1)))
+        _pass(work, work.data.take(torch.arange(1))[0])
     return {name: layers[name] for name in (*(name for name, _ in heard), *layers)}
 
 
 @torch.no_grad()
 def _inputs(work: Work, name: str, layer: BatchNorm) -> Iterator[Tensor]:
     """What a layer gets, of all the client's records: of each once, or its bound would not hold."""
-    for index in torch.arange(len(work.data)).split(_BATCH):
+    for x, _ in in_order(work.data):
         with _heard({name: layer}) as heard:
-            work.model(_inputs_of_model(work, index))
+            _pass(work, x)
         rows = [len(y) for _, y in heard]
-        if rows != [len(index)]:
+        if rows != [len(x)]:
             raise DataError(
                 f"BN layer {name!r} is called {len(rows)} times in a pass, or not on one entry a "
                 "record: a release of its statistics counts each record once; give each call a "
@@ -154,9 +154,8 @@ def _inputs(work: Work, name: str, layer: BatchNorm) -> Iterator[Tensor]:
         yield heard[0][1]
 
 
-def _inputs_of_model(work: Work, index: Tensor) -> Tensor:
-    x, _ = work.data.take(index)
-    return x.to(next(work.model.parameters()).device)
+def _pass(work: Work, x: Tensor) -> None:
+    work.model(x.to(next(work.model.parameters()).device))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from securefl.algorithms.solvers.base import Around, Beside, End, Session, Solve
 from securefl.errors import ConfigError
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.clipping import ClippedGradients, Clipping
-from securefl.privacy.randomness import Randomness, RandomnessOf, seeded_layers
+from securefl.privacy.randomness import Randomness, RandomnessOf, noisy, seeded_layers
 from securefl.types import NamedTensors
 
 CLIP = "privacy/clip"
@@ -97,8 +97,7 @@ class _PrivateGradients:
         quantile = step.quantile
         deviation = (quantile.sum_sigma if quantile else step.sigma) * self.clip
         for name, parameter in self.start.parameters.items():
-            noise = self._noise(parameter, deviation)
-            parameter.grad = (found.sums[name] + noise) / step.batch
+            parameter.grad = noisy(found.sums[name], self.randomness, deviation) / step.batch
         if quantile:
             excess = found.n_within - len(x_y[0]) / 2
             excess += float(self.randomness.gaussian(1, quantile.count_deviation)[0])
@@ -112,10 +111,6 @@ class _PrivateGradients:
         n = len(index)
         x, y = data.take(index if n else torch.arange(1))  # a Dataset can make no empty batch
         return x[:n].to(self.device), y[:n].to(self.device)
-
-    def _noise(self, like: Tensor, deviation: float) -> Tensor:
-        drawn = torch.from_numpy(self.randomness.gaussian(like.numel(), deviation))
-        return drawn.reshape(like.shape).to(like.device, like.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from securefl.errors import DataError
 from securefl.exchange.moments import along_channels
-from securefl.privacy.randomness import Randomness
 
 EPS = 1e-5
 """Beside the reference's variance, so that a channel which never moved has a unit, too."""
@@ -57,7 +56,7 @@ class ChannelMoments:
 @final
 @dataclass(frozen=True, slots=True)
 class MomentRelease:
-    """How one layer's sums are clipped, noised and read.
+    """How one layer's sums are clipped and read, and what noise they need.
 
     One record more or less changes `sum_of` by at most `bound` in L2 (to rounding), whatever its
     values are, NaN and infinity included.
@@ -115,16 +114,6 @@ class MomentRelease:
         m_BC, s_BC = _over_pixels(y), _over_pixels(y.square())
         kappa_B1 = y.new_full((len(y), 1), self.kappa)
         return torch.cat([kappa_B1, m_BC, s_BC], dim=1)
-
-    def noisy(
-        self, sum_V: Float64[Tensor, " V"], randomness: Randomness, share: float = 1.0
-    ) -> Float64[Tensor, " V"]:
-        """The sum with Gaussian noise of `share` · `deviation` on each value.
-
-        `share` is 1 where it is released as it is, and below where others add theirs to it.
-        """
-        noise = randomness.gaussian(self.n_values, share * self.deviation)
-        return sum_V + torch.from_numpy(noise).to(sum_V.device)
 
     def moments_of(
         self, total_V: Float64[Tensor, " V"], reference: ChannelMoments, deviation: float

@@ -14,7 +14,7 @@ from torch import Tensor
 from securefl.algorithms.profiling import View, representing
 from securefl.errors import DataError
 from securefl.privacy.moments import ChannelMoments, MomentRelease
-from securefl.privacy.randomness import Randomness
+from securefl.privacy.randomness import Randomness, noisy
 from securefl.profile import Profile
 
 
@@ -48,6 +48,6 @@ class PrivateProfiler:
                 total_V = sum_V if total_V is None else total_V + sum_V
         if total_V is None:
             raise DataError("there is nothing to profile: the data hold no batch")
-        noisy_V = release.noisy(total_V.cpu(), randomness)
+        noisy_V = noisy(total_V.cpu(), randomness, release.deviation)
         found = release.moments_of(noisy_V, reference, release.deviation)
         return Profile(found.mean_C, found.var_C, view.version)

@@ -13,6 +13,7 @@ from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from securefl.exchange.base import Values
 from securefl.exchange.gaussian import gaussian
@@ -73,9 +74,18 @@ class Seeded:
         return int(self._layers.integers(2**56))
 
 
+def noisy(value: Tensor, randomness: Randomness, deviation: float) -> Tensor:
+    """With noise of its own on each element: drawn in double precision, added in the value's."""
+    noise = torch.from_numpy(randomness.gaussian(value.numel(), deviation))
+    return value + noise.reshape(value.shape).to(value)
+
+
 @contextmanager
 def seeded_layers(device: torch.device, seed: int) -> Iterator[None]:
-    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other."""
+    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other.
+
+    The caller's are put back.
+    """
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)

@@ -6,7 +6,7 @@ Axis B is the batch, the first axis of every tensor that has one.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -124,26 +124,28 @@ def _recording(model: nn.Module, calls: list[Call]) -> Iterator[None]:
     handles: list[RemovableHandle] = []
     pending: list[tuple[Tensor, ...]] = []
 
-    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Copied before the call: a layer may work in place.
-        pending.append(_copies((args, kwargs)))
-
-    def after(name: str) -> Any:
-        def note(_module: nn.Module, _args: Any, output: Any) -> None:
-            calls.append(Call(name, pending.pop(), _copies(output)))
-
-        return note
-
     try:
         for name, module in model.named_modules():
             handles += [
-                module.register_forward_pre_hook(before, with_kwargs=True),
-                module.register_forward_hook(after(name)),
+                module.register_forward_pre_hook(_kept(pending), with_kwargs=True),
+                module.register_forward_hook(_noted(name, pending, calls)),
             ]
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _kept(pending: list[tuple[Tensor, ...]]) -> Callable[..., None]:
+    """Copies what a call gets before the call: a layer may work in place."""
+    return lambda _module, args, kwargs: pending.append(_copies((args, kwargs)))
+
+
+def _noted(name: str, pending: list[tuple[Tensor, ...]], calls: list[Call]) -> Callable[..., None]:
+    """Takes a call down once it is done."""
+    # A lambda: a named function in here the tests' shape checks would compile anew for each layer
+    # of each pass, which took most of the guard's time there.
+    return lambda _module, _args, output: calls.append(Call(name, pending.pop(), _copies(output)))
 
 
 def _copies(value: Any) -> tuple[Tensor, ...]:

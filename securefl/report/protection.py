@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from securefl.config.rules import REFINED
+from securefl.config.families import REFINED
 from securefl.config.schema import Config, Encrypt
 from securefl.privacy.events import Level
 from securefl.privacy.history import History
@@ -135,8 +135,7 @@ def _shared(release: str, config: Config, sigma: float, sealed_by: Encrypt) -> P
 
 def _selection(config: Config) -> Iterator[Protection]:
     table, selection = config.privacy, config.selection
-    profiled = selection.name == "fedprof" and selection.alpha != "theorem1"
-    sealed = config.exchange.seals_profiles
+    profiled, sealed = selection.asks_for_profiles, config.exchange.seals_profiles
     if profiled and table.level == "record":
         noise = f"σ = {table.statistics_sigma:g}, whole at each client"
         yield Protection("profiles and their scores", noise, *[YES] * 4)

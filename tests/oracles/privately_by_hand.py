@@ -1,4 +1,4 @@
-"""What differential privacy adds, for the tests: draws replayed, silence, and a look at a scatter.
+"""What differential privacy adds, for the tests: draws replayed, and a look at a scatter.
 
 Nothing here is SecureFL's own, but for a round's generator.
 """
@@ -21,22 +21,6 @@ UNIFORM = ("algorithm.weights=uniform", "privacy.noise=seeded")
 def config(*settings, rounds):
     """As `by_hand.config`, of clients that all count alike and noise that can be replayed."""
     return by_hand.config(*UNIFORM, *settings, rounds=rounds)
-
-
-class Silent:
-    """No noise at all, and every record is sampled."""
-
-    def __init__(self, rng=None):
-        del rng
-
-    def gaussian(self, size, deviation):
-        return np.zeros(size)
-
-    def uniform(self, size):
-        return np.zeros(size)
-
-    def layer_seed(self):
-        return 0
 
 
 def generator(seed):

@@ -11,8 +11,9 @@ import pytest
 import torch
 from fnr_by_hand import public
 from played import place, played
-from privately_by_hand import Silent, generator, require_scatter, work_of
 from privately_by_hand import config as private_config
+from privately_by_hand import generator, require_scatter, work_of
+from silent import Silent
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm

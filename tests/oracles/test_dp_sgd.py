@@ -13,10 +13,11 @@ import pytest
 import torch
 from by_hand import LR
 from played import played
-from privately_by_hand import Silent, draws, generator, require_scatter, work_of
 from privately_by_hand import config as private_config
+from privately_by_hand import draws, generator, require_scatter, work_of
 from safetensors.torch import load_file
 from scipy import stats
+from silent import Silent
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset

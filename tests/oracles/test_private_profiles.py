@@ -10,6 +10,7 @@ import pytest
 import torch
 from matching_runs import Q, make_config, make_task, run_in, turnouts, uncounted
 from scipy import stats
+from silent import Silent
 from torch import nn
 
 import securefl
@@ -73,19 +74,6 @@ class Recorded:
 
     def layer_seed(self):
         return self.seeded.layer_seed()
-
-
-class Silent:
-    """Leaves the noise out."""
-
-    def gaussian(self, size, deviation):
-        return np.zeros(size)
-
-    def uniform(self, size):
-        return np.zeros(size)
-
-    def layer_seed(self):
-        return 0
 
 
 @pytest.mark.parametrize("unit", [0.5, 4.0])

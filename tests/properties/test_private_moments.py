@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import stats
+from silent import Silent
 
 from securefl.errors import DataError
 from securefl.privacy.moments import ChannelMoments, MomentRelease
-from securefl.privacy.randomness import Secret, Seeded
+from securefl.privacy.randomness import Secret, Seeded, noisy
 
 CLIP, WIDE = 1.5, 1e4
 SHAPES = {"2d": (40, 3), "3d": (40, 3, 5), "4d": (40, 3, 4, 2)}
@@ -156,23 +157,11 @@ def test_what_counts_nothing_has_no_moments(count):
         release.moments_of(total_V, reference, 0.0)
 
 
-class Silent:
-    """Leaves the noise out."""
-
-    def gaussian(self, size, deviation):
-        return np.zeros(size)
-
-    def uniform(self, size):
-        return np.zeros(size)
-
-    def layer_seed(self):
-        return 0
-
-
 def as_noisy_as_said(release, sigma, randomness, share=1.0, alpha=1e-3):
     """Whether noise has the variance (σ · bound · share)², of the count and of moments, by χ²."""
     zero_V = torch.zeros(release.n_values, dtype=torch.float64)
-    draws = torch.stack([release.noisy(zero_V, randomness, share) for _ in range(400)])
+    deviation = share * release.deviation
+    draws = torch.stack([noisy(zero_V, randomness, deviation) for _ in range(400)])
     scaled = draws / (sigma * release.bound * share)
     for part in (scaled[:, :1], scaled[:, 1:], scaled):  # the count's, the moments', all
         low, high = stats.chi2(part.numel()).interval(1 - alpha)
@@ -197,7 +186,7 @@ def test_noise_is_added_to_the_sum_and_nothing_is_lost():
     release, reference = MomentRelease(3, CLIP, 2.0), ChannelMoments.standard(3)
     sum_V = release.sum_of(drawn((9, 3)), reference)
     noise = Seeded(generator(4)).gaussian(release.n_values, release.deviation)
-    noisy_V = release.noisy(sum_V, Seeded(generator(4)))
+    noisy_V = noisy(sum_V, Seeded(generator(4)), release.deviation)
     torch.testing.assert_close(noisy_V - torch.from_numpy(noise), sum_V)
 
 
@@ -207,7 +196,7 @@ def test_noisy_moments_are_near_the_exact_ones():
     mean_C, var_C = exact(y)
     reference = ChannelMoments(mean_C, var_C)
     release = MomentRelease(3, 5.0, 3.0)
-    noisy_V = release.noisy(release.sum_of(y, reference), Seeded(generator(5)))
+    noisy_V = noisy(release.sum_of(y, reference), Seeded(generator(5)), release.deviation)
     found = release.moments_of(noisy_V, reference, release.deviation)
     within_C = 5 * release.deviation / len(y) * var_C.clamp(min=1)
     assert ((found.mean_C - mean_C).abs() <= within_C).all()

@@ -12,7 +12,7 @@ from sklearn.metrics import r2_score
 from torch import nn
 from torch.nn import functional
 
-from securefl.data.samples import minibatches, samples
+from securefl.data.samples import in_order, minibatches, samples
 from securefl.engines.evaluation import evaluate, r_squared
 from securefl.engines.training import round_generator
 from securefl.errors import DataError
@@ -45,6 +45,15 @@ def test_every_client_and_every_round_draws_its_own_batches():
 def test_a_small_client_takes_all_it_has():
     """A batch is never larger than the client's data."""
     assert sorted(drawn(5, 32, 1, torch.Generator())[0]) == list(range(5))
+
+
+@given(st.integers(2, 20), st.integers(1, 25))
+def test_in_order_each_sample_comes_once_and_no_batch_is_empty(n, batch_size):
+    """All batches but the last have the size that is asked for."""
+    batches = list(in_order(samples((torch.arange(n), torch.arange(n)), "test"), batch_size))
+    assert torch.equal(torch.cat([y for _, y in batches]), torch.arange(n))
+    assert all(len(y) == batch_size for _, y in batches[:-1])
+    assert 0 < len(batches[-1][1]) <= batch_size
 
 
 def test_loss_and_accuracy_are_means_over_samples():

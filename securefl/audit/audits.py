@@ -1,0 +1,232 @@
+"""All audits of one run, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+import torch
+
+from securefl.algorithms.base import averaged_tensors
+from securefl.audit import inversion_chapter as inversion
+from securefl.audit.candidates import candidates
+from securefl.audit.epsilon_chapter import client_test, epsilon_chapter, record_bound
+from securefl.audit.evidence import Evidence, leaks_in
+from securefl.audit.exposure import exposure_chapter
+from securefl.audit.findings import Chapter, Findings, Verdict
+from securefl.audit.membership_chapter import membership_chapter
+from securefl.audit.observed import observed
+from securefl.audit.one_run import OneRunBound
+from securefl.audit.record_canaries import alignment, drawn_canaries, with_canaries
+from securefl.audit.replay import Replay, dtype_of, replayed, tapped
+from securefl.audit.shadows import in_the_clear, train_shadows
+from securefl.audit.targets import hidden, labelled, sent, subject
+from securefl.audit.tracing_chapter import tracing_chapter
+from securefl.config.schema import Config
+from securefl.errors import DataError, SecureFLError
+from securefl.external import Trained, load_trained
+from securefl.privacy.history import History
+from securefl.runfolder import RunFolder
+from securefl.runrecord import RunRecord, read_run
+from securefl.task import Task
+from securefl.types import Kind, NamedTensors
+
+OnStep = Callable[[str, int, int], None]
+"""Called with what is being done, and how much of it, of how much."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is tried."""
+
+    name: Literal["quick", "full"]
+    tapped_rounds: int
+    """Played again with every byte looked at."""
+    shadow_passes: int
+    """How many shadow models have not seen each record."""
+    canaries: int
+    inversion: inversion.Effort
+
+
+QUICK = Effort("quick", 2, 2, 300, inversion.QUICK)
+FULL = Effort("full", 10, 12, 1000, inversion.FULL)
+WINDOWS = 25
+"""Stretches of a run that canaries' gradients are compared with."""
+WORKERS = 2
+"""Processes that shadow models are trained in: as many as the smallest machine has cores."""
+
+
+def audit_run(
+    folder: Path | str,
+    effort: Effort = QUICK,
+    *,
+    task: Task | None = None,
+    seed: int = 0,
+    on_step: OnStep | None = None,
+) -> Findings:
+    """What each party of a finished run saw, what attackers make of it, and what is promised.
+
+    The same run, effort and seed give the same findings, but for noise that no seed gives again
+    (`privacy.noise = "secret"` of clients' own round).
+
+    Args:
+        folder: the run's; nothing in it is changed.
+        effort: `QUICK` or `FULL`.
+        task: the one that the run was started with, where it had its own.
+        seed: of all that is drawn.
+        on_step: told of progress.
+
+    Raises:
+        ConfigError: the run had a task of its own and `task` is None, or the other way round; or it
+            trained no global model.
+        RunFolderError: no run's folder, an unfinished or a damaged one.
+    """
+    run = read_run(Path(folder))
+    trained = load_trained(folder, task)
+    audits = _Audits(run, trained, effort, seed, on_step or _silent)
+    return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters()))
+
+
+def _thinned(models: Sequence[NamedTensors]) -> list[NamedTensors]:
+    """The first, the last, and so many between that at most `WINDOWS` steps lie between them."""
+    chosen = np.linspace(0, len(models) - 1, min(WINDOWS + 1, len(models))).round().astype(int)
+    return [models[i] for i in chosen]
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    del what, done, total
+
+
+@dataclass(eq=False)
+class _Audits:
+    """What they share: the run, its model and data, and what was seen when it was played again."""
+
+    run: RunRecord
+    trained: Trained
+    effort: Effort
+    seed: int
+    on_step: OnStep
+
+    @property
+    def config(self) -> Config:
+        return self.run.config
+
+    @property
+    def task(self) -> Task:
+        return self.trained.task
+
+    @cached_property
+    def replay(self) -> Replay:
+        again = self._of("playing the run again")
+        return replayed(self.config, self.task, again, self.run.turnouts)
+
+    @cached_property
+    def history(self) -> History:
+        return RunFolder(self.run.path).history() or History()
+
+    def facts(self) -> dict[str, str]:
+        """What was audited, and whether it is what was played again."""
+        config, n = self.config, len(self.task.clients)
+        away = max(
+            float((value - self.trained.model.state_dict()[name]).abs().max())
+            for name, value in self.replay.models[-1].items()
+        )
+        return {
+            "Algorithm": f"{config.algorithm.name}, solver {config.solver.name}",
+            "Model": f"{config.model.name}, norm {config.model.norm}",
+            "Data": f"{config.data.dataset}, {n} clients, {config.data.partition}",
+            "Rounds": str(len(self.run.metrics)),
+            "Accuracy": f"{self.run.metrics[-1].accuracy:.1%}",
+            "Encrypted": ", ".join(config.exchange.encrypt) or "nothing",
+            "Privacy": config.privacy.level,
+            "Played again": (
+                f"the final model is within {away:.1e} of the recorded one"
+                if config.privacy.level == "none"
+                else "with noise drawn anew: another run of the same settings"
+            ),
+        }
+
+    def chapters(self) -> Iterator[Chapter]:
+        """In the order of the report; one that cannot be measured says why."""
+        for key, title, make in (
+            ("exposure", "Who saw what", self._exposure),
+            ("membership", "Membership inference", self._membership),
+            ("epsilon", "Bounds on ε", self._epsilon),
+            ("inversion", "Gradient inversion with and without BN statistics", self._inversion),
+            ("tracing", "Does a statistic show that a record was there?", self._tracing),
+            ("encryption", "Encryption", self._encryption),
+        ):
+            self.on_step(title, 0, 1)
+            try:
+                yield make()
+            except SecureFLError as error:
+                yield Chapter(key, title, Verdict.OPEN, f"Not measured: {error}.")
+            self.on_step(title, 1, 1)
+
+    def _exposure(self) -> Chapter:
+        n = self.effort.tapped_rounds
+        dtype = dtype_of(averaged_tensors(self.task.model)[Kind.PARAMETERS])
+        leaks = leaks_in(Evidence.of(self.run), self.replay.ledger, dtype)
+        return exposure_chapter(self.run.ledger, leaks, tapped(self.config, self.task, n))
+
+    def _membership(self) -> Chapter:
+        pool = candidates(self.task, np.random.default_rng(self.seed))
+        shadows = train_shadows(
+            in_the_clear(self.config),
+            self.task,
+            pool,
+            passes=self.effort.shadow_passes,
+            seed=self.seed,
+            workers=WORKERS,
+            on_shadow=self._of("training shadow models"),
+        )
+        seen = observed(self.config, self.trained, self.replay, pool)
+        return membership_chapter(pool, seen, shadows, seed=self.seed)
+
+    def _epsilon(self) -> Chapter:
+        clients = None
+        if self.config.privacy.level == "client":
+            clients = client_test(self.config, len(self.task.clients), self.seed)
+        return epsilon_chapter(self.config, self.history, self._canaries(), clients, self.seed)
+
+    def _canaries(self) -> OneRunBound:
+        canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
+        task = with_canaries(self.task, canaries)
+        again = replayed(self.config, task, self._of("training with canary records"))
+        scores = alignment(task.model, task.loss, _thinned(again.models), canaries)
+        return record_bound(scores, canaries, self.config)
+
+    def _inversion(self) -> Chapter:
+        if self.config.privacy.level != "none":
+            raise DataError(
+                "what clients send has privacy noise, and this attack is on exact gradients"
+            )
+        attacked = [subject(self.config, "the trained model", self.trained.model, self.task)]
+        if self.effort.name == "full":
+            attacked.append(subject(self.config, "the first model", self.task.model, self.task))
+        return inversion.inversion_chapter(
+            attacked, self.seed, self.effort.inversion, hidden(self.config)
+        )
+
+    def _tracing(self) -> Chapter:
+        clients = [labelled(data, "a client") for data in self.task.clients]
+        public, _ = labelled(self.task.test, "the test data")
+        return tracing_chapter(
+            self.trained.model,
+            (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),
+            public,
+            sent(self.config, self.run.ledger, self.task),
+            self.seed,
+            self.effort.name,
+        )
+
+    def _encryption(self) -> Chapter:
+        raise DataError("todo")
+
+    def _of(self, what: str) -> Callable[[int, int], None]:
+        return lambda done, total: self.on_step(what, done, total)

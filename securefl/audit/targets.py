@@ -1,0 +1,94 @@
+"""What of a run is attacked, by its settings: whose gradients, which statistics, what is hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from securefl.audit.protection import Hidden
+from securefl.audit.subject import Normalised, Subject, pooled
+from securefl.audit.tracing_bench import Sent, Shown
+from securefl.config.families import POOLED
+from securefl.config.schema import Config
+from securefl.data.samples import ClientData, samples
+from securefl.data.split import Labelled
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.task import Task
+from securefl.terms import sealed_kinds
+from securefl.types import Kind
+
+
+def hidden(config: Config) -> Hidden:
+    """What encryption keeps from the server."""
+    sealed = sealed_kinds(config)
+    if Kind.PARAMETERS in sealed:
+        return Hidden.UPDATES
+    return Hidden.STATISTICS if Kind.STATISTICS in sealed else Hidden.NOTHING
+
+
+def subject(config: Config, name: str, model: nn.Module, task: Task) -> Subject:
+    """Gradient inversion's: the client with most images, under this model.
+
+    Raises:
+        DataError: what it has cannot be attacked.
+    """
+    clients = [labelled(data, "a client") for data in task.clients]
+    attacked = max(range(len(clients)), key=lambda i: len(clients[i][1]))
+    others = [client for i, client in enumerate(clients) if i != attacked]
+    about = name, model, clients[attacked], labelled(task.test, "the test data")
+    size = config.train.batch_size
+    match config.algorithm.name:
+        case "fedtan" | "fedtan-ii" if others:
+            return Subject(*about, Normalised.POOLED, others=_first(others, size))
+        case "forward-only" if others:
+            given, _ = pooled(model, *(_first([client], size) for client in clients))
+            return Subject(*about, Normalised.GIVEN, given=given)
+        case "fixbn":
+            return Subject(*about, Normalised.GIVEN)
+        case _:
+            return Subject(*about, Normalised.BATCH)
+
+
+def sent(config: Config, ledger: Sequence[Entry], task: Task) -> Sent:
+    """Tracing's: which statistics of clients the ledger has, and in which form."""
+    table, sealed = config.privacy, sealed_kinds(config)
+    sizes = [len(samples(data, "a client")) for data in task.clients]
+    steps = 1 if config.algorithm.name in POOLED else config.algorithm.local_steps
+    profiles = _form(ledger, Kind.PROFILES)
+    n_records = min(sizes)
+    if profiles is Shown.NOT_SENT:
+        n_records = min(n_records, config.train.batch_size * steps)
+    noisy = table.level == "record" and (
+        config.algorithm.name == "fixbn" or Kind.PROFILES in sealed
+    )
+    return Sent(
+        _form(ledger, Kind.STATISTICS),
+        Shown.HIDDEN if profiles is Shown.TOTALS else profiles,
+        n_clients=max(1, len({e.sender for e in ledger} - {SERVER, AUTHORITY})),
+        n_records=n_records,
+        least=config.exchange.min_clients,
+        layer=config.selection.layer,
+        sigma=table.statistics_sigma if noisy else None,
+        clip=table.statistics_clip,
+        client_sigma=table.sigma if table.level == "client" else None,
+    )
+
+
+def labelled(data: ClientData, owner: str) -> Labelled:
+    """All samples of some data, as tensors."""
+    found = samples(data, owner)
+    return found.take(torch.arange(len(found)))
+
+
+def _form(ledger: Sequence[Entry], kind: Kind) -> Shown:
+    forms = {e.form for e in ledger if e.kind is kind and e.sender not in {SERVER, AUTHORITY}}
+    if not forms:
+        return Shown.NOT_SENT
+    return Shown.EACH if "plaintext" in forms else Shown.TOTALS
+
+
+def _first(clients: Sequence[Labelled], size: int) -> tuple[Tensor, Tensor]:
+    """The first mini-batch of each, together."""
+    return torch.cat([x[:size] for x, _ in clients]), torch.cat([y[:size] for _, y in clients])
