@@ -153,6 +153,10 @@ class Rounds:
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 
+    def follow(self, turnouts: Sequence[Turnout]) -> None:
+        """Whoever took part in these rounds of another run takes part in them, too."""
+        self._participation.follow(turnouts)
+
     def take_over(self, metrics: Sequence[RoundMetrics], history: History | None) -> None:
         """What was noted of the rounds before; raises RunFolderError where some is missing."""
         if self._meter:

@@ -122,7 +122,8 @@ class _Audits:
 
     @cached_property
     def replay(self) -> Replay:
-        return replayed(self.config, self.task, self._of("playing the run again"))
+        again = self._of("playing the run again")
+        return replayed(self.config, self.task, again, self.run.turnouts)
 
     @cached_property
     def history(self) -> History:

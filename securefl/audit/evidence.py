@@ -7,43 +7,59 @@ leak until somebody explains it.
 
 from __future__ import annotations
 
+import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal, final
 
-from securefl.crypto.params import SUMS
+from securefl.audit.leak import Leak
+from securefl.audit.lengths import VARIANCES, Lengths
+from securefl.audit.openings import Log, in_one_process, wrongly_opened
+from securefl.audit.planned import Absences, unplanned
 from securefl.engines.incidents import Incident
-from securefl.exchange.ckks import FORM
-from securefl.exchange.matching import PROFILE, SCORE
-from securefl.exchange.plain import PlainChannel
+from securefl.engines.turnout import Turnout
+from securefl.environment import read_environment
+from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.report.pictures import PICTURES
-from securefl.roles import wire
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
-from securefl.runrecord import FILES, INCIDENTS, OPENINGS, RunRecord, read_rows
+from securefl.runrecord import (
+    ENVIRONMENT,
+    FILES,
+    INCIDENTS,
+    LEDGER,
+    METRICS,
+    OPENINGS,
+    SELECTIONS,
+    RoundMetrics,
+    RunRecord,
+    read_rows,
+)
 from securefl.terms import sealed_kinds
-from securefl.types import Kind
+
+__all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]
 
 PAGE, FINDINGS = "audit.html", "audit.json"
 """What an audit leaves in the run's folder."""
-MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
-_DECIMALS = re.compile(r"\d\.\d{3,}|\d[eE][+-]?\d")
-"""A measured number in a sentence; rules and round numbers are shorter."""
-
-
-@final
-@dataclass(frozen=True, slots=True, order=True)
-class Leak:
-    """Something that is not as the settings promise."""
-
-    round: int
-    what: str
-    """The field."""
-    who: str
-    """Sender and receiver, or the file."""
-    why: str
+_ROWS = {
+    METRICS: RoundMetrics,
+    LEDGER: Entry,
+    OPENINGS: Opening,
+    INCIDENTS: Incident,
+    SELECTIONS: Turnout,
+}
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
+"""What a process that was killed leaves of a file."""
+_RULE = re.compile(
+    r"(within ±?|outside |from |to |above |least |most |\.\.)[-+]?[\d.]+(e[-+]?\d+)?"
+)
+_MEASURED = re.compile(
+    r"(?<![\w.])[-+]?(\d*\.\d{3,}(e[-+]?\d+)?|\d+(\.\d+)?e[-+]?\d+)(?!\w)|= ?-?\d"
+)
+"""A number in a sentence that is no rule's, and longer than a round's or a size's."""
 
 
 @final
@@ -55,14 +71,23 @@ class Evidence:
     openings: Sequence[Opening] = ()
     incidents: Sequence[Incident] = ()
     files: Collection[str] = frozenset()
+    sessions: int = 1
+    """How often the run was begun, or gone on with."""
+    odd_rows: Sequence[tuple[str, str]] = ()
+    """Files and what stands in a row of theirs that no run writes."""
 
     @classmethod
     def of(cls, run: RunRecord) -> Evidence:
         """Raises RunFolderError where a file is damaged."""
         path = run.path
-        openings = read_rows(path / OPENINGS, Opening)
-        incidents = read_rows(path / INCIDENTS, Incident)
-        return cls(run, openings, incidents, frozenset(file.name for file in path.iterdir()))
+        return cls(
+            run,
+            read_rows(path / OPENINGS, Opening),
+            read_rows(path / INCIDENTS, Incident),
+            frozenset(file.name for file in path.iterdir()),
+            max(1, len(read_environment(path / ENVIRONMENT).sessions)),
+            tuple(_odd_rows(path)),
+        )
 
 
 def leaks_in(
@@ -72,16 +97,23 @@ def leaks_in(
 
     Args:
         evidence: of the run.
-        expected: the ledger of the same settings in the clear; its messages are those that there
-            should be.
+        expected: the ledger of the same settings in the clear, with the same clients in each round
+            (`replayed`); its messages are those that there should be.
         dtype: of the model.
     """
+    run, config = evidence.run, evidence.run.config
+    logged = OPENINGS in evidence.files or in_one_process(run.ledger)
+    finished = {metrics.round for metrics in run.metrics}
+    # Processes leave no log of openings in the run's folder, and their clients come and go.
+    absences = Absences(finished, evidence.incidents, config.exchange.seals_sums and not logged)
+    log = Log(evidence.openings, evidence.sessions, logged)
+    lengths = Lengths.of(FORMS[config.selection.match], dtype, evidence.openings)
     return sorted(
         (
             *_wrong_forms(evidence),
-            *_wrong_lengths(evidence, PlainChannel(dtype)),
-            *_unplanned(evidence, expected),
-            *_too_small_totals(evidence),
+            *_wrong_lengths(run.ledger, lengths),
+            *unplanned(run.ledger, expected, absences),
+            *wrongly_opened(log, run.ledger, expected, finished, config.exchange.min_clients),
             *_uncounted_bytes(evidence),
             *_told(evidence),
         )
@@ -89,70 +121,31 @@ def leaks_in(
 
 
 def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
-    sealed = sealed_kinds(evidence.run.config)
+    config = evidence.run.config
+    sealed = sealed_kinds(config)
+    in_clear = {VARIANCES} if config.selection.match == PLAIN_VARIANCE.name else set()
     for entry in evidence.run.ledger:
-        if _from_client(entry) and entry.kind in sealed and entry.form == "plaintext":
-            yield _leak(entry, "in plaintext, and the settings seal it")
-
-
-def _wrong_lengths(evidence: Evidence, plain: PlainChannel) -> Iterator[Leak]:
-    """Clients' sums: their messages have lengths that anybody can work out."""
-    epochs = {(o.round, o.name): o.epoch for o in evidence.openings}
-    for entry in evidence.run.ledger:
-        if not _from_client(entry) or entry.kind in {Kind.PROFILES, Kind.SELECTION}:
+        if entry.sender in {SERVER, AUTHORITY} or entry.kind not in sealed:
             continue
-        epoch = epochs.get((entry.round, entry.name), 1)
-        due = _length(entry, plain, epoch)
-        if entry.bytes != due:
-            yield _leak(entry, f"{entry.bytes:,} bytes, where {entry.form} has {due:,}")
+        if entry.form == "plaintext" and entry.name not in in_clear:
+            yield Leak.of(entry, "in plaintext, and the settings seal it")
 
 
-def _length(entry: Entry, plain: PlainChannel, epoch: int) -> int:
-    n, any_hash = entry.n_values, "0" * 64
-    if entry.form == "plaintext":
-        expected = wire.Expected(any_hash, entry.round, entry.name, plain.form, "", 0, n)
-        return wire.n_bytes(expected, entry.sender, plain.n_bytes(n))
-    expected = wire.Expected(any_hash, entry.round, entry.name, FORM, any_hash, epoch, n)
-    return wire.n_bytes(expected, entry.sender, SUMS.message_bytes(n))
-
-
-def _unplanned(evidence: Evidence, expected: Sequence[Entry]) -> Iterator[Leak]:
-    """Messages that the settings have no place for, and those that are not in the ledger."""
-    last = max((entry.round for entry in evidence.run.ledger), default=0)
-    found = Counter(_what(e) for e in evidence.run.ledger if _counts(e))
-    due = Counter(_what(e) for e in expected if _counts(e) and e.round <= last)
-    for (number, name, way, n), times in (found - due).items():
-        yield Leak(number, name, way, f"{times} x {n} values that no round of these settings has")
-    for (number, name, way, n), times in (due - found).items():
-        yield Leak(number, name, way, f"{times} x {n} values were sent and not written down")
-
-
-def _too_small_totals(evidence: Evidence) -> Iterator[Leak]:
-    least = evidence.run.config.exchange.min_clients
-    opened = [opening for opening in evidence.openings if not opening.refused]
-    who = f"{AUTHORITY} -> {SERVER}"
-    for o in opened:
-        if o.name == SCORE:
-            continue
-        if min(o.n_clients, len(set(o.signers))) < least:
-            yield Leak(o.round, o.name, who, f"opened of {o.n_clients} clients, below {least}")
-    for (number, name), times in Counter((o.round, o.name) for o in opened).items():
-        if times > 1 and name != SCORE:
-            yield Leak(number, name, who, f"opened {times} times: totals that differ show clients")
-    sent = Counter((e.round, e.name) for e in evidence.run.ledger if e.sender == AUTHORITY)
-    logged = Counter((o.round, o.name) for o in opened)
-    if OPENINGS in evidence.files:
-        for number, name in sent - logged:
-            yield Leak(number, name, who, "sent by the authority, and not in its log")
+def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:
+    """Messages have lengths that anybody can work out."""
+    for entry in ledger:
+        due = lengths.due(entry)
+        if due and entry.bytes not in due:
+            yield Leak.of(entry, f"{entry.bytes:,} bytes, where {entry.form} has {min(due):,}")
 
 
 def _uncounted_bytes(evidence: Evidence) -> Iterator[Leak]:
     """What rounds say that clients have sent, against the ledger's messages."""
-    by_round: dict[int, list[Entry]] = {}
+    by_round: dict[int, list[Entry]] = defaultdict(list)
     for entry in evidence.run.ledger:
-        by_round.setdefault(entry.round, []).append(entry)
+        by_round[entry.round].append(entry)
     for metrics in evidence.run.metrics:
-        found = sum(Ledger(by_round.get(metrics.round, [])).upload_bytes().values())
+        found = sum(Ledger(by_round[metrics.round]).upload_bytes().values())
         if found != metrics.upload_bytes:
             why = f"{metrics.upload_bytes:,} bytes were sent, and {found:,} are accounted for"
             yield Leak(metrics.round, "uploads", f"clients -> {SERVER}", why)
@@ -161,29 +154,19 @@ def _uncounted_bytes(evidence: Evidence) -> Iterator[Leak]:
 def _told(evidence: Evidence) -> Iterator[Leak]:
     """What files tell beside messages."""
     for incident in evidence.incidents:
-        if _DECIMALS.search(incident.reason):
+        if _MEASURED.search(_RULE.sub("", incident.reason)):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
     for name in sorted({*evidence.files} - FILES - PICTURES - {PAGE, FINDINGS}):
-        yield Leak(0, name, "the run's folder", "a file that no run writes")
+        if not _PARTIAL.fullmatch(name):
+            yield Leak(0, name, "the run's folder", "a file that no run writes")
+    for (file, key), times in Counter(evidence.odd_rows).items():
+        yield Leak(0, key, file, f"in {times} lines, and no run writes it there")
 
 
-def _from_client(entry: Entry) -> bool:
-    return entry.sender not in {SERVER, AUTHORITY}
-
-
-def _counts(entry: Entry) -> bool:
-    return AUTHORITY not in {entry.sender, entry.receiver} and entry.name != VARIANCES
-
-
-def _what(entry: Entry) -> tuple[int, str, str, int]:
-    if entry.name == MEANS:  # of a profile that travels in two parts
-        return entry.round, PROFILE, _way(entry), 2 * entry.n_values
-    return entry.round, entry.name, _way(entry), entry.n_values
-
-
-def _way(entry: Entry) -> str:
-    return f"{entry.sender} -> {entry.receiver}"
-
-
-def _leak(entry: Entry, why: str) -> Leak:
-    return Leak(entry.round, entry.name, _way(entry), why)
+def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:
+    """Whatever else stands in the rows of a run's files."""
+    for name, row in _ROWS.items():
+        known = {field.name for field in fields(row)}
+        if (path / name).is_file():
+            *lines, _unfinished = (path / name).read_bytes().split(b"\n")
+            yield from ((name, key) for line in lines for key in json.loads(line).keys() - known)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from securefl.audit.evidence import Leak
 from securefl.audit.findings import Chapter, Number, Table, Verdict
+from securefl.audit.leak import Leak
 from securefl.audit.replay import Tapped
 from securefl.audit.views import OUTSIDER, Field, Shows, View, views
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry
@@ -33,8 +33,14 @@ def exposure_chapter(ledger: Sequence[Entry], leaks: Sequence[Leak], tapped: Tap
         words,
         tuple(_numbers(ledger, found, leaks, tapped)),
         (*_leak_tables([*leaks, *tapped.leaks]), *map(_table, _distinct(found))),
-        notes=(_NOT_SEEN_OUTSIDE, _NOT_LOOKED_FOR),
+        notes=(*_stopped(tapped), _NOT_SEEN_OUTSIDE, _NOT_LOOKED_FOR),
     )
+
+
+def _stopped(tapped: Tapped) -> tuple[str, ...]:
+    if not tapped.stopped:
+        return ()
+    return (f"Played again, the run ended after {tapped.rounds} rounds: {tapped.stopped}",)
 
 
 def _verdict(found: Sequence[View], leaks: Sequence[Leak]) -> tuple[Verdict, str]:

@@ -15,12 +15,21 @@ import torch
 from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
-from securefl.audit.evidence import Leak
+from securefl.audit.leak import Leak
 from securefl.audit.shadows import in_the_clear
 from securefl.audit.wiretap import Wiretap
+from securefl.choose import chosen_algorithm
 from securefl.compose import Record
 from securefl.config.schema import Config
-from securefl.errors import SecureFLError
+from securefl.engines.turnout import Turnout
+from securefl.errors import (
+    ConfigError,
+    DataError,
+    Diverged,
+    KeyWornOut,
+    SecureFLError,
+    TooFewContributions,
+)
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import unpack
 from securefl.exchange.match_forms import FORMS
@@ -31,13 +40,15 @@ from securefl.roles.identities import Identities
 from securefl.roles.ledger import Content, Entry, Ledger
 from securefl.rounds import Rounds
 from securefl.task import Task, client_data
-from securefl.terms import sealed_kinds
+from securefl.terms import client_weights, sealed_kinds
 from securefl.types import Kind, NamedTensors, State
 
 MOST_VALUES = 2 * 10**8
 """Of clients' models that are kept: less than a gigabyte."""
 Progress = Callable[[int, int], None]
 """Called with steps done and steps in all."""
+_ENDS = (ConfigError, DataError, Diverged, KeyWornOut, TooFewContributions)
+"""How a run may end by itself, whoever reads its messages."""
 
 
 @final
@@ -63,18 +74,25 @@ class Tapped:
     leaks: Sequence[Leak]
     seen_bytes: int
     ledger_bytes: int
+    stopped: str = ""
+    """Why it ended before the rounds that were asked for; empty where it did not."""
 
 
 @dataclass(slots=True)
 class _Recorder:
     """Keeps what clients send of their models; a `Tap`."""
 
-    like: Mapping[Kind, NamedTensors]
-    """Of the kinds that are kept."""
     dtype: str
     every: int
     """Which rounds are kept: those that it divides."""
+    like: Mapping[Kind, NamedTensors] = field(default_factory=dict)
+    """What travels in this round, of the kinds that are kept."""
     updates: list[dict[str, dict[str, Tensor]]] = field(default_factory=list)
+
+    def begin_round(self, like: Mapping[Kind, NamedTensors]) -> None:
+        """Before its messages."""
+        self.like = like
+        self.updates.append({})
 
     def __call__(self, entry: Entry, content: Content) -> None:
         like = self.like.get(entry.kind)
@@ -82,29 +100,41 @@ class _Recorder:
             return
         if entry.round % self.every:
             return
+        if entry.n_values != sum(value.numel() for value in like.values()):
+            return
         _, payload = wire.split(content, len(content))
         sent = np.frombuffer(payload, self.dtype, entry.n_values).astype(np.float64)
         own = self.updates[-1].setdefault(entry.sender, {})
         own |= unpack(sent, like)
 
 
-def replayed(config: Config, task: Task, progress: Progress) -> Replay:
+def replayed(
+    config: Config, task: Task, progress: Progress, turnouts: Sequence[Turnout] = ()
+) -> Replay:
     """All rounds of a run, in the clear: totals are those that were opened, but for 2⁻²⁴.
+
+    Args:
+        config: the run's settings.
+        task: its data and model.
+        progress: called after each round.
+        turnouts: who took part in the run, where not all clients did: they take part again. Without
+            them others may: what is sealed takes longer, and scores in the clear have no noise.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
     """
     tensors = averaged_tensors(task.model)
     in_clear = tensors.keys() - sealed_kinds(config)
-    like = {kind: named for kind, named in tensors.items() if kind in in_clear}
-    size = sum(value.numel() for named in like.values() for value in named.values())
+    size = sum(value.numel() for kind in in_clear for value in tensors[kind].values())
     every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
-    recorder = _Recorder(like, dtype_of(tensors[Kind.PARAMETERS]), every)
+    recorder = _Recorder(dtype_of(tensors[Kind.PARAMETERS]), every)
     record = Record(Ledger(tap=recorder))
     rounds = Rounds(in_the_clear(config), task, None, None, record=record)
+    rounds.follow(turnouts)
     models = [global_model(rounds.state)]
     while not rounds.complete:
-        recorder.updates.append({})
+        travelling = _travelling(config, rounds.state, task)
+        recorder.begin_round({kind: travelling[kind] for kind in in_clear})
         rounds.step()
         models.append(global_model(rounds.state))
         progress(rounds.round, rounds.last_round)
@@ -115,22 +145,36 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     """The first rounds of a run as they were, encrypted and with every byte looked at."""
     one_key = config.exchange.model_copy(update={"committee": 0})
     config = config.model_copy(update={"exchange": one_key})
-    data, _ = client_data(config, task)
+    data, batch_size = client_data(config, task)
     identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
     keys, match_keys = KeySet.ephemeral(), MatchKeys.ephemeral(form)
-    dtype = dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS])
-    tap = Wiretap(config, keys, match_keys, identities.roster, PlainChannel(dtype))
+    plain = PlainChannel(dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS]))
+    weights = client_weights(config, data, batch_size)
+    tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
     record = Record(Ledger(tap=tap))
     rounds = Rounds(config, task, keys, match_keys, identities, record)
-    n_rounds = min(n_rounds, rounds.last_round)
+    stopped, ended = "", list[Leak]()
     try:
-        for _ in range(n_rounds):
+        while rounds.round < min(n_rounds, rounds.last_round):
             rounds.step()
+    except _ENDS as error:
+        stopped = str(error)
     except SecureFLError as error:
-        why = f"the run cannot be played again: {error}"
-        tap.leaks.append(Leak(rounds.round + 1, "all", "the run", why))
+        stopped = str(error)
+        ended.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
     written = sum(entry.bytes for entry in record.ledger.entries)
-    return Tapped(n_rounds, tap.leaks, tap.n_bytes, written)
+    return Tapped(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
+
+
+def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTensors]:
+    """Of the model, what clients send in the round after `state`."""
+    tensors, stays = averaged_tensors(task.model), set[str]()
+    if task.algorithm is None:  # of one's own nobody knows; what is of another size is not kept
+        stays = chosen_algorithm(config).normalisation(state, task.model).stays(task.model)
+    return {
+        kind: {name: value for name, value in named.items() if name not in stays}
+        for kind, named in tensors.items()
+    }
 
 
 def global_model(state: State) -> NamedTensors:

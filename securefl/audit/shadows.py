@@ -26,6 +26,7 @@ from securefl.audit.confidences import Phi, confidences
 from securefl.audit.membership import Shadows
 from securefl.config.load import parse_tables
 from securefl.config.schema import Config
+from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError
 from securefl.runs import run
 from securefl.task import Task
@@ -102,7 +103,10 @@ def in_the_clear(config: Config) -> Config:
     Raises:
         ConfigError: the settings need ciphertexts.
     """
-    changes: dict[str, dict[str, Any]] = {"exchange": {"encrypt": (), "committee": 0}}
+    changes: dict[str, dict[str, Any]] = {
+        "exchange": {"encrypt": (), "committee": 0},
+        "selection": {"match": SelectionTable().match},  # of ciphertexts, where it is another
+    }
     if config.privacy.level != "none":
         changes["privacy"] = {"noise": "seeded", "budget": None}
     return _changed(config, changes)

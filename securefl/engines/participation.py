@@ -79,6 +79,8 @@ class Participation:
     """By quantity, then by client."""
     _selected_in: dict[str, int] = field(default_factory=dict)
     """The last round of each client that was ever selected."""
+    _followed: dict[int, Turnout] = field(default_factory=dict)
+    """By round, the turnouts of a run that is played again."""
 
     @property
     def devices(self) -> Mapping[str, Device]:
@@ -114,6 +116,8 @@ class Participation:
         self.broadcast.forget(passed.lost)
         self._selected_in |= dict.fromkeys(times, state.round + 1)
         present = tuple(c for c in times if c not in {*passed.lost, *passed.late, *refused})
+        if followed := self._followed.get(state.round + 1):
+            return followed
         return Turnout(
             round=state.round + 1,
             selected=times,
@@ -179,6 +183,8 @@ class Participation:
 
     def _selected(self, state: State, plan: Plan) -> tuple[dict[str, int], dict[str, float]]:
         """Clients by how often they are selected, and FedProf's scores."""
+        if followed := self._followed.get(state.round + 1):
+            return dict(followed.selected), dict(followed.scores)
         if self.choice is None:
             return dict.fromkeys(self.clients, 1), {}
         known = {q.quantity: self._known.get(q.quantity, {}) for q in self._questions}
@@ -208,6 +214,10 @@ class Participation:
         if fleet is None:
             return {}
         return {c: fleet.cost(c, self.loads.of(state, plan, c, asked)) for c in clients}
+
+    def follow(self, turnouts: Sequence[Turnout]) -> None:
+        """From now on nobody is drawn, lost or late in these rounds but who is so in them."""
+        self._followed = {turnout.round: turnout for turnout in turnouts}
 
     def numbers(self) -> dict[str, Mapping[str, float]]:
         """What a resumed run must know, for a checkpoint."""

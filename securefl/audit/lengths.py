@@ -1,0 +1,100 @@
+"""How long each message must be: what is beside its values would be something else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+
+from securefl.crypto.params import SUMS
+from securefl.engines.incidents import BOOKKEEPING_BYTES
+from securefl.exchange.ckks import FORM
+from securefl.exchange.match_ckks import form_name, n_ciphertexts
+from securefl.exchange.match_forms import MatchForm
+from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.matching import HEADER_BYTES, PROFILE, SCORE, UNIT
+from securefl.exchange.plain import PlainChannel
+from securefl.roles import wire
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.types import Kind
+
+MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
+"""Of a profile that travels in two parts."""
+_ANY_HASH = "0" * 64
+_ANY_EPOCH = (1, 10, 100)
+"""Where no log names a key's epoch: its digits are part of a header."""
+Epochs = Mapping[tuple[int, str, str], int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Of a run's messages, by its settings and its log of openings."""
+
+    form: MatchForm
+    """Of profiles that are sealed."""
+    dtype: Literal["float32", "float64"]
+    """Of the model."""
+    epochs: Epochs
+    """By round, name and client."""
+
+    @classmethod
+    def of(
+        cls, form: MatchForm, dtype: Literal["float32", "float64"], openings: Sequence[Opening]
+    ) -> Lengths:
+        """As the authority has logged which keys messages were sealed under."""
+        epochs = {(o.round, o.name, signer): o.epoch for o in openings for signer in o.signers}
+        return cls(form, dtype, epochs)
+
+    def due(self, entry: Entry) -> frozenset[int]:
+        """The lengths that a message may have; none of what a server shows the authority."""
+        if entry.sender == SERVER:
+            return frozenset(() if entry.receiver == AUTHORITY else [self._to_client(entry)])
+        if entry.sender == AUTHORITY:
+            return frozenset([8 * entry.n_values + (entry.name != SCORE) * BOOKKEEPING_BYTES])
+        return frozenset(self._from_client(entry))
+
+    def _to_client(self, entry: Entry) -> int:
+        if entry.name == UNIT:
+            return wire.NUMBER.size
+        n_bytes = entry.n_values * np.dtype(self.dtype).itemsize
+        return n_bytes + (BOOKKEEPING_BYTES if entry.exchange else 0)
+
+    def _from_client(self, entry: Entry) -> Iterator[int]:
+        if entry.name == VARIANCES:
+            yield 8 * entry.n_values
+            return
+        form, n_values, payload_bytes = self._payload(entry)
+        name = PROFILE if entry.name == MEANS else entry.name
+        logged = SCORE if entry.kind is Kind.PROFILES else name
+        sealed = entry.form == "ciphertext"
+        known = self.epochs.get((entry.round, logged, entry.sender))
+        key_id = _ANY_HASH if sealed else ""
+        for epoch in (_ANY_EPOCH if known is None else (known,)) if sealed else (0,):
+            about = entry.round, name, form, key_id, epoch, n_values
+            message = wire.n_bytes(wire.Expected(_ANY_HASH, *about), entry.sender, payload_bytes)
+            yield message - (8 * entry.n_values if entry.name == MEANS else 0)
+
+    def _payload(self, entry: Entry) -> tuple[str, int, int]:
+        """Its encoding, the values that its header names, and its length."""
+        n, sealed = entry.n_values, entry.form == "ciphertext"
+        if entry.kind is Kind.SELECTION:
+            return wire.NUMBER_FORM, n, wire.NUMBER.size
+        if entry.kind is Kind.PROFILES:
+            q = n if entry.name == MEANS else n // 2
+            if sealed:
+                return form_name(self.form), 2 * q, self._profile_bytes(q)
+            return PlainMatch().form, n, PlainMatch().n_bytes(q)
+        plain = PlainChannel(self.dtype)
+        return (FORM, n, SUMS.message_bytes(n)) if sealed else (plain.form, n, plain.n_bytes(n))
+
+    def _profile_bytes(self, q: int) -> int:
+        """As `CkksMatcher.n_bytes`, which has a context to ask."""
+        form, parameters = self.form, self.form.parameters
+        word_bytes = -(-max(parameters.modulus_bits[:-1]) // 8)
+        n_bytes = 2 * parameters.poly_degree * parameters.n_primes * word_bytes
+        sealed = n_ciphertexts(form.n_sealed(q), parameters) * n_bytes
+        return HEADER_BYTES + 8 * form.n_clear(q) + sealed

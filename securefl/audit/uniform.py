@@ -1,0 +1,88 @@
+"""Whether bytes that travel as a ciphertext look like one: uniform, in two ways of looking.
+
+Without the key, a ciphertext's polynomials are uniform over the ring (RLWE). So are their residues
+as they travel, transformed, modulo each prime; and so are their coefficients modulo all primes
+together. An encoded plaintext, or an encryption with too little randomness, is not: it has small
+coefficients, which the transform hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import log, prod, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.crypto.ring import Residues, RingFrame
+
+UNEVEN = 1e-9
+"""The probability that a uniform polynomial looks as uneven as is called readable here."""
+_ROOTS_TRIED = 1000
+
+
+def uneven(frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
+    """Why one of them is none; empty where all may be. MessageRefused where one is out of range."""
+    moduli, n = np.array(frame.moduli, np.float64)[:, None], frame.poly_degree
+    allowed = sqrt(log(2 / UNEVEN) / (2 * n))  # Massart 1990: P[D > allowed] <= UNEVEN
+    for ciphertext in ciphertexts:
+        residues = frame.from_wire(ciphertext)
+        if _distance(residues / moduli) > allowed:
+            return "its payload is no ciphertext: residues are not uniform"
+        if _distance(np.stack([_of_whole(p, frame.moduli) for p in residues])) > allowed:
+            return "its payload is no ciphertext: coefficients are not uniform"
+    return ""
+
+
+def _distance(shares: NDArray[np.float64]) -> float:
+    """The largest of the rows' distances from the uniform distribution on [0, 1)."""
+    n: int = shares.shape[-1]
+    ordered = np.sort(shares.reshape(-1, n))
+    farthest = float(np.abs(ordered - np.arange(1, n + 1) / n).max())
+    return farthest - 1 / n
+
+
+def _of_whole(polynomial: Residues, moduli: Sequence[int]) -> NDArray[np.float64]:
+    """Coefficients as shares of the product of all primes, by the Chinese remainders."""
+    whole, share = prod(moduli), np.zeros(polynomial.shape[-1])
+    for row, modulus in zip(polynomial, moduli, strict=True):
+        inverse = pow(whole // modulus, -1, modulus)
+        share += _times(coefficients(row, modulus), np.uint64(inverse), modulus) / modulus
+    return share % 1.0
+
+
+def coefficients(row: Residues, modulus: int) -> Residues:
+    """a_j modulo a prime, from A(ψ^(2k + 1)) in bit-reversed order of k, as SEAL has it."""
+    n = len(row)
+    values, twiddles = row, _powers(pow(_smallest_root(2 * n, modulus), -1, modulus), modulus, n)
+    size = 2
+    while size <= n:  # Cooley and Tukey; ω = ψ²
+        halves = values.reshape(-1, 2, size // 2)
+        turned = _times(halves[:, 1], twiddles[:: 2 * n // size][: size // 2], modulus)
+        low, high = halves[:, 0] + turned, halves[:, 0] + np.uint64(modulus) - turned
+        values = np.stack([low, high], 1).reshape(-1) % np.uint64(modulus)
+        size *= 2
+    scaled = _times(values, np.uint64(pow(n, -1, modulus)), modulus)
+    return _times(scaled, twiddles, modulus)
+
+
+def _times(left: Residues, right: Residues | np.uint64, modulus: int) -> Residues:
+    """Products modulo a prime below 2^60: the quotient from floats, the rest modulo 2^64."""
+    quotient = (left.astype(np.longdouble) * right / modulus).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        rest = (left * right - quotient * np.uint64(modulus)).astype(np.int64)
+    return (rest % modulus).astype(np.uint64)
+
+
+@cache
+def _powers(root: int, modulus: int, n: int) -> Residues:
+    return np.array([pow(root, k, modulus) for k in range(n)], np.uint64)
+
+
+@cache
+def _smallest_root(order: int, modulus: int) -> int:
+    """The smallest primitive root of unity of one this order, a power of two."""
+    candidates = (pow(g, (modulus - 1) // order, modulus) for g in range(2, _ROOTS_TRIED))
+    root = next(r for r in candidates if pow(r, order // 2, modulus) == modulus - 1)
+    return min(pow(root, k, modulus) for k in range(1, order, 2))

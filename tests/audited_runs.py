@@ -1,0 +1,110 @@
+"""Runs of a blink and what an audit finds in the folder that they leave, and on their wires."""
+
+from __future__ import annotations
+
+from matching_runs import make_task
+
+import securefl
+from securefl import Config
+from securefl.audit.evidence import Evidence, leaks_in
+from securefl.audit.replay import replayed
+from securefl.runrecord import read_run
+
+FEDPROF = {"name": "fedprof", "fraction": 0.75, "alpha": 1.0}
+"""Three of four clients."""
+SEEDED = {"noise": "seeded", "delta": 0.01}
+TABLES = {
+    "fedtan": {"algorithm": {"name": "fedtan"}},
+    "fedavg": {},
+    "model": {"exchange": {"encrypt": "model"}},
+    "nothing": {"exchange": {"encrypt": "none"}},
+    "momentum": {
+        "exchange": {"encrypt": "model"},
+        "train": {"momentum": 0.9, "momentum_across_rounds": "global"},
+    },
+    "scaffold": {"exchange": {"encrypt": "model"}, "solver": {"name": "scaffold"}},
+    "fednova": {"exchange": {"encrypt": "model"}, "server": {"name": "fednova"}},
+    "fixbn": {"algorithm": {"name": "fixbn", "freeze": "both"}},
+    "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
+    "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
+    "full": {
+        "run": {"rounds": 1},
+        "exchange": {"encrypt": "model"},
+        "selection": FEDPROF | {"match": "full"},
+    },
+    "plain variances": {
+        "run": {"rounds": 1},
+        "exchange": {"encrypt": "profiles"},
+        "selection": FEDPROF | {"match": "plain-variance"},
+    },
+    "losses": {"exchange": {"encrypt": "model"}, "selection": {"name": "afl", "fraction": 0.75}},
+    "drawn twice": {
+        "selection": {"name": "data-share", "fraction": 1.0, "replacement": "with"},
+        "exchange": {"encrypt": "none"},
+    },
+    "clipping": {
+        "exchange": {"encrypt": "model"},
+        "privacy": SEEDED | {"level": "client", "clipping": "adaptive"},
+    },
+    "noisy scores": {
+        "exchange": {"encrypt": "model"},
+        "selection": FEDPROF,
+        "privacy": {"level": "client", "delta": 0.01},
+    },
+    "records": {
+        "algorithm": {"name": "fixbn"},
+        "privacy": SEEDED | {"level": "record", "records": 16, "statistics_sigma": 0.05},
+    },
+    "dropouts": {
+        "run": {"rounds": 3},
+        "selection": {"name": "random", "fraction": 0.75},
+        "devices": {"dropout": 0.3},
+        "exchange": {"encrypt": "model"},
+    },
+    "deadline": {
+        "run": {"rounds": 3},
+        "selection": {"name": "cfcfm", "fraction": 1.0},
+        "devices": {"preset": "emnist", "deadline_s": 1.2},
+        "exchange": {"encrypt": "model"},
+    },
+    "committee": {"exchange": {"committee": 2}},
+    "coarse": {"exchange": {"encrypt": "model", "precision_bits": 16}},
+    "refined": {
+        "exchange": {"encrypt": "model"},
+        "fnr": {"name": "matched", "epochs": 1, "share": 0.25},
+    },
+}
+"""By name, settings beside the usual ones: FedAvg, two rounds of one step, statistics encrypted."""
+
+
+def settings(name):
+    usual = {
+        "run": {"rounds": 2},
+        "algorithm": {"name": "fedavg", "local_steps": 1, "weights": "uniform"},
+        "train": {"batch_size": 8, "lr": 0.1},
+    }
+    changes = TABLES[name]
+    return Config.model_validate(
+        {table: usual.get(table, {}) | changes.get(table, {}) for table in usual | changes}
+    )
+
+
+def task_of(name):
+    """Four clients where some are selected, three where all are."""
+    return make_task(4 if TABLES[name].keys() & {"selection", "fnr"} else 3)
+
+
+def in_folder(folder, task, dtype="float32"):
+    """What a run's folder shows to be wrong."""
+    run = read_run(folder)
+    return leaks_in(Evidence.of(run), expected(run, task), dtype)
+
+
+def expected(run, task):
+    return replayed(run.config, task, lambda _done, _all: None, run.turnouts).ledger
+
+
+def played(name, folder, **keys):
+    """The run itself; its folder."""
+    securefl.run(settings(name), task_of(name), out=folder, **keys)
+    return folder

@@ -1,0 +1,240 @@
+"""Runs that leak nothing raise no alarm, whatever happens to them on their way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from audited_runs import TABLES, expected, in_folder, played, settings, task_of
+from matching_runs import make_task
+from processes import CLIENTS, Loop, Site
+
+import securefl
+from securefl import rounds
+from securefl.audit.exposure import exposure_chapter
+from securefl.audit.findings import Verdict
+from securefl.audit.replay import Tapped, replayed, tapped
+from securefl.audit.views import OUTSIDER, views
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.policy import Flooding, Policy
+from securefl.roles.ledger import SERVER
+from securefl.runrecord import read_run
+from securefl.task import configured_task
+from securefl.types import Kind
+
+pytestmark = pytest.mark.usefixtures("no_hang", "quick")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_honest_run_leaks_nothing(tmp_path, name):
+    """Neither in its folder nor on its wires, of which every byte is seen and has a receiver."""
+    task = task_of(name)
+    folder = played(name, tmp_path / "run")
+    assert in_folder(folder, task) == []
+    found = tapped(settings(name), task, 2)
+    assert (found.leaks, found.stopped) == ([], "")
+    assert found.rounds == settings(name).run.rounds or found.rounds == 2
+    assert found.seen_bytes == found.ledger_bytes
+    ledger = read_run(folder).ledger
+    own = [view.bytes for view in views(ledger) if view.party != OUTSIDER]
+    assert sum(own) == sum(entry.bytes for entry in ledger)
+
+
+def test_a_replay_has_the_clients_that_the_run_had(tmp_path):
+    """In the clear messages are shorter, so nobody is late; those who were are so again."""
+    folder, task = played("deadline", tmp_path / "run"), task_of("deadline")
+    run = read_run(folder)
+    assert any(turnout.late for turnout in run.turnouts)
+    present = [set(turnout.present) for turnout in run.turnouts]
+    assert senders(expected(run, task), len(present)) == present
+    freely = replayed(run.config, task, lambda *_: None)
+    assert senders(freely.ledger, len(present)) != present
+
+
+def senders(ledger, n_rounds):
+    """Of updates, by round."""
+    sent = {(e.round, e.sender) for e in ledger if e.receiver == SERVER}
+    return [{who for number, who in sent if number == r} for r in range(1, n_rounds + 1)]
+
+
+def test_a_replay_keeps_what_clients_send_and_not_what_stays():
+    """FedBN's clients keep γ and β; what is sealed is not kept at all."""
+    task, config = task_of("fedbn"), settings("fedbn")
+    assert not any(replayed(config, task, lambda *_: None).updates)
+    exchange = config.exchange.model_copy(update={"encrypt": ()})
+    plain = config.model_copy(update={"exchange": exchange})
+    updates = replayed(plain, task, lambda *_: None).updates
+    sent = {name for by_client in updates for named in by_client.values() for name in named}
+    assert sent == {"0.weight", "0.bias", "3.weight", "3.bias"}
+
+
+class StoppedError(Exception):
+    """Stands for a machine that stops."""
+
+
+def stopped_in_round(number, config, task, folder):
+    """In the middle of a round: its totals were opened, and its checkpoint is not written."""
+    score = rounds.Rounds._score
+
+    def stop(self, state):
+        if state.round == number:
+            raise StoppedError
+        return score(self, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds.Rounds, "_score", stop)
+        with pytest.raises(StoppedError):
+            securefl.run(config, task, out=folder)
+
+
+@pytest.mark.parametrize("name", ["fedtan", "profiles", "dropouts"])
+def test_a_run_that_was_resumed_leaks_nothing(tmp_path, name):
+    """Nor one that stands still: what was opened twice, it had opened for an unfinished round."""
+    config, task, folder = settings(name), task_of(name), tmp_path / "run"
+    stopped_in_round(2, config, task, folder)
+    assert in_folder(folder, task) == []
+    securefl.resume(folder, task)
+    assert in_folder(folder, task) == []
+
+
+def test_more_openings_than_sessions_are_found(tmp_path):
+    """One session more explains one round's totals, and no other's."""
+    config, task, folder = settings("fedtan"), task_of("fedtan"), tmp_path / "run"
+    stopped_in_round(2, config, task, folder)
+    securefl.resume(folder, task)
+    log = folder / "openings.jsonl"
+    log.write_bytes(log.read_bytes() + log.read_bytes().splitlines(keepends=True)[0])
+    found = in_folder(folder, task)
+    assert {leak.round for leak in found} == {1, 2}
+    assert all("opened" in leak.why for leak in found)
+
+
+@pytest.mark.parametrize("epoch", [1, 9, 12])
+def test_a_key_that_is_rotated_leaks_nothing(tmp_path, epoch):
+    """Its epoch stands in headers, which are longer from the tenth on."""
+    policy = Policy(flooding=Flooding(releases=2048))
+    keys = replace(KeySet.ephemeral(epoch=epoch), policy=policy)
+    folder = played("fedavg", tmp_path / "run", keys=keys)
+    assert in_folder(folder, task_of("fedavg")) == []
+    openings = (folder / "openings.jsonl").read_text()
+    assert f'"epoch": {epoch}}}' in openings
+    assert f'"epoch": {epoch + 1}}}' in openings
+
+
+def test_a_refused_client_is_explained(tmp_path):
+    """Its values cannot be sealed, and in the clear they would have been sent."""
+    task = make_task(4)
+    task.clients[0][0][:] *= 1e6
+    folder = played_with(task, "model", tmp_path / "run")
+    assert "must be within" in (folder / "incidents.jsonl").read_text()
+    assert in_folder(folder, task) == []
+
+
+def played_with(task, name, folder):
+    securefl.run(settings(name), task, out=folder)
+    return folder
+
+
+@pytest.mark.usefixtures("cheap_guesses")
+@pytest.mark.parametrize("missing", [(), ("dave",)])
+def test_processes_leak_nothing(tmp_path, missing):
+    """Their log of openings is the authority's; who has not joined is not missing."""
+    site = Site(tmp_path / "site", names=(*CLIENTS, *missing))
+    loop = Loop(site, joining_s=0.5 if missing else 20.0)
+    for name in missing:
+        del loop.clients[name]
+    run = loop.run()
+    task = configured_task(run.config)
+    assert not (run.path / "openings.jsonl").exists()
+    assert in_folder(run.path, task) == []
+
+
+# The chapter.
+
+NOTHING = Tapped(1, [], 0, 0)
+
+
+def chapter_of(name, folder):
+    task = task_of(name)
+    run = read_run(played(name, folder))
+    return exposure_chapter(run.ledger, in_folder(folder, task), NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "words"),
+    [
+        ("model", Verdict.HOLDS, "The server could read nothing of any single client"),
+        ("fedavg", Verdict.WEAK, "could read the parameters of every single client"),
+        ("plain variances", Verdict.WEAK, "parameters and profiles and statistics"),
+        ("nothing", Verdict.LEAKS, "Nothing was encrypted"),
+    ],
+)
+def test_the_verdict_follows_from_what_the_server_could_read(tmp_path, name, verdict, words):
+    """And every byte is somebody's."""
+    chapter = chapter_of(name, tmp_path / "run")
+    assert chapter.verdict is verdict
+    assert words in chapter.words
+    numbers = {number.name: number.value for number in chapter.numbers}
+    assert numbers["attributed"] == 1
+    assert numbers["leaks in the folder"] == numbers["leaks on the wire"] == 0
+    read = numbers["single clients' values that the server could read"]
+    assert (read == 0) == (verdict is Verdict.HOLDS)
+    assert any(table.alarming for table in chapter.tables) == (verdict is not Verdict.HOLDS)
+
+
+def test_a_fallback_to_plaintext_is_red(tmp_path, monkeypatch):
+    """Of one kind, in one run: a table of its own, every row of it alarming."""
+    sealed = securefl.compose.sealed_kinds
+    monkeypatch.setattr(
+        securefl.compose, "sealed_kinds", lambda config: sealed(config) - {Kind.STATISTICS}
+    )
+    folder, task = tmp_path / "run", task_of("model")
+    securefl.run(settings("model"), task, out=folder)
+    monkeypatch.undo()
+    chapter = exposure_chapter(read_run(folder).ledger, in_folder(folder, task), NOTHING)
+    assert chapter.verdict is Verdict.LEAKS
+    assert "round 1, update/statistics, client-1 -> server: in plaintext" in chapter.words
+    first = chapter.tables[0]
+    assert first.title == "Not as promised (6)"
+    assert first.alarming == frozenset(range(6))
+    assert {row[1] for row in first.rows} == {"update/statistics"}
+    assert {number.name: number.value for number in chapter.numbers}["attributed"] == 1
+
+
+def test_a_leak_on_the_wire_alone_is_red(tmp_path):
+    """Though the folder knows of nothing."""
+    run = read_run(played("model", tmp_path / "run"))
+    (leak, *_) = exposed("fedavg")
+    chapter = exposure_chapter(run.ledger, [], replace(NOTHING, leaks=[leak], stopped="so."))
+    assert chapter.verdict is Verdict.LEAKS
+    assert chapter.tables[0].alarming == {0}
+    assert chapter.notes[0] == "Played again, the run ended after 1 rounds: so."
+
+
+def exposed(name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(securefl.compose, "sealed_kinds", lambda _: frozenset())
+        return tapped(settings(name), task_of(name), 1).leaks
+
+
+@pytest.mark.parametrize(
+    ("reason", "tells"),
+    [
+        ("profile with a variance outside 1e-06..64", False),
+        ("client-1: selection/loss must be a number from -1e+30 to 1e+30", False),
+        ("client-1: message of run '12e3f0e4', expected '7e5a'", False),
+        ("client-2: sealed under key 4e1200000000000a of epoch 1, this run's key is none", False),
+        ("client-1, 1/mean: mean[0] must be within ±8192; normalise the inputs", False),
+        ("client-1, 1/mean: mean[0] = 9412 must be within ±8192", True),
+        ("client-1, 1/mean: mean[0] = -9412.25 must be within ±8192", True),
+        ("a profile holds the variance -0.0021: must be >= 0", True),
+        ("its loss was 2.5e+07", True),
+    ],
+)
+def test_rules_and_names_are_no_values(tmp_path, reason, tells):
+    """Of all numbers in an incident only a measured one is an alarm."""
+    folder, task = played("nothing", tmp_path / "run"), task_of("nothing")
+    row = {"round": 1, "name": "update/parameters", "client": "client-1", "reason": reason}
+    (folder / "incidents.jsonl").write_text(json.dumps(row) + "\n")
+    assert [leak.who for leak in in_folder(folder, task)] == ["incidents.jsonl"] * tells
