@@ -14,6 +14,7 @@ from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
+from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
@@ -49,7 +50,7 @@ class RoundMetrics:
     """
 
 
-Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout)
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout, Opening)
 
 
 @dataclass(frozen=True, slots=True)
