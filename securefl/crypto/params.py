@@ -12,7 +12,12 @@ from math import sqrt
 
 from securefl.errors import ConfigError
 
-MAX_MODULUS_BITS = {128: {2048: 54, 4096: 109, 8192: 218, 16384: 438}}
+MAX_MODULUS_BITS = {
+    128: {2048: 54, 4096: 109, 8192: 218, 16384: 438},
+    192: {2048: 37, 4096: 75, 8192: 152, 16384: 305},
+    256: {2048: 29, 4096: 58, 8192: 118, 16384: 237},
+}
+"""By security level and N: the most bits that a modulus may have, the special prime's included."""
 BOOKKEEPING_SLOTS = 2
 """Each ciphertext ends with the client's weight and with the number one."""
 COUNT_TOLERANCE = 1e-3
