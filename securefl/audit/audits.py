@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from securefl.algorithms.base import averaged_tensors
+from securefl.audit import encryption_evidence as encryption
 from securefl.audit import inversion_chapter as inversion
 from securefl.audit.candidates import candidates
+from securefl.audit.encryption import encryption_chapter
 from securefl.audit.epsilon_chapter import client_test, epsilon_chapter, record_bound
 from securefl.audit.evidence import Evidence, leaks_in
 from securefl.audit.exposure import exposure_chapter
@@ -126,6 +128,10 @@ class _Audits:
         return replayed(self.config, self.task, again, self.run.turnouts)
 
     @cached_property
+    def evidence(self) -> Evidence:
+        return Evidence.of(self.run)
+
+    @cached_property
     def history(self) -> History:
         return RunFolder(self.run.path).history() or History()
 
@@ -171,7 +177,7 @@ class _Audits:
     def _exposure(self) -> Chapter:
         n = self.effort.tapped_rounds
         dtype = dtype_of(averaged_tensors(self.task.model)[Kind.PARAMETERS])
-        leaks = leaks_in(Evidence.of(self.run), self.replay.ledger, dtype)
+        leaks = leaks_in(self.evidence, self.replay.ledger, dtype)
         return exposure_chapter(self.run.ledger, leaks, tapped(self.config, self.task, n))
 
     def _membership(self) -> Chapter:
@@ -226,7 +232,9 @@ class _Audits:
         )
 
     def _encryption(self) -> Chapter:
-        raise DataError("todo")
+        openings = self.evidence.openings
+        seen = encryption.Evidence(self.config, openings, self.run.ledger)
+        return encryption_chapter(seen, self.seed, self.effort.name)
 
     def _of(self, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self.on_step(what, done, total)

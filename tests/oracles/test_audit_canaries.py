@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def private(sigma=1.0, clients=10, **changes):
 
 @pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.8), (2.0, 0.7)])
 def test_canary_clients_find_most_of_the_epsilon_of_the_runs_own_noise(sigma, share):
-    """k = 200, d = 10 000, through the run's own clipping and shares; mean over five rounds."""
+    """200 canaries, 10 000 values, through the run's own clipping and shares; mean of five rounds."""
     truth = gaussian_epsilon(1 / sigma, 1e-5)
     rounds = [canary_round(private(sigma), EVERYBODY, DIMENSIONS, seed) for seed in range(5)]
     found = [canary_bound(one.cosines, DIMENSIONS, 1e-5).epsilon for one in rounds]
@@ -172,18 +173,16 @@ def test_alignment_is_a_loop_of_autograd():
     model = task.model.double()
     canaries = drawn_canaries((task.test[0].double(), task.test[1]), 6, seed=0)
     rng = torch.Generator().manual_seed(3)
-    models = []
-    for _ in range(4):
-        models.append({
-            n: v + 0.1 * torch.rand(v.shape, generator=rng, dtype=torch.float64)
-            for n, v in model.state_dict().items()
-            if v.is_floating_point()
-        })  # fmt: skip
+    start = {n: v for n, v in model.state_dict().items() if v.is_floating_point()}
+    models = [
+        {n: v + 0.1 * torch.rand(v.shape, generator=rng).double() for n, v in start.items()}
+        for _ in range(4)
+    ]
     found = alignment(model, functional.cross_entropy, models, canaries)
     names = [n for n, _ in model.named_parameters()]
     for i in range(6):
         score = 0.0
-        for before, after in zip(models, models[1:], strict=False):
+        for before, after in pairwise(models):
             model.load_state_dict(before, strict=False)
             model.eval().zero_grad()
             functional.cross_entropy(model(canaries.x[i : i + 1]), canaries.y[i : i + 1]).backward()
@@ -224,7 +223,7 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
     assert chapter.verdict is verdict
     at_most = next(number for number in chapter.numbers if number.name == "ε at most")
     assert at_most.value == (pytest.approx(4.38, abs=0.01) if settings else math.inf)
-    assert (f"{shown:.3f}" in chapter.tables[0].rows[0]) and chapter.tables[0].rows[0][2] != ""
+    assert f"{shown:.3f}" in chapter.tables[0].rows[0]
 
 
 def test_scores_that_know_everything_reach_the_ceiling():
