@@ -81,6 +81,11 @@ EFFORTS = {
 }
 
 
+_SEALED = 128
+"""Values of a statistic that all trials are sealed of."""
+_FEWEST_TRIALS = 100
+
+
 @final
 class Bench:
     """Releases of one model, the pool that they are of, and the draws."""
@@ -140,5 +145,8 @@ class Bench:
         """By the run's least number of clients, or by three where that are too many."""
         least = self._sent.least if self.most(2 * self._sent.least + 1) >= n else 3
         sigma = 1.0 if self._sent.client_sigma is None else self._sent.client_sigma
-        setting = Setting(n, least, self.effort.trials, sigma)
+        # Wide statistics fill many ciphertexts: of these fewer are asked for.
+        fitting = _SEALED * self.effort.trials // self.profiles.moments.pool_NV.shape[1]
+        trials = min(self.effort.trials, max(fitting, _FEWEST_TRIALS))
+        setting = Setting(n, least, trials, sigma)
         return differenced(self.profiles, self._labels_N, setting, self._rng)
