@@ -6,7 +6,7 @@ from matching_runs import make_task
 
 import securefl
 from securefl import Config
-from securefl.audit.evidence import Evidence, leaks_in
+from securefl.audit.exposure.evidence import Evidence, leaks_in
 from securefl.audit.replay import replayed
 from securefl.runrecord import read_run
 

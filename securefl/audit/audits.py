@@ -12,22 +12,22 @@ import numpy as np
 import torch
 
 from securefl.algorithms.base import averaged_tensors
-from securefl.audit import encryption_evidence as encryption
-from securefl.audit import inversion_chapter as inversion
-from securefl.audit.candidates import candidates
-from securefl.audit.encryption import encryption_chapter
-from securefl.audit.epsilon_chapter import client_test, epsilon_chapter, record_bound
-from securefl.audit.evidence import Evidence, leaks_in
-from securefl.audit.exposure import exposure_chapter
+from securefl.audit.bounds.chapter import client_test, epsilon_chapter, record_bound
+from securefl.audit.bounds.one_run import OneRunBound
+from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
+from securefl.audit.encryption import evidence as encryption
+from securefl.audit.encryption.chapter import encryption_chapter
+from securefl.audit.exposure.chapter import exposure_chapter
+from securefl.audit.exposure.evidence import Evidence, leaks_in
 from securefl.audit.findings import Chapter, Findings, Verdict
-from securefl.audit.membership_chapter import membership_chapter
-from securefl.audit.observed import observed
-from securefl.audit.one_run import OneRunBound
-from securefl.audit.record_canaries import alignment, drawn_canaries, with_canaries
+from securefl.audit.inversion import chapter as inversion
+from securefl.audit.membership.candidates import candidates
+from securefl.audit.membership.chapter import membership_chapter
+from securefl.audit.membership.observed import observed
+from securefl.audit.membership.shadows import in_the_clear, train_shadows
 from securefl.audit.replay import Replay, dtype_of, replayed, tapped
-from securefl.audit.shadows import in_the_clear, train_shadows
 from securefl.audit.targets import hidden, labelled, sent, subject
-from securefl.audit.tracing_chapter import tracing_chapter
+from securefl.audit.tracing.chapter import tracing_chapter
 from securefl.config.schema import Config
 from securefl.errors import DataError, SecureFLError
 from securefl.external import Trained, load_trained

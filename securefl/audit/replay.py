@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
-from securefl.audit.leak import Leak
-from securefl.audit.shadows import in_the_clear
-from securefl.audit.wiretap import Wiretap
+from securefl.audit.exposure.leak import Leak
+from securefl.audit.exposure.wiretap import Wiretap
+from securefl.audit.membership.shadows import in_the_clear
 from securefl.choose import chosen_algorithm
 from securefl.compose import Record
 from securefl.config.schema import Config

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.protection import Hidden
-from securefl.audit.subject import Normalised, Subject, pooled
-from securefl.audit.tracing_bench import Sent, Shown
+from securefl.audit.inversion.protection import Hidden
+from securefl.audit.inversion.subject import Normalised, Subject, pooled
+from securefl.audit.tracing.bench import Sent, Shown
 from securefl.config.families import POOLED
 from securefl.config.schema import Config
 from securefl.data.samples import ClientData, samples

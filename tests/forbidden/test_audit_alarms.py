@@ -12,10 +12,10 @@ from processes import CLIENTS, Loop, Site
 
 import securefl
 from securefl import rounds
-from securefl.audit.exposure import exposure_chapter
+from securefl.audit.exposure.chapter import exposure_chapter
+from securefl.audit.exposure.views import OUTSIDER, views
 from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
-from securefl.audit.views import OUTSIDER, views
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
 from securefl.roles.ledger import SERVER

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.audit.client_canaries import canary_bound, gaussian_epsilon
-from securefl.audit.one_run import one_run_bound, probability_of, refuted_epsilon
+from securefl.audit.bounds.client_canaries import canary_bound, gaussian_epsilon
+from securefl.audit.bounds.one_run import one_run_bound, probability_of, refuted_epsilon
 from securefl.errors import DataError
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian

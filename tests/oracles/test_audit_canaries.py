@@ -13,18 +13,18 @@ from torch import nn
 from torch.nn import functional
 
 from securefl import Task, load_config
-from securefl.audit.client_canaries import canary_bound, gaussian_epsilon
-from securefl.audit.client_rounds import canary_round
-from securefl.audit.epsilon_chapter import (
+from securefl.audit.bounds.chapter import (
     ALARM,
     DIMENSIONS,
     client_test,
     epsilon_chapter,
     record_bound,
 )
+from securefl.audit.bounds.client_canaries import canary_bound, gaussian_epsilon
+from securefl.audit.bounds.client_rounds import canary_round
+from securefl.audit.bounds.one_run import OneRunBound
+from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
 from securefl.audit.findings import Verdict
-from securefl.audit.one_run import OneRunBound
-from securefl.audit.record_canaries import alignment, drawn_canaries, with_canaries
 from securefl.errors import DataError
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.bounded import Bounded
@@ -45,7 +45,7 @@ def private(sigma=1.0, clients=10, **changes):
 
 @pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.8), (2.0, 0.7)])
 def test_canary_clients_find_most_of_the_epsilon_of_the_runs_own_noise(sigma, share):
-    """200 canaries, 10 000 values, through the run's own clipping and shares; mean of five rounds."""
+    """200 canaries, 10 000 values, the run's own clipping and shares; mean of five rounds."""
     truth = gaussian_epsilon(1 / sigma, 1e-5)
     rounds = [canary_round(private(sigma), EVERYBODY, DIMENSIONS, seed) for seed in range(5)]
     found = [canary_bound(one.cosines, DIMENSIONS, 1e-5).epsilon for one in rounds]

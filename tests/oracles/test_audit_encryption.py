@@ -12,7 +12,10 @@ from matching_runs import make_config, make_task
 
 import securefl
 from securefl import Config
-from securefl.audit.ckks_measured import (
+from securefl.audit.encryption.chapter import encryption_chapter
+from securefl.audit.encryption.evidence import Evidence
+from securefl.audit.encryption.flow_graph import Flow, graph
+from securefl.audit.encryption.measured import (
     precision_bits,
     score_margin,
     score_precision,
@@ -20,17 +23,14 @@ from securefl.audit.ckks_measured import (
     sum_margin,
     sum_precision,
 )
-from securefl.audit.encryption import encryption_chapter
-from securefl.audit.encryption_evidence import Evidence
-from securefl.audit.findings import Findings, Verdict
-from securefl.audit.flow_graph import Flow, graph
-from securefl.audit.opened import (
+from securefl.audit.encryption.opened import (
     differing_by_one,
     key_uses,
     kind_of_name,
     opened_by_name,
     refusals,
 )
+from securefl.audit.findings import Findings, Verdict
 from securefl.crypto.committee_flood import Flood
 from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
 from securefl.crypto.match_params import SQUARE

@@ -11,16 +11,16 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.audit.findings import Findings, Verdict
-from securefl.audit.first_layer import first_linear, inputs_of
-from securefl.audit.given_away import feeding, given_away
-from securefl.audit.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
-from securefl.audit.inversion import attacked
-from securefl.audit.inversion_chapter import Effort, inversion_chapter
-from securefl.audit.knowledge import Attacker, fixed, measured
-from securefl.audit.matching import Prior, Search, Seen, match
-from securefl.audit.protection import compared, protection
-from securefl.audit.subject import Normalised, Subject, mini_batches, pooled
-from securefl.audit.victim import Assumed, batch_gradient
+from securefl.audit.inversion.chapter import Effort, inversion_chapter
+from securefl.audit.inversion.first_layer import first_linear, inputs_of
+from securefl.audit.inversion.given_away import feeding, given_away
+from securefl.audit.inversion.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
+from securefl.audit.inversion.knowledge import Attacker, fixed, measured
+from securefl.audit.inversion.matching import Prior, Search, Seen, match
+from securefl.audit.inversion.protection import compared, protection
+from securefl.audit.inversion.rebuilding import attacked
+from securefl.audit.inversion.subject import Normalised, Subject, mini_batches, pooled
+from securefl.audit.inversion.victim import Assumed, batch_gradient
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model

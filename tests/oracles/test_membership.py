@@ -13,9 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn import functional
 
-from securefl.audit.chance import chance_of_area, chance_of_rate, least_visible_area
-from securefl.audit.confidences import confidences, losses, of_losses
-from securefl.audit.membership import (
+from securefl.audit.membership.attacks import (
     Shadows,
     against_others,
     likelihood_ratio,
@@ -25,6 +23,8 @@ from securefl.audit.membership import (
     own_models,
     rmia,
 )
+from securefl.audit.membership.chance import chance_of_area, chance_of_rate, least_visible_area
+from securefl.audit.membership.confidences import confidences, losses, of_losses
 from securefl.audit.roc import Roc
 from securefl.data.samples import samples
 from securefl.errors import DataError

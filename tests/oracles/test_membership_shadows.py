@@ -10,16 +10,16 @@ import torch
 from torch.utils.data import TensorDataset
 
 from securefl import run
-from securefl.audit import shadows as shadows_module
-from securefl.audit.attackers import Seen, attacks
-from securefl.audit.candidates import candidates
-from securefl.audit.chance import chance_of_area
-from securefl.audit.confidences import confidences
 from securefl.audit.findings import Findings, Verdict
-from securefl.audit.membership import against_others, over_rounds, own_models
-from securefl.audit.membership_chapter import membership_chapter
+from securefl.audit.membership import shadows as shadows_module
+from securefl.audit.membership.attackers import Seen, attacks
+from securefl.audit.membership.attacks import against_others, over_rounds, own_models
+from securefl.audit.membership.candidates import candidates
+from securefl.audit.membership.chance import chance_of_area
+from securefl.audit.membership.chapter import membership_chapter
+from securefl.audit.membership.confidences import confidences
+from securefl.audit.membership.shadows import in_the_clear, parts, train_shadows
 from securefl.audit.roc import Roc
-from securefl.audit.shadows import in_the_clear, parts, train_shadows
 from securefl.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("quick")

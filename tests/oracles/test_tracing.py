@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
 from securefl.algorithms.profiling import View, profile
-from securefl.audit.differencing import Setting, differenced
 from securefl.audit.findings import Findings, Verdict
 from securefl.audit.roc import Interval
-from securefl.audit.seen_layers import Seen, seen_by_batch_norm, seen_by_profiles
-from securefl.audit.traceable import LayerStatistics, Means, Moments, PrivateSums, Profiles
-from securefl.audit.tracing import (
+from securefl.audit.tracing.bench import Sent, Shown
+from securefl.audit.tracing.chapter import tracing_chapter
+from securefl.audit.tracing.differencing import Setting, differenced
+from securefl.audit.tracing.likelihood import (
     FEWEST_PUBLIC,
     IMPOSSIBLE,
     Coordinates,
@@ -28,10 +28,10 @@ from securefl.audit.tracing import (
     impossible,
     private_limit,
 )
-from securefl.audit.tracing_bench import Sent, Shown
-from securefl.audit.tracing_chapter import tracing_chapter
-from securefl.audit.tracing_trials import Others, drawn, traced
-from securefl.audit.tracing_verdict import judged
+from securefl.audit.tracing.seen_layers import Seen, seen_by_batch_norm, seen_by_profiles
+from securefl.audit.tracing.traceable import LayerStatistics, Means, Moments, PrivateSums, Profiles
+from securefl.audit.tracing.trials import Others, drawn, traced
+from securefl.audit.tracing.verdict import judged
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model

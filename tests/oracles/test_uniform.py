@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ring_by_hand import untransformed
 
-from securefl.audit.uniform import coefficients, uneven
+from securefl.audit.exposure.uniform import coefficients, uneven
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys

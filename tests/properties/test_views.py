@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.audit.views import OUTSIDER, Shows, view_of, views
+from securefl.audit.exposure.views import OUTSIDER, Shows, view_of, views
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 

@@ -1,0 +1,1 @@
+"""What encryption is worth: security, precision, flooding, and who decrypted what."""

@@ -1,0 +1,289 @@
+"""The chapter on encryption: how strong, how exact, and what was decrypted by whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+
+from securefl.audit.encryption.evidence import Evidence
+from securefl.audit.encryption.flow_graph import graph
+from securefl.audit.encryption.measured import (
+    Margin,
+    Precision,
+    Security,
+    precision_bits,
+    score_margin,
+    score_precision,
+    security_of,
+    sum_margin,
+    sum_precision,
+)
+from securefl.audit.encryption.opened import (
+    KeyUse,
+    Opened,
+    differing_by_one,
+    key_uses,
+    opened_by_name,
+    refusals,
+)
+from securefl.audit.findings import Chapter, Number, Picture, Table, Verdict
+from securefl.crypto.params import SUMS
+
+LEAST_SECURITY = 128
+_STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
+_FLOODING = (
+    "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022), docs/flooding.md"
+)
+_MEASURED = "largest error of random values, sealed, added and opened through the run's own channel"
+_LOG = "counted in openings.jsonl"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One parameter set, and what it is worth."""
+
+    security: Security
+    precision: Precision
+    margin: Margin | None
+    """None where the policy floods nothing."""
+
+
+def encryption_chapter(
+    evidence: Evidence, seed: int, effort: Literal["quick", "full"] = "quick"
+) -> Chapter:
+    """What the run's parameters are worth, and what its log says was decrypted.
+
+    Precision is measured under fresh keys of the same parameters. Their noise is the operating
+    system's, so that in a figure of bits the last one may differ from audit to audit.
+
+    Args:
+        evidence: the run's.
+        seed: of the values that are sealed.
+        effort: of more of them where full. Both take seconds.
+    """
+    flow = evidence.flow
+    picture = Picture("What was decrypted by whom", flow.described(), svg=graph(flow))
+    if not flow.opener:
+        return Chapter("encryption", _TITLE, Verdict.OPEN, _nothing(evidence), pictures=(picture,))
+    measured = _measure(evidence, np.random.default_rng(seed), 2 if effort == "quick" else 16)
+    uses = key_uses(evidence.openings, evidence.policy.flooding)
+    opened = opened_by_name(evidence.openings)
+    verdict, words = _judged(evidence, measured, uses, opened)
+    tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
+    if refused := refusals(evidence.openings):
+        rows = [(reason, f"{times:,}") for reason, times in refused.items()]
+        tables.append(Table("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
+    numbers = [*_worth(measured, uses, seed), *_log(evidence, opened)]
+    return Chapter(
+        "encryption",
+        _TITLE,
+        verdict,
+        words,
+        numbers,
+        tables,
+        (picture,),
+        _notes(evidence, measured),
+    )
+
+
+_TITLE = "What was encrypted, and who decrypted what?"
+
+
+def _nothing(evidence: Evidence) -> str:
+    kinds = ", ".join(evidence.read_by_server)
+    read = f" The server could read each client's {kinds}." if kinds else ""
+    return f"Nothing was encrypted, so whatever clients sent could be read.{read}"
+
+
+def _measure(
+    evidence: Evidence, rng: np.random.Generator, n_ciphertexts: int
+) -> tuple[_Measured, ...]:
+    """Of each parameter set in use."""
+    found = list[_Measured]()
+    policy, committee = evidence.policy, evidence.config.exchange.committee
+    if evidence.sums:
+        n = evidence.n_clients
+        margin = sum_margin(policy.flooding, n, committee) if policy.flooding else None
+        precision = sum_precision(policy, n, committee, rng, n_ciphertexts)
+        found.append(_Measured(security_of("sums", SUMS), precision, margin))
+    if form := evidence.form:
+        security = security_of(f"profiles ({form.name})", form.parameters)
+        found.append(_Measured(security, score_precision(form, rng), score_margin(form)))
+    return tuple(found)
+
+
+def _worth(measured: Sequence[_Measured], uses: Sequence[KeyUse], seed: int) -> list[Number]:
+    numbers = list[Number]()
+    for part in measured:
+        what, precision = part.security.what, part.precision
+        level = part.security.bits
+        numbers.append(Number(f"security, {what}", level, _STANDARD, unit="bits"))
+        errors = {
+            "unflooded": precision.unflooded,
+            "flooded": precision.flooded,
+            "released": precision.released,
+        }
+        numbers += [
+            Number(f"precision {how}, {what}", precision_bits(error), _MEASURED, seed, unit="bits")
+            for how, error in errors.items()
+            if not math.isnan(error)
+        ]
+        if margin := part.margin:
+            used = _most_used(uses, margin)
+            bits = {
+                f"flooding over noise, {what}": margin.ratio_bits,
+                f"key hidden when it is rotated, {what}": margin.statistical_bits,
+                f"key hidden so far, {what}": margin.statistical_bits_after(used),
+            }
+            numbers += [Number(name, value, _FLOODING, unit="bits") for name, value in bits.items()]
+    return numbers + [_left(use) for use in uses if use.left is not None]
+
+
+def _left(use: KeyUse) -> Number:
+    return Number(f"left of {_name(use)}", float(use.left or 0), f"values until rotation, {_LOG}")
+
+
+def _most_used(uses: Sequence[KeyUse], margin: Margin) -> int:
+    """Values of the key that has released most."""
+    return max((use.released for use in uses if use.scores == margin.of_scores), default=0)
+
+
+def _log(evidence: Evidence, opened: Sequence[Opened]) -> list[Number]:
+    pairs = differing_by_one(evidence.openings)
+    how = f"pairs of groups whose totals of one name are both opened, {_LOG}"
+    return [
+        Number("decrypted", sum(row.times for row in opened), f"openings, {_LOG}"),
+        Number("refused", sum(row.refused for row in opened), f"openings, {_LOG}"),
+        Number("groups that differ by one client", pairs, how),
+    ]
+
+
+def _judged(
+    evidence: Evidence,
+    measured: Sequence[_Measured],
+    uses: Sequence[KeyUse],
+    opened: Sequence[Opened],
+) -> tuple[Verdict, str]:
+    least = evidence.policy.min_contributions
+    totals = [row for row in opened if row.times and not row.of_single_clients]
+    fewest = min((row.fewest for row in totals), default=0)
+    if any(part.security.bits < LEAST_SECURITY for part in measured):
+        return Verdict.LEAKS, "The parameters are below 128-bit security: who records may read."
+    if totals and fewest < least:
+        return Verdict.LEAKS, (
+            f"A total of {fewest} clients was decrypted, and the rule is {least} at least."
+        )
+    clear = _in_the_clear(evidence)
+    if any(part.margin is None for part in measured) or any(use.left == 0 for use in uses):
+        return Verdict.WEAK, (
+            "What was decrypted was not hidden by noise, or a key has released all that its noise "
+            f"hides: many decrypted values together may show the key.{clear}"
+        )
+    done = list[str]()
+    if totals:
+        n = sum(row.times for row in totals)
+        done.append(f"{n:,} totals, each of {fewest} clients or more")
+    if scored := sum(row.n_values for row in opened if row.of_single_clients):
+        done.append(f"{scored:,} scores of profiles, each of one client")
+    refused = sum(row.refused for row in opened)
+    asked = f" {refused:,} requests were refused." if refused else ""
+    what = ", and ".join(done) or "nothing"
+    return Verdict.HOLDS, f"Decrypted by the {evidence.opener}: {what}.{asked}{clear}"
+
+
+def _in_the_clear(evidence: Evidence) -> str:
+    kinds = ", ".join(evidence.read_by_server)
+    return f" Not encrypted, and read by the server of each client: {kinds}." if kinds else ""
+
+
+def _decrypted(opened: Sequence[Opened], opener: str) -> Table:
+    rows = [
+        (
+            row.what,
+            "authority" if row.of_single_clients else opener,
+            f"{row.times:,}",
+            f"{row.n_values:,}",
+            "1 each" if row.of_single_clients else str(row.fewest),
+            f"{row.refused:,}" if row.refused else "–",
+        )
+        for row in opened
+    ]
+    columns = ("what", "by whom", "times", "values", "fewest clients", "refused")
+    alarming = frozenset(i for i, row in enumerate(opened) if row.refused)
+    return Table("Decrypted", columns, rows, alarming)
+
+
+def _keys(uses: Sequence[KeyUse]) -> Table:
+    rows = [
+        (
+            _name(use),
+            f"{use.openings:,}",
+            f"{use.released:,}",
+            "no limit" if use.left is None else f"{use.left:,}",
+            "–" if use.allowed is None else f"{use.released / use.allowed:.2%}",
+        )
+        for use in uses
+    ]
+    columns = ("key", "openings", "values at most", "left until rotation", "used")
+    return Table("Keys", columns, rows, frozenset(i for i, u in enumerate(uses) if u.left == 0))
+
+
+def _name(use: KeyUse) -> str:
+    what = "scores" if use.scores else "sums"
+    return f"{what}, epoch {use.epoch}, {use.key_id[:16] or 'unnamed'}"
+
+
+def _parameters(measured: Sequence[_Measured]) -> Table:
+    rows = [_row(part) for part in measured]
+    columns = (
+        "parameters",
+        "N",
+        "log₂ q",
+        "table's row: 128 / 192 / 256",
+        "security",
+        "noise t",
+        "flooding σ",
+        "right when released",
+    )
+    weak = (i for i, part in enumerate(measured) if part.security.bits < LEAST_SECURITY)
+    return Table("Parameters", columns, rows, frozenset(weak))
+
+
+def _row(part: _Measured) -> tuple[str, ...]:
+    security, margin = part.security, part.margin
+    return (
+        security.what,
+        str(security.poly_degree),
+        f"{security.total_bits} ({' + '.join(map(str, security.modulus_bits))})",
+        " / ".join(map(str, security.limits)),
+        f"{security.bits} bits",
+        f"{margin.noise:.1e}" if margin else "–",
+        f"{margin.deviation:.1e} ({margin.what})" if margin else "none",
+        f"{precision_bits(part.precision.released)} bits",
+    )
+
+
+def _notes(evidence: Evidence, measured: Sequence[_Measured]) -> list[str]:
+    officers = evidence.config.exchange.committee
+    power = (
+        f"All {officers} officers together, with the server, could open one client's ciphertext."
+        if officers
+        else "The authority has the key: together with the server it could open one client's."
+    )
+    notes = [
+        f"{power} The log says what was asked for by the rules.",
+        "Values count a ciphertext's N/2 slots, and refused openings count as if decrypted.",
+    ]
+    if any(part.precision.bare for part in measured):
+        notes.append("Unflooded precision is of one key: a committee opens nothing unflooded.")
+    if pairs := differing_by_one(evidence.openings):
+        notes.append(
+            f"{pairs} pairs of groups differ by one client: where nothing else changes between "
+            "their totals, the difference is that client's. See the chapter on tracing."
+        )
+    return notes

@@ -1,0 +1,172 @@
+"""Whether a run's folder tells of anything that left its sender as it should not have.
+
+What should be there follows from the settings: which messages a round has, which of them are
+sealed, and how long each is. What is missing, too much, of another form or of another length is a
+leak until somebody explains it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, final
+
+from securefl.audit.exposure.leak import Leak
+from securefl.audit.exposure.lengths import VARIANCES, Lengths
+from securefl.audit.exposure.openings import Log, in_one_process, wrongly_opened
+from securefl.audit.exposure.planned import Absences, unplanned
+from securefl.engines.incidents import Incident
+from securefl.engines.turnout import Turnout
+from securefl.environment import read_environment
+from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
+from securefl.report.pictures import PICTURES
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.runrecord import (
+    ENVIRONMENT,
+    FILES,
+    INCIDENTS,
+    LEDGER,
+    METRICS,
+    OPENINGS,
+    SELECTIONS,
+    RoundMetrics,
+    RunRecord,
+    read_rows,
+)
+from securefl.terms import sealed_kinds
+
+__all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]
+
+PAGE, FINDINGS = "audit.html", "audit.json"
+"""What an audit leaves in the run's folder."""
+_ROWS = {
+    METRICS: RoundMetrics,
+    LEDGER: Entry,
+    OPENINGS: Opening,
+    INCIDENTS: Incident,
+    SELECTIONS: Turnout,
+}
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
+"""What a process that was killed leaves of a file."""
+_RULE = re.compile(
+    r"(within ±?|outside |from |to |above |least |most |\.\.)[-+]?[\d.]+(e[-+]?\d+)?"
+)
+_MEASURED = re.compile(
+    r"(?<![\w.])[-+]?(\d*\.\d{3,}(e[-+]?\d+)?|\d+(\.\d+)?e[-+]?\d+)(?!\w)|= ?-?\d"
+)
+"""A number in a sentence that is no rule's, and longer than a round's or a size's."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a run's folder says of its messages."""
+
+    run: RunRecord
+    openings: Sequence[Opening] = ()
+    incidents: Sequence[Incident] = ()
+    files: Collection[str] = frozenset()
+    sessions: int = 1
+    """How often the run was begun, or gone on with."""
+    odd_rows: Sequence[tuple[str, str]] = ()
+    """Files and what stands in a row of theirs that no run writes."""
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Evidence:
+        """Raises RunFolderError where a file is damaged."""
+        path = run.path
+        return cls(
+            run,
+            read_rows(path / OPENINGS, Opening),
+            read_rows(path / INCIDENTS, Incident),
+            frozenset(file.name for file in path.iterdir()),
+            max(1, len(read_environment(path / ENVIRONMENT).sessions)),
+            tuple(_odd_rows(path)),
+        )
+
+
+def leaks_in(
+    evidence: Evidence, expected: Sequence[Entry], dtype: Literal["float32", "float64"]
+) -> list[Leak]:
+    """All that is not as it should be, by round.
+
+    Args:
+        evidence: of the run.
+        expected: the ledger of the same settings in the clear, with the same clients in each round
+            (`replayed`); its messages are those that there should be.
+        dtype: of the model.
+    """
+    run, config = evidence.run, evidence.run.config
+    logged = OPENINGS in evidence.files or in_one_process(run.ledger)
+    finished = {metrics.round for metrics in run.metrics}
+    # Processes leave no log of openings in the run's folder, and their clients come and go.
+    absences = Absences(finished, evidence.incidents, config.exchange.seals_sums and not logged)
+    log = Log(evidence.openings, evidence.sessions, logged)
+    lengths = Lengths.of(FORMS[config.selection.match], dtype, evidence.openings)
+    return sorted(
+        (
+            *_wrong_forms(evidence),
+            *_wrong_lengths(run.ledger, lengths),
+            *unplanned(run.ledger, expected, absences),
+            *wrongly_opened(log, run.ledger, expected, finished, config.exchange.min_clients),
+            *_uncounted_bytes(evidence),
+            *_told(evidence),
+        )
+    )
+
+
+def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
+    config = evidence.run.config
+    sealed = sealed_kinds(config)
+    in_clear = {VARIANCES} if config.selection.match == PLAIN_VARIANCE.name else set()
+    for entry in evidence.run.ledger:
+        if entry.sender in {SERVER, AUTHORITY} or entry.kind not in sealed:
+            continue
+        if entry.form == "plaintext" and entry.name not in in_clear:
+            yield Leak.of(entry, "in plaintext, and the settings seal it")
+
+
+def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:
+    """Messages have lengths that anybody can work out."""
+    for entry in ledger:
+        due = lengths.due(entry)
+        if due and entry.bytes not in due:
+            yield Leak.of(entry, f"{entry.bytes:,} bytes, where {entry.form} has {min(due):,}")
+
+
+def _uncounted_bytes(evidence: Evidence) -> Iterator[Leak]:
+    """What rounds say that clients have sent, against the ledger's messages."""
+    by_round: dict[int, list[Entry]] = defaultdict(list)
+    for entry in evidence.run.ledger:
+        by_round[entry.round].append(entry)
+    for metrics in evidence.run.metrics:
+        found = sum(Ledger(by_round[metrics.round]).upload_bytes().values())
+        if found != metrics.upload_bytes:
+            why = f"{metrics.upload_bytes:,} bytes were sent, and {found:,} are accounted for"
+            yield Leak(metrics.round, "uploads", f"clients -> {SERVER}", why)
+
+
+def _told(evidence: Evidence) -> Iterator[Leak]:
+    """What files tell beside messages."""
+    for incident in evidence.incidents:
+        if _MEASURED.search(_RULE.sub("", incident.reason)):
+            yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
+    for name in sorted({*evidence.files} - FILES - PICTURES - {PAGE, FINDINGS}):
+        if not _PARTIAL.fullmatch(name):
+            yield Leak(0, name, "the run's folder", "a file that no run writes")
+    for (file, key), times in Counter(evidence.odd_rows).items():
+        yield Leak(0, key, file, f"in {times} lines, and no run writes it there")
+
+
+def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:
+    """Whatever else stands in the rows of a run's files."""
+    for name, row in _ROWS.items():
+        known = {field.name for field in fields(row)}
+        if (path / name).is_file():
+            *lines, _unfinished = (path / name).read_bytes().split(b"\n")
+            yield from ((name, key) for line in lines for key in json.loads(line).keys() - known)

@@ -1,0 +1,141 @@
+"""Whether the authority opened what it may, once, and wrote it down."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from securefl.audit.exposure.leak import Leak
+from securefl.audit.exposure.planned import planned_sums
+from securefl.crypto.params import SUMS
+from securefl.exchange.matching import SCORE
+from securefl.roles import wire
+from securefl.roles.authority import Opening
+from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.types import Kind
+
+_PREFIX_BYTES = len(wire.MAGIC) + 2
+"""Of a client's message: what its header and its signature stand behind."""
+_WHO = f"{AUTHORITY} -> {SERVER}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The authority's, as a run's folder has it."""
+
+    openings: Sequence[Opening]
+    sessions: int
+    """How often the run was begun or gone on with; a session's last round may be played again."""
+    here: bool
+    """Whether it is kept in the folder, as that of processes is not."""
+
+
+def in_one_process(ledger: Sequence[Entry]) -> bool:
+    """Whether roles talked in memory: as processes they wrap what they ask the authority."""
+    headers = defaultdict[tuple[int, str], int](int)
+    for e in ledger:
+        if _is_sealed_sum(e):
+            beside = e.bytes - SUMS.message_bytes(e.n_values) - _PREFIX_BYTES
+            headers[e.round, e.name] += beside
+    return any(
+        e.bytes == SUMS.message_bytes(e.n_values) + headers[e.round, e.name]
+        for e in ledger
+        if e.receiver == AUTHORITY
+    )
+
+
+def wrongly_opened(
+    log: Log,
+    ledger: Sequence[Entry],
+    expected: Sequence[Entry],
+    finished: Collection[int],
+    least: int,
+) -> Iterator[Leak]:
+    """Against the run's ledger, the one of the same settings, and what they allow.
+
+    Args:
+        log: what the authority says.
+        ledger: what the run says.
+        expected: what it should say.
+        finished: rounds that are complete in both.
+        least: clients in a total.
+    """
+    opened = [opening for opening in log.openings if not opening.refused]
+    yield from _of_too_few(opened, least)
+    yield from _too_often(opened, log.sessions)
+    yield from _strangers(opened, ledger)
+    planned = planned_sums(expected)
+    for entry in ledger:
+        about = entry.name, entry.n_values
+        if entry.sender == AUTHORITY and entry.name != SCORE and about not in planned[entry.round]:
+            yield Leak.of(entry, f"{entry.n_values} values that no sum of these settings has")
+    yield from _never_opened(ledger, finished)
+    if log.here:
+        yield from _not_written_down(log, ledger, finished)
+
+
+def _of_too_few(opened: Sequence[Opening], least: int) -> Iterator[Leak]:
+    for o in opened:
+        if o.name != SCORE and min(o.n_clients, len(set(o.signers))) < least:
+            yield Leak(o.round, o.name, _WHO, f"opened of {o.n_clients} clients, below {least}")
+
+
+def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
+    """A total twice, or a client's score: a session that ended in mid-round may have left one."""
+    times = Counter(
+        (o.round, o.name, signer)
+        for o in opened
+        for signer in (o.signers if o.name == SCORE else ("",))
+    )
+    again = Counter[int]()
+    for (number, _, _), n in times.items():
+        again[number] = max(again[number], n - 1)
+    if again.total() < sessions:
+        return
+    for (number, name, _), n in times.items():
+        if n > 1:
+            yield Leak(number, name, _WHO, f"opened {n} times: what differs shows clients")
+
+
+def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[Leak]:
+    """Totals of messages that nobody has sent."""
+    sent = {(e.round, e.name, e.sender) for e in ledger if e.receiver == SERVER}
+    rounds = {e.round for e in ledger}
+    for o in opened:
+        if o.name == SCORE or o.round not in rounds:
+            continue
+        if strangers := [s for s in o.signers if (o.round, o.name, s) not in sent]:
+            why = f"opened with {', '.join(strangers):.100}, of whom no message is written down"
+            yield Leak(o.round, o.name, _WHO, why)
+
+
+def _never_opened(ledger: Sequence[Entry], finished: Collection[int]) -> Iterator[Leak]:
+    sealed = {(e.round, e.name) for e in ledger if _is_sealed_sum(e)}
+    for number, name in sealed - {(e.round, e.name) for e in ledger if e.sender == AUTHORITY}:
+        if number in finished:
+            why = "a round went on with a sealed total that the authority has never opened"
+            yield Leak(number, name, f"clients -> {SERVER}", why)
+
+
+def _is_sealed_sum(entry: Entry) -> bool:
+    from_client = entry.sender not in {SERVER, AUTHORITY}
+    return from_client and entry.form == "ciphertext" and entry.kind is not Kind.PROFILES
+
+
+def _not_written_down(
+    log: Log, ledger: Sequence[Entry], finished: Collection[int]
+) -> Iterator[Leak]:
+    opened = Counter((o.round, o.name) for o in log.openings if not o.refused)
+    sent = Counter((e.round, e.name) for e in ledger if e.sender == AUTHORITY)
+    asked = {(e.round, e.name) for e in ledger if e.receiver == AUTHORITY}
+    for number, name in sent - opened:
+        yield Leak(number, name, _WHO, "sent by the authority, and not in its log")
+    for number, name in asked - {(o.round, o.name) for o in log.openings}:
+        why = "asked of the authority, and not in its log"
+        yield Leak(number, name, f"{SERVER} -> {AUTHORITY}", why)
+    for number, name in opened.keys() - sent.keys():
+        if number in finished:
+            yield Leak(number, name, _WHO, "opened, and not written down as sent")

@@ -1,0 +1,224 @@
+"""Looks at every byte on its way, and says of which messages something is readable.
+
+A message is prefix, header, signature and payload. The header is the one that its ledger entry
+implies, the signature its sender's; a payload in the clear is as long as its values; a sealed one
+is ciphertexts that are uniform, that nobody sent before, and that open to nothing but what a client
+may send. So nothing else fits between them. What others are told is no single client's. What hides
+in the noise of a ciphertext, or in when it is sent, is not found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+import torch
+
+from securefl.audit.exposure.leak import Leak
+from securefl.audit.exposure.lengths import MEANS, VARIANCES
+from securefl.audit.exposure.singled import Sent, singled_out
+from securefl.audit.exposure.uniform import uneven
+from securefl.config.schema import Config
+from securefl.crypto.params import BOOKKEEPING_SLOTS
+from securefl.crypto.ring import RingFrame
+from securefl.engines.incidents import BOOKKEEPING_BYTES
+from securefl.errors import MessageRefused
+from securefl.exchange.base import Channel, Values
+from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.match_ckks import EXPONENT, CkksProfileSealer
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_open import MatchKeys
+from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.matching import PROFILE, content_of
+from securefl.exchange.plain import PlainChannel
+from securefl.profile import Profile
+from securefl.roles import wire
+from securefl.roles.ledger import AUTHORITY, SERVER, Content, Entry
+from securefl.terms import equal_weight, sealed_kinds
+from securefl.types import Kind, NamedTensors
+
+_EXACT = 1e-7
+"""What opening without added noise errs by, relative to the largest value."""
+
+
+@final
+@dataclass(slots=True)
+class Wiretap:
+    """Inspects a run's messages; `Ledger.tap` of it."""
+
+    config: Config
+    keys: KeySet
+    """The run's, since only who can open a ciphertext knows what is in it."""
+    match_keys: MatchKeys
+    """Of its profiles."""
+    roster: wire.Roster
+    plain: PlainChannel
+    weights: Mapping[str, float]
+    """Of all clients, as they should count."""
+    n_bytes: int = 0
+    """Seen so far; of what a simulation hands over in memory, as it would be on a wire."""
+    _found: list[Leak] = field(default_factory=list)
+    _runs: list[tuple[str, Entry]] = field(default_factory=list)
+    """The run that each header names, which nobody has told the tap."""
+    _half: bytes = b""
+    """Of a message that travels in two parts."""
+    _sizes: dict[str, int] = field(default_factory=dict)
+    """Of what the model is sent in."""
+    _masks: set[bytes] = field(default_factory=set)
+    """The second polynomials of ciphertexts: random, so no two are alike."""
+    _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
+    """By round and name, what clients sent to be added up."""
+
+    def __call__(self, entry: Entry, content: Content) -> None:
+        """Look at one message."""
+        self.n_bytes += len(content) if isinstance(content, bytes) else entry.bytes
+        try:
+            why = self._readable(entry, content)
+        except MessageRefused as error:
+            why = str(error)
+        if why:
+            self._found.append(Leak.of(entry, why))
+
+    def leaks(self) -> list[Leak]:
+        """All that was readable so far, and headers of another run than most."""
+        ((run, _),) = Counter(run for run, _ in self._runs).most_common(1) or [("", 0)]
+        foreign = (entry for said, entry in self._runs if said != run)
+        return [*self._found, *(Leak.of(e, "its header is of another run") for e in foreign)]
+
+    def _readable(self, entry: Entry, content: Content) -> str:
+        """What is wrong with it; empty where nothing is."""
+        if not isinstance(content, bytes):
+            return self._tensors(entry, content)
+        if len(content) != entry.bytes:
+            return f"{len(content):,} bytes, {entry.bytes:,} are written down"
+        if entry.sender == AUTHORITY:
+            return self._total(entry, content)
+        if entry.sender == SERVER:
+            return self._from_server(entry, content)
+        if entry.name == MEANS:
+            self._half = content
+            return ""
+        if entry.name == VARIANCES:
+            content = self._half + content
+        return self._from_client(entry, content)
+
+    def _tensors(self, entry: Entry, tensors: NamedTensors) -> str:
+        """What all are told: as many values as written down, or more where not all are news."""
+        n = sum(value.numel() for value in tensors.values())
+        whole = self._sizes.setdefault(entry.name, n) if entry.exchange == 0 else entry.n_values
+        if n != whole or n < entry.n_values:
+            return f"{n} values, {min(whole, entry.n_values)} are written down"
+        flat = torch.cat([value.detach().reshape(-1).double() for value in tensors.values()])
+        return self._singled_out(entry, flat.cpu().numpy())
+
+    def _total(self, entry: Entry, content: bytes) -> str:
+        if entry.kind is Kind.PROFILES:
+            return "" if len(content) == 8 * entry.n_values else "more than a score of each client"
+        if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
+            return "more than a total, its weight and its count"
+        return self._singled_out(entry, np.frombuffer(content[:-BOOKKEEPING_BYTES]))
+
+    def _singled_out(self, entry: Entry, values: Values) -> str:
+        about = entry.round, entry.name
+        if entry.exchange == 0:  # the model as the round before has left it
+            about = entry.round - 1, f"update/{entry.kind}"
+        one = singled_out(values, self._sent.get(about, ()))
+        return f"it is {one}'s own values, and no mean" if one else ""
+
+    def _from_client(self, entry: Entry, message: bytes) -> str:
+        sealed = entry.kind in sealed_kinds(self.config)
+        signed, payload = wire.split(message, len(message))
+        self._runs.append((signed.header.run, entry))
+        due = self._due(entry, signed.header.run, sealed=sealed)
+        self.roster.check(signed, due)
+        if signed.header != wire.describe(due, entry.sender, payload):
+            return "its header says more than which message it is"
+        self._headers[entry.round, due.name].add(signed.signed + signed.signature)
+        if entry.kind is Kind.PROFILES:
+            return self._profile(due, payload, sealed=sealed)
+        if entry.kind is Kind.SELECTION:
+            return "" if len(payload) == wire.NUMBER.size else "more than one number"
+        return self._sealed(entry, payload) if sealed else self._in_clear(entry, payload)
+
+    def _due(self, entry: Entry, run: str, *, sealed: bool) -> wire.Expected:
+        about = run, entry.round, entry.name, entry.n_values
+        if entry.kind is Kind.SELECTION:
+            return wire.number_expected(*about[:3])
+        if entry.name == VARIANCES:
+            about = run, entry.round, PROFILE, 2 * entry.n_values
+        return wire.Expected.over(self._channel(entry.kind, sealed=sealed), *about)
+
+    def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
+        if kind is Kind.PROFILES:
+            form = FORMS[self.config.selection.match]
+            return CkksProfileSealer(form, self.match_keys.public) if sealed else PlainMatch()
+        return CkksSealer(self.keys.public) if sealed else self.plain
+
+    def _from_server(self, entry: Entry, content: bytes) -> str:
+        """A unit; or sums or scores, then the headers of what is in them, as clients sent those."""
+        if entry.receiver != AUTHORITY:
+            return "" if len(content) == wire.NUMBER.size else "more than one number"
+        headers = self._headers[entry.round, PROFILE if entry.kind is Kind.PROFILES else entry.name]
+        while known := next((h for h in headers if content.endswith(h)), b""):
+            content = content[: -len(known)]
+        if entry.kind is Kind.PROFILES:
+            frame = self.match_keys.scoring.score_frame
+            n_bytes = entry.n_values * (EXPONENT.size + frame.n_bytes)
+            return "" if len(content) == n_bytes else "more than scores and headers"
+        frame = self.keys.adding.frame
+        n = self.keys.public.parameters.n_ciphertexts(entry.n_values)
+        return self._no_ciphertext(frame, frame.chunks(content, n))
+
+    def _no_ciphertext(self, frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
+        masks = {ciphertext[len(ciphertext) // 2 :] for ciphertext in ciphertexts}
+        if len(masks) < len(ciphertexts) or masks & self._masks:
+            return "its ciphertext has the randomness of another one"
+        self._masks |= masks
+        return uneven(frame, ciphertexts)
+
+    def _profile(self, due: wire.Expected, payload: bytes, *, sealed: bool) -> str:
+        q = due.n_values // 2
+        like = Profile(torch.zeros(q), torch.ones(q), due.round - 1)
+        content = content_of(payload, like, len(payload))
+        if not sealed:
+            return "" if len(content) == 16 * q else "more than means and variances"
+        frame = self.match_keys.scoring.frame
+        content = content[8 * FORMS[self.config.selection.match].n_clear(q) :]
+        n = max(1, len(content) // frame.n_bytes)
+        return self._no_ciphertext(frame, frame.chunks(content, n))
+
+    def _in_clear(self, entry: Entry, payload: bytes) -> str:
+        n_bytes = self.plain.n_bytes(entry.n_values)
+        if len(payload) != n_bytes:
+            return f"{len(payload) - n_bytes} bytes too many"
+        values = np.frombuffer(payload, self.plain.dtype, entry.n_values)
+        return self._counted(entry, values.astype(np.float64), wire.NUMBER.unpack(payload[-8:])[0])
+
+    def _sealed(self, entry: Entry, payload: bytes) -> str:
+        frame, parameters = self.keys.adding.frame, self.keys.public.parameters
+        chunks = frame.chunks(payload, parameters.n_ciphertexts(entry.n_values))
+        if why := self._no_ciphertext(frame, chunks):
+            return why
+        opened = np.stack([self.keys.secret.decrypt(chunk) for chunk in chunks])
+        values = opened[:, :-BOOKKEEPING_SLOTS].ravel()
+        near = _EXACT * max(1.0, np.abs(values).max())
+        weight = float(opened[0, -2])
+        if np.abs(opened[:, -2:] - [weight, 1.0]).max() > near or weight <= 0:
+            return "it opens to no contribution of one client"
+        if np.abs(values[entry.n_values :]).max(initial=0.0) > near:
+            return "something stands behind its values"
+        return self._counted(entry, values[: entry.n_values] / weight, weight)
+
+    def _counted(self, entry: Entry, values: Values, weight: float) -> str:
+        """A client counts by its share of the samples, as often as it was drawn, or like all."""
+        self._sent[entry.round, entry.name].append(Sent(entry.sender, values, weight))
+        times = weight / self.weights[entry.sender]
+        if times > 0.5 and abs(times - round(times)) < _EXACT * round(times) / weight:
+            return ""
+        alike = abs(weight / equal_weight(len(self.weights)) - 1) < _EXACT / weight
+        return "" if alike else "its weight is none that its sender may have"

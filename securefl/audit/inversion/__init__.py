@@ -1,0 +1,1 @@
+"""Gradient inversion: images from one client's gradient, with and without BN statistics."""

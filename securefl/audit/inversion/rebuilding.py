@@ -1,0 +1,179 @@
+"""Gradient inversion with and without the statistics of BN: what each attacker rebuilds.
+
+Axes: N mini-batches, B images of each, K classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from securefl.audit.inversion.first_layer import first_linear, inputs_of
+from securefl.audit.inversion.image_quality import Images, matched, psnr, ssim
+from securefl.audit.inversion.knowledge import (
+    Attacker,
+    Beliefs,
+    derived,
+    fixed,
+    freed,
+    fresh,
+    measured,
+    running,
+)
+from securefl.audit.inversion.matching import Prior, Search, Seen, match
+from securefl.audit.inversion.subject import MiniBatches, Normalised, Subject, mini_batches
+from securefl.audit.inversion.victim import Statistics
+
+OUTSIDE = 0.1
+"""By how much a pixel may leave 0..1 before a rebuilt image is taken for a failure."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebuilt:
+    """What one attacker made of N mini-batches, each image beside its original."""
+
+    images: Images
+    """Of shape (N B, height, width) or (N B, channels, height, width)."""
+    psnr_NB: NDArray[np.float64]
+    ssim_NB: NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Attacked:
+    """One subject at one size of mini-batches."""
+
+    subject: Subject
+    batch: int
+    originals: Images
+    baseline: Rebuilt
+    """Nobody's attack: the mean public image of the label's class."""
+    by: Mapping[Attacker, Rebuilt]
+
+
+def attacked(subject: Subject, n: int, batch: int, search: Search, seed: int) -> Attacked:
+    """All attacks on n mini-batches; the same seed gives the same images.
+
+    All have the same model, gradients, labels, public images, starts and steps.
+    """
+    resting = copy.deepcopy(subject.model).cpu().eval()  # dropout is nobody's to know
+    subject = replace(subject, model=resting)
+    rng = torch.Generator().manual_seed(seed)
+    batches = mini_batches(subject, n, batch, rng)
+    seen = _seen(subject, batches)
+    shape = (len(batches.x_NB) * batch, *subject.picture_shape())
+    originals = _array(batches.x_NB, shape)
+
+    def scored(x_NB: Tensor) -> Rebuilt:
+        return _scored(originals, _array(x_NB, shape), len(batches.x_NB))
+
+    found = {}
+    for attacker in attackers(subject, batches):
+        start = torch.Generator().manual_seed(seed + 1)
+        found[attacker] = scored(_rebuilt(attacker, subject, batches, seen, search, start))
+    mean_NBD = seen.prior.mean_KD[batches.y_NB]
+    return Attacked(subject, batch, originals, scored(mean_NBD), found)
+
+
+def attackers(subject: Subject, batches: MiniBatches) -> list[Attacker]:
+    """Those that there are, for some need a bias, a linear layer, or constant statistics.
+
+    The running statistics are no case of their own where they are the exact ones, or fresh.
+    """
+    found = [Attacker.EXACT, Attacker.NONE, Attacker.PUBLIC, Attacker.JOINT]
+    batch = batches.y_NB.shape[1]
+    known, others = running(subject.model), (batches.exact, fresh(subject.model))
+    if known and not any(_same(known, other) for other in others):
+        found.insert(1, Attacker.POPULATION)
+    if subject.normalised is Normalised.GIVEN:
+        found.append(Attacker.DERIVED)
+    rank_one = batch == 1 and subject.normalised is not Normalised.BATCH
+    if (rank_one or subject.normalised is Normalised.GIVEN) and first_linear(
+        subject.model, batches.x_NB[0]
+    ):
+        found.append(Attacker.FIRST_LAYER)
+    return found
+
+
+def _same(known: Statistics, other: Statistics) -> bool:
+    return all(
+        torch.allclose(mine.expand_as(theirs), theirs)
+        for name in known
+        for mine, theirs in zip(known[name], other[name], strict=True)
+    )
+
+
+def _seen(subject: Subject, batches: MiniBatches) -> Seen:
+    x, y = subject.public
+    n_classes = int(max(y.max(), subject.client[1].max())) + 1
+    prior = Prior.of(x, y, n_classes)
+    shape = subject.client[0].shape[1:]
+    return Seen(subject.model, batches.gradients, batches.y_NB, shape, prior, batches.totals)
+
+
+def _rebuilt(
+    attacker: Attacker,
+    subject: Subject,
+    batches: MiniBatches,
+    seen: Seen,
+    search: Search,
+    rng: torch.Generator,
+) -> Tensor:
+    if attacker is Attacker.FIRST_LAYER:
+        return _read_off(subject, batches, seen, rng)
+    beliefs = _beliefs(attacker, subject, batches)
+    by_batch = subject.normalised is Normalised.BATCH
+    known = batches.exact if by_batch and attacker is Attacker.EXACT else None
+    return match(seen, beliefs, search, rng, known)
+
+
+def _beliefs(attacker: Attacker, subject: Subject, batches: MiniBatches) -> Beliefs:
+    model, n = subject.model, len(batches.y_NB)
+    own = subject.normalised is Normalised.BATCH
+    if own and attacker in (Attacker.EXACT, Attacker.JOINT):
+        return {}
+    if attacker is Attacker.EXACT:
+        return fixed(model, batches.exact, n)
+    if attacker in (Attacker.POPULATION, Attacker.NONE):
+        return fixed(model, (running if attacker is Attacker.POPULATION else fresh)(model), n)
+    public = fixed(model, measured(model, subject.public[0]), n)
+    if attacker is Attacker.DERIVED:
+        return derived(model, batches.gradients, subject.public[0][:2], public)
+    return freed(public) if attacker is Attacker.JOINT else public
+
+
+def _read_off(subject: Subject, batches: MiniBatches, seen: Seen, rng: torch.Generator) -> Tensor:
+    """By the first layer alone; where that fails, the mean public image."""
+    name = first_linear(subject.model, batches.x_NB[0])
+    n, batch = batches.y_NB.shape
+    mean_D = seen.prior.mean_KD.mean(0)
+    found = mean_D.expand(n, batch, -1).clone()
+    for i in range(n):
+        weight_MD = batches.gradients[f"{name}.weight"][i]
+        read_BD = inputs_of(weight_MD, batches.gradients[f"{name}.bias"][i], batch, rng)
+        if read_BD is not None:
+            inside_B = ((read_BD - 0.5).abs() < 0.5 + OUTSIDE).all(1)
+            found[i, inside_B] = read_BD[inside_B].to(found.dtype)
+    return found
+
+
+def _array(x: Tensor, shape: tuple[int, ...]) -> Images:
+    array: Images = x.detach().reshape(shape).clamp(0, 1).double().numpy()
+    return array
+
+
+def _scored(originals: Images, rebuilt: Images, n: int) -> Rebuilt:
+    """Each batch's images in the order that fits best; the baseline's is known by the labels."""
+    parts = zip(np.split(originals, n), np.split(rebuilt, n), strict=True)
+    images = np.concatenate([matched(a, b) for a, b in parts])
+    return Rebuilt(
+        images, psnr(originals, images).reshape(n, -1), ssim(originals, images).reshape(n, -1)
+    )

@@ -1,0 +1,63 @@
+"""A server, its authority and clients, made to be asked for sums as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from securefl.audit.tracing.seen_layers import Array
+from securefl.errors import MessageRefused, OpeningRefused
+from securefl.exchange.base import OpenedSum
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.policy import Policy
+from securefl.roles.authority import Authority, Opening
+from securefl.roles.client import Client
+from securefl.roles.identities import Identities
+from securefl.roles.server import Server
+from securefl.types import Kind, MessageSpec
+
+RUN = "0" * 64
+
+
+@final
+class Asked:
+    """All clients count alike. Keys and identities are made here, and end with it."""
+
+    def __init__(self, n_clients: int, policy: Policy) -> None:
+        keys = KeySet.ephemeral()
+        names = [f"client-{i}" for i in range(1, n_clients + 1)]
+        identities = Identities.ephemeral(names)
+        weight = 1 / (1 << (n_clients - 1).bit_length())
+        sealers = {Kind.STATISTICS: CkksSealer(keys.public)}
+        self._clients = [
+            Client(name, weight, sealers, weight, _identity=identities.keys[name]) for name in names
+        ]
+        self.log: list[Opening] = []
+        opener = keys.opener(policy.flooding, n_clients)
+        self._authority = Authority(opener, identities.roster, policy, self.log.append)
+        self._server = Server(RUN, identities.roster, {Kind.STATISTICS: CkksAdder(keys.adding)})
+        self.values_per_ciphertext = keys.public.parameters.values_per_ciphertext
+
+    def total(self, round_number: int, name: str, values: Sequence[Array]) -> OpenedSum:
+        """What the authority opens of as many of the clients, in their order, as have values.
+
+        Raises:
+            OpeningRefused: as in `Authority.open`.
+        """
+        spec = MessageSpec(name, Kind.STATISTICS, len(values[0]))
+        running = self._server.start(round_number, spec)
+        for client, own in zip(self._clients[: len(values)], values, strict=True):
+            tensors = {"values": torch.from_numpy(own)}
+            running.receive(client.contribute(RUN, round_number, spec, tensors))
+        return self._authority.open(running.request())
+
+    def refusal(self, round_number: int, name: str, values: Sequence[Array]) -> str:
+        """Why it refuses; empty where it opens."""
+        try:
+            self.total(round_number, name, values)
+        except (MessageRefused, OpeningRefused) as error:
+            return str(error)
+        return ""
