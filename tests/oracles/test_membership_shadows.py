@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from securefl import run
@@ -39,13 +40,21 @@ def noisy_task(tiny_task, n=16, n_test=40, seed=0, **changes):
     return tiny_task(clients=[data(n) for _ in range(5)], test=data(n_test), **changes)
 
 
+def made_model(*layers):
+    """The same one whatever was drawn before."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = [part for sizes in layers for part in (nn.Linear(*sizes), nn.ReLU())]
+    return nn.Sequential(*found[:-1])
+
+
 @pytest.fixture(scope="module")
 def overfitted(tiny_task, tiny_config):
     """A federation that learns noise by heart: settings, task, and the model."""
     task = noisy_task(
         tiny_task,
         n_test=80,
-        model=torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)),
+        model=made_model((4, 64), (64, 3)),
     )
     config = tiny_config(
         run={"rounds": 12},
@@ -184,7 +193,7 @@ def test_private_settings_make_shadows_that_repeat(tiny_task, tiny_config):
         privacy={"level": "record", "records": 16, "budget": 1e4, "clip": 0.5, "delta": 0.01},
         model={"norm": "group"},
     )
-    task = noisy_task(tiny_task, n_test=80, model=torch.nn.Linear(4, 3))
+    task = noisy_task(tiny_task, n_test=80, model=made_model((4, 3)))
     pool, clear = candidates(task, rng()), in_the_clear(config)
     assert clear.privacy.noise == "seeded"
     assert clear.privacy.budget is None
