@@ -178,7 +178,9 @@ class _Audits:
         n = self.effort.tapped_rounds
         dtype = dtype_of(averaged_tensors(self.task.model)[Kind.PARAMETERS])
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype)
-        return exposure_chapter(self.run.ledger, leaks, tapped(self.config, self.task, n))
+        seen = tapped(self.config, self.task, n)
+        noisy = self.config.privacy.level == "record"
+        return exposure_chapter(self.run.ledger, leaks, seen, noisy=noisy)
 
     def _membership(self) -> Chapter:
         pool = candidates(self.task, np.random.default_rng(self.seed))
@@ -216,7 +218,7 @@ class _Audits:
         if self.effort.name == "full":
             attacked.append(subject(self.config, "the first model", self.task.model, self.task))
         return inversion.inversion_chapter(
-            attacked, self.seed, self.effort.inversion, hidden(self.config)
+            attacked, self.seed, self.effort.inversion, hidden(self.run.ledger)
         )
 
     def _tracing(self) -> Chapter:

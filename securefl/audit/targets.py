@@ -20,12 +20,12 @@ from securefl.terms import sealed_kinds
 from securefl.types import Kind
 
 
-def hidden(config: Config) -> Hidden:
-    """What encryption keeps from the server."""
-    sealed = sealed_kinds(config)
-    if Kind.PARAMETERS in sealed:
+def hidden(ledger: Sequence[Entry]) -> Hidden:
+    """What the server could not read of single clients."""
+    if _form(ledger, Kind.PARAMETERS) is not Shown.EACH:
         return Hidden.UPDATES
-    return Hidden.STATISTICS if Kind.STATISTICS in sealed else Hidden.NOTHING
+    in_clear = _form(ledger, Kind.STATISTICS) is Shown.EACH
+    return Hidden.NOTHING if in_clear else Hidden.STATISTICS
 
 
 def subject(config: Config, name: str, model: nn.Module, task: Task) -> Subject:

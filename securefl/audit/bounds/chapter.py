@@ -153,9 +153,12 @@ def _verdict(
             "without noise that promises nothing."
         )
     level = Level(config.privacy.level)
-    attacked = "canary clients" if clients else "canary records"
+    least = f"canary records show at least {shown:.2g}"
+    if clients:
+        most = max(clients.bound.epsilon, clients.free.epsilon)
+        least = f"canary clients show at least {most:.2g} of the {clients.claimed:.3g} of one round"
     return Verdict.HOLDS, (
-        f"ε is at most {claimed:.3g} for {WHAT[level]}. It was attacked with {attacked}, and stood."
+        f"ε is at most {claimed:.3g} for {WHAT[level]}. It was attacked, and stood: {least}."
     )
 
 

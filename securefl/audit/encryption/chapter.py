@@ -38,7 +38,10 @@ _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, clas
 _FLOODING = (
     "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022), docs/flooding.md"
 )
-_MEASURED = "largest error of random values, sealed, added and opened through the run's own channel"
+_MEASURED = (
+    "error that 99 of 100 random values stay below, sealed, added and opened through the run's own "
+    "channel"
+)
 _LOG = "counted in openings.jsonl"
 
 
@@ -58,8 +61,8 @@ def encryption_chapter(
 ) -> Chapter:
     """What the run's parameters are worth, and what its log says was decrypted.
 
-    Precision is measured under fresh keys of the same parameters. Their noise is the operating
-    system's, so that in a figure of bits the last one may differ from audit to audit.
+    Precision is measured under fresh keys of the same parameters, whose noise is the operating
+    system's: bits are whole, so that they do not differ from audit to audit.
 
     Args:
         evidence: the run's.

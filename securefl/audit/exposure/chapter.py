@@ -22,10 +22,15 @@ _NOT_LOOKED_FOR = (
 )
 
 
-def exposure_chapter(ledger: Sequence[Entry], leaks: Sequence[Leak], tapped: Tapped) -> Chapter:
-    """Of the run's ledger, of what its folder shows to be wrong, and of the tapped rounds."""
+def exposure_chapter(
+    ledger: Sequence[Entry], leaks: Sequence[Leak], tapped: Tapped, *, noisy: bool = False
+) -> Chapter:
+    """Of the run's ledger, of what its folder shows to be wrong, and of the tapped rounds.
+
+    `noisy` where each client adds all of its noise itself (privacy of records).
+    """
     found = views(ledger)
-    verdict, words = _verdict(found, [*leaks, *tapped.leaks])
+    verdict, words = _verdict(found, [*leaks, *tapped.leaks], noisy=noisy)
     return Chapter(
         "exposure",
         "Who saw what",
@@ -43,7 +48,7 @@ def _stopped(tapped: Tapped) -> tuple[str, ...]:
     return (f"Played again, the run ended after {tapped.rounds} rounds: {tapped.stopped}",)
 
 
-def _verdict(found: Sequence[View], leaks: Sequence[Leak]) -> tuple[Verdict, str]:
+def _verdict(found: Sequence[View], leaks: Sequence[Leak], *, noisy: bool) -> tuple[Verdict, str]:
     if leaks:
         first = leaks[0]
         return Verdict.LEAKS, (
@@ -59,6 +64,11 @@ def _verdict(found: Sequence[View], leaks: Sequence[Leak]) -> tuple[Verdict, str
         )
     sealed = any(field.form == "ciphertext" for field in server.fields)
     what = " and ".join(read)
+    if not sealed and noisy:
+        return Verdict.WEAK, (
+            f"Nothing was encrypted: the server could read the {what} of every single client, with "
+            "the noise that ε counts."
+        )
     if not sealed:
         return Verdict.LEAKS, (
             f"Nothing was encrypted: the server could read the {what} of every single client."

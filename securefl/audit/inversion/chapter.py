@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -109,7 +109,7 @@ def inversion_chapter(
         key="inversion",
         title="Gradient inversion with and without BN statistics",
         verdict=worst([comparison.under(hidden) for _, comparison in compared]),
-        words=" ".join([_FIRST[hidden], *(_words(*pair) for pair in compared[:3])]).strip(),
+        words=" ".join([_FIRST[hidden], *_words(compared)]).strip(),
         numbers=[number for pair in compared for number in _numbers(*pair, seed)],
         tables=[_table(*pair) for pair in compared],
         pictures=[rebuilt_picture(title(one), one) for one in found],
@@ -122,23 +122,32 @@ def title(one: Attacked) -> str:
     return f"{one.subject.name}, mini-batches of {one.batch}"
 
 
-def _words(one: Attacked, found: Protection) -> str:
-    psnr = {name: _psnr(row).value for name, row in one.by.items()}
-    where = f"{title(one)}: {psnr[found.best]:.0f} dB without and {psnr[Attacker.EXACT]:.0f} with"
+def _words(compared: Sequence[tuple[Attacked, Protection]]) -> Iterator[str]:
+    """What is the same of several sizes is said once."""
+    alike: dict[str, list[str]] = {}
+    for one, found in compared:
+        known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
+        figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with"
+        alike.setdefault(_said(found), []).append(figures)
+    for said, figures in alike.items():
+        yield f"{said} ({'; '.join(figures)})."
+
+
+def _said(found: Protection) -> str:
     if found.protects:
         rest = {
             Verdict.WEAK: "images are still rebuilt, or may be, better than a guess from the label",
             Verdict.HOLDS: "images are not rebuilt better than a guess from the label",
         }.get(found.verdict, "images are not rebuilt for certain even with them")
-        return f"Hiding the statistics costs attackers something, and {rest} ({where} them)."
+        return f"Hiding the statistics costs attackers something, and {rest}"
     if found.verdict is Verdict.LEAKS:
         return (
-            "No protection: who reads a client's gradient rebuilds its images without the "
-            f"statistics, as well as with them ({where} them); encrypt the model too, or add noise."
+            "Sealing the statistics is no protection: who reads a client's gradient rebuilds its "
+            "images without them as well, so seal the model too, or add noise"
         )
     return (
         "No protection is shown, and nobody without the statistics does better for certain than a "
-        f"guess from the label ({where} them)."
+        "guess from the label"
     )
 
 

@@ -29,7 +29,8 @@ def observed(config: Config, trained: Trained, replay: Replay, pool: Candidates)
     look = _Look(trained.model, trained.task.loss, pool)
     names = client_names(config, len(trained.task.clients))
     clients = None
-    if Kind.PARAMETERS not in sealed_kinds(config) and set(names) >= _senders(replay):
+    united = config.algorithm.name == "centralised"
+    if Kind.PARAMETERS not in sealed_kinds(config) and not united:
         clients = np.stack([
             np.stack([look.at(after, _own(config, before, sent.get(name))) for name in names])
             for (before, after), sent in zip(pairwise(replay.models), replay.updates, strict=True)
@@ -58,7 +59,3 @@ def _own(config: Config, before: NamedTensors, sent: NamedTensors | None) -> Nam
     if sent is None or config.privacy.level != "client":
         return sent
     return {name: before[name] + moved for name, moved in sent.items()}
-
-
-def _senders(replay: Replay) -> set[str]:
-    return {name for sent in replay.updates for name in sent}
