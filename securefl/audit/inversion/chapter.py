@@ -129,8 +129,8 @@ def _words(compared: Sequence[tuple[Attacked, Protection]]) -> Iterator[str]:
         known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
         figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with"
         alike.setdefault(_said(found), []).append(figures)
-    for said, figures in alike.items():
-        yield f"{said} ({'; '.join(figures)})."
+    for said, each in alike.items():
+        yield f"{said} ({'; '.join(each)})."
 
 
 def _said(found: Protection) -> str:
