@@ -1,0 +1,206 @@
+"""Several audits of one job side by side, from the JSON of each: a question a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from securefl.audit.exposure.views import Shows
+from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES
+from securefl.audit.membership.attackers import SERVER as READS_UPDATES
+from securefl.roles.ledger import SERVER
+
+READ = "single clients' values that the server could read"
+UPDATE = "update/parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One number of an audit."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def said(self, form: str) -> str:
+        """With its interval."""
+        if math.isinf(self.value):
+            return "no bound"
+        if self.low is None or self.high is None:
+            return f"{self.value:{form}}"
+        return f"{self.value:{form}} ({self.low:{form}} to {self.high:{form}})"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What one run's JSON has."""
+
+    chapters: Mapping[str, Any]
+
+    def verdict(self, chapter: str) -> str:
+        """In one word."""
+        return str(self.chapters[chapter]["verdict"])
+
+    def numbers(self, chapter: str, begin: str) -> dict[str, Measured]:
+        """All whose names begin so, by the rest of their names."""
+        return {
+            n["name"].removeprefix(begin): Measured(float(n["value"]), n["low"], n["high"])
+            for n in self.chapters[chapter]["numbers"]
+            if n["name"].startswith(begin)
+        }
+
+    def said(self, chapter: str, begin: str, form: str) -> str:
+        """The first of these as text."""
+        found = self.numbers(chapter, begin)
+        return next(iter(found.values())).said(form) if found else "–"
+
+    def rows(self, chapter: str, title: str) -> list[list[str]]:
+        """Of the table whose title begins so."""
+        tables = [t for t in self.chapters[chapter]["tables"] if t["title"].startswith(title)]
+        return [row for found in tables for row in found["rows"]]
+
+
+Row = tuple[str, Callable[[Audit], str]]
+"""A question, and its answer for one run."""
+
+
+def table(audits: Mapping[str, Audit]) -> str:
+    """A row for each question, a column for each run."""
+    rows = [
+        *_exposure(),
+        *_membership(),
+        *_inversion(next(iter(audits.values()))),
+        *_tracing(),
+        *_epsilon(),
+        *_encryption(),
+    ]
+    lines = [[question, *(answer(audit) for audit in audits.values())] for question, answer in rows]
+    return markdown(["", *audits], lines)
+
+
+def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table, its first column to the left."""
+    ruler = ["---", *["--:"] * (len(columns) - 1)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ruler, *lines))
+
+
+def _judged(title: str, chapter: str) -> Row:
+    return f"**{title}**", lambda audit: f"**{audit.verdict(chapter)}**"
+
+
+def _number(question: str, chapter: str, begin: str, form: str) -> Row:
+    return question, lambda audit: audit.said(chapter, begin, form)
+
+
+def _bracketed(row: Row, possible: Callable[[Audit], bool]) -> Row:
+    """What would be found, where nobody of the run can do this."""
+    question, answer = row
+    return question, lambda audit: answer(audit) if possible(audit) else f"[{answer(audit)}]"
+
+
+def _exposure() -> Iterator[Row]:
+    yield _judged("Who saw what", "exposure")
+    yield _number(READ, "exposure", READ, ",.0f")
+    yield (
+        "messages and files that are not as the settings promise",
+        lambda audit: f"{sum(n.value for n in audit.numbers('exposure', 'leaks').values()):,.0f}",
+    )
+
+
+def _membership() -> Iterator[Row]:
+    yield _judged("Membership inference", "membership")
+    for who in (MODEL_HOLDERS, PARTIES, READS_UPDATES):
+        for what, begin, form in (
+            ("AUC", "AUC, ", ".3f"),
+            ("TPR at 1 % FPR", "TPR at 1 % FPR, ", ".1%"),
+        ):
+            yield (
+                f"best {what} of {who}",
+                lambda audit, who=who, begin=begin, form=form: _best(audit, begin, who, form),
+            )
+
+
+def _best(audit: Audit, begin: str, who: str, form: str) -> str:
+    """Of the attacks that are open to somebody, with its name."""
+    known = {name for name, observer, *_ in audit.rows("membership", "Attacks") if observer == who}
+    found = audit.numbers("membership", begin)
+    return _largest({name: n for name, n in found.items() if name in known}, form)
+
+
+def _largest(found: Mapping[str, Measured], form: str) -> str:
+    if not found:
+        return "nobody reads them"
+    name = max(found, key=lambda name: found[name].value)
+    return f"{found[name].said(form)}, {name}"
+
+
+def _inversion(audit: Audit) -> Iterator[Row]:
+    yield _judged("Gradient inversion", "inversion")
+    yield "who reads single clients' updates", lambda audit: _reader(audit, UPDATE)
+    yield "who reads the statistics that normalise a batch", _reader_of_totals
+    exact = ": PSNR, exact"
+    for name in (name for name in audit.numbers("inversion", "") if name.endswith(exact)):
+        for row in _rebuilt(name.removesuffix(exact)):
+            yield _bracketed(row, lambda audit: _reader(audit, UPDATE) != "nobody")
+
+
+def _reader(audit: Audit, field: str, shows: Shows = Shows.ONE_CLIENT) -> str:
+    """Whether the server got this."""
+    rows = audit.rows("exposure", "What the server received")
+    got = any(row[0] == field and row[-1] == shows and row[2] == "plaintext" for row in rows)
+    return SERVER if got else "nobody"
+
+
+def _reader_of_totals(audit: Audit) -> str:
+    """FedTAN's are totals: who reads all clients' has them, too."""
+    own, total = (_reader(audit, "*/mean", s) for s in (Shows.ONE_CLIENT, Shows.TOTAL))
+    return f"{own}, of each client" if own == SERVER else total
+
+
+def _rebuilt(title: str) -> Iterator[Row]:
+    begin = f"{title}: PSNR, "
+    yield _number(f"PSNR in dB, {title}: a guess by the label", "inversion", f"{begin}base", ".1f")
+    yield _number("– with these statistics", "inversion", f"{begin}exact", ".1f")
+    yield "– the best without them", lambda audit: _adaptive(audit, begin)
+    yield _number("– with less without", "inversion", f"{title}: exact less", ".1f")
+
+
+def _adaptive(audit: Audit, begin: str) -> str:
+    found = audit.numbers("inversion", begin)
+    return _largest({k: n for k, n in found.items() if k not in {"exact", "baseline"}}, ".1f")
+
+
+def _tracing() -> Iterator[Row]:
+    yield _judged("Tracing a record in statistics", "tracing")
+    begin = "AUC, this run: "
+    yield (
+        "AUC in what this run shows",
+        lambda audit: _largest(audit.numbers("tracing", begin), ".3f"),
+    )
+    for name in ("difference of two sums", "difference of two sums with clients' noise"):
+        row = _number(f"AUC in a {name}", "tracing", f"AUC, {name}", ".3f")
+        yield _bracketed(row, lambda audit: bool(audit.rows("encryption", "Decrypted")))
+
+
+def _epsilon() -> Iterator[Row]:
+    yield _judged("Bounds on ε", "epsilon")
+    yield _number("ε of a record at most", "epsilon", "ε at most", ".3g")
+    least, most = "ε at least, records", "ε that so many canary records"
+    yield _number("ε of a record at least, by canaries", "epsilon", least, ".2f")
+    yield _number("the most that so many canaries can show", "epsilon", most, ".2f")
+
+
+def _encryption() -> Iterator[Row]:
+    yield _judged("Encryption", "encryption")
+    yield _number("security of sums, bits", "encryption", "security, sums", ".0f")
+    yield "totals opened, by whom, of how many clients at least", _opened
+
+
+def _opened(audit: Audit) -> str:
+    rows = audit.rows("encryption", "Decrypted")
+    if not rows:
+        return "none"
+    times = sum(int(row[2].replace(",", "")) for row in rows)
+    return f"{times:,}, {rows[0][1]}, {min(int(row[4]) for row in rows)}"
