@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from securefl.audit.roc import Interval
@@ -117,7 +118,18 @@ class Findings:
             "facts": dict(self.facts),
             "chapters": {chapter.key: _chapter(chapter) for chapter in self.chapters},
         }
-        return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+        # A file's name that is no UTF-8 comes as lone surrogates: \udc80 is JSON's way to say so.
+        return text.encode(errors="backslashreplace") + b"\n"
+
+
+def holds_findings(path: Path) -> bool:
+    """Whether a file is one that `Findings.to_json` has written."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"run", "effort", "chapters"} <= found.keys()
 
 
 def _chapter(chapter: Chapter) -> dict[str, Any]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from securefl.audit.findings import Chapter, Findings, Number, Verdict
+from securefl.names import printable
 
 TEMPLATE = "page.html.jinja"
 BADGES = {
@@ -19,21 +24,25 @@ BADGES = {
 
 
 def html_page(findings: Findings) -> str:
-    """The whole report; the same findings give the same text."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {"value": value_said, "interval": interval_said}
-    template = environment.from_string(files(__package__).joinpath(TEMPLATE).read_text("utf-8"))
-    return template.render(
+    """The whole report, fit for UTF-8; the same findings give the same text."""
+    page = _template().render(
         findings=findings,
         badges=BADGES,
+        by_alarm=by_alarm(findings),
         worst=worst(findings),
         in_short=in_short(findings),
     )
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
+
+
+def by_alarm(findings: Findings) -> list[Chapter]:
+    """The chapters, the most alarming first; among equals as they stand."""
+    return sorted(findings.chapters, key=lambda chapter: list(BADGES).index(chapter.verdict))
 
 
 def worst(findings: Findings) -> Verdict:
     """The verdict of the whole: that of the most alarming chapter."""
-    return next(v for v in BADGES if any(c.verdict is v for c in findings.chapters))
+    return min((c.verdict for c in findings.chapters), key=list(BADGES).index, default=Verdict.OPEN)
 
 
 def in_short(findings: Findings) -> str:
@@ -49,6 +58,11 @@ def in_short(findings: Findings) -> str:
     return "Nothing was promised, or too little was there to measure."
 
 
+def spans(text: str) -> list[str]:
+    """Text and code by turns, text first: what stands between backticks is code."""
+    return re.split(r"`([^`]+)`", text)
+
+
 def value_said(number: Number) -> str:
     """A number with its unit, as people read it."""
     return _said(number.value, number.unit)
@@ -62,6 +76,8 @@ def interval_said(number: Number) -> str:
 
 
 def _said(value: float, unit: str) -> str:
+    if math.isinf(value):
+        return f"{'-' * (value < 0)}∞ {unit}".strip()
     match unit:
         case "%":
             return f"{value:.1%}"
@@ -70,6 +86,20 @@ def _said(value: float, unit: str) -> str:
         case _:
             whole = abs(value) < 1e15 and float(value).is_integer()
             return f"{value:,.0f} {unit}".strip() if whole else f"{value:.4g} {unit}".strip()
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_shown
+    )
+    environment.filters |= {"value": value_said, "interval": interval_said, "spans": spans}
+    return environment.from_string(files(__package__).joinpath(TEMPLATE).read_text("utf-8"))
+
+
+def _shown(value: Any) -> Any:
+    """Control characters, which a page cannot hold or a reader not see, as escapes."""
+    return printable(value) if type(value) is str else value
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -289,3 +291,15 @@ def test_records_of_two_kinds_are_pointed_out(tiny_task):
         target = rng(1).normal(size=len(pool)) + shift * pool.member_S
         chapter = membership_chapter(pool, Seen(target), found, seed=0)
         assert ("trained on neither" in chapter.words) == warned
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_hang")
+def test_who_gives_up_waits_for_no_shadow(monkeypatch):
+    """Ctrl-C ends processes in the midst of a training of hours."""
+    monkeypatch.setattr(shadows_module, "_shadow", time.sleep)
+    others = set(multiprocessing.active_children())
+    trained = shadows_module._done([0.0, 7200.0, 7200.0, 7200.0], 2)
+    next(trained)
+    trained.close()
+    assert set(multiprocessing.active_children()) <= others

@@ -12,6 +12,7 @@ of centralised training on halves.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -133,9 +134,20 @@ def _done(jobs: list[_Job], workers: int) -> Iterator[Phi]:
     if workers == 1:
         yield from map(_shadow, jobs)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as processes:
-        yield from processes.map(_shadow, jobs)
+    context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
+    with ProcessPoolExecutor(workers, context, _begin) as processes:
+        try:
+            yield from processes.map(_shadow, jobs)
+        except BaseException:  # Ctrl-C above all: the pool would wait for models that nobody wants
+            for process in set(multiprocessing.active_children()).difference(others):
+                process.terminate()
+            raise
+
+
+def _begin() -> None:
+    """In a process of its own: one thread, and Ctrl-C is its parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
 
 
 def _shadow(job: _Job) -> Phi:
