@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -41,18 +42,43 @@ def audit(run_folder: Path, quick: bool, out: Path | None, seed: int) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.page import html_page
-    from securefl.runfolder import write_atomically
+    from securefl.names import printable
 
     page = out or run_folder / "audit.html"
-    if page.suffix == ".json":
-        raise click.BadParameter("the report is HTML; its numbers go into the .json beside it")
-    if not page.parent.is_dir():
-        raise click.BadParameter(f"{page.parent}: no such folder; make it first")
+    _check(page, out)
     with steps_bar() as on_step:
         findings = audit_run(run_folder, QUICK if quick else FULL, seed=seed, on_step=on_step)
-    numbers = page.with_suffix(".json")
-    write_atomically(page, html_page(findings).encode())
-    write_atomically(numbers, findings.to_json())
     for chapter in findings.chapters:
-        click.echo(f"{chapter.verdict.upper():6} {chapter.title}: {chapter.words}\n")
-    click.echo(f"Report: {page}\nNumbers: {numbers}")
+        said = printable(f"{chapter.verdict.upper():6} {chapter.title}: {chapter.words}")
+        click.echo(f"{said}\n")
+    _write(page.with_suffix(".json"), findings.to_json())
+    _write(page, html_page(findings).encode())
+    click.echo(f"Report: {page}\nNumbers: {page.with_suffix('.json')}")
+
+
+def _check(page: Path, out: Path | None) -> None:
+    """Before minutes of work: both files can be written, and no other one is lost by it."""
+    from securefl.audit.findings import holds_findings
+
+    numbers = page.with_suffix(".json")
+    if page.suffix.lower() == ".json":
+        raise click.BadParameter("the report is HTML; its numbers go into the .json beside it")
+    if out and not page.parent.is_dir():
+        raise click.BadParameter(f"{page.parent}: no such folder; make it first")
+    if page.parent.is_dir() and not os.access(page.parent, os.W_OK):
+        raise click.BadParameter(f"{page.parent}: cannot be written; choose a place with --out")
+    if numbers.exists() and not holds_findings(numbers):
+        raise click.BadParameter(
+            f"{numbers}, where the numbers would go, is another file; give another name to --out"
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    from securefl.errors import RunFolderError
+    from securefl.runfolder import write_atomically
+
+    try:
+        write_atomically(path, content)
+    except RunFolderError as error:
+        # The run itself is finished: its own way out, to resume it, would lead nowhere.
+        raise click.ClickException(f"{path}: cannot be written ({error.__cause__})") from error

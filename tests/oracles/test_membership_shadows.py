@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -295,11 +294,14 @@ def test_records_of_two_kinds_are_pointed_out(tiny_task):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_hang")
-def test_who_gives_up_waits_for_no_shadow(monkeypatch):
-    """Ctrl-C ends processes in the midst of a training of hours."""
-    monkeypatch.setattr(shadows_module, "_shadow", time.sleep)
-    others = set(multiprocessing.active_children())
-    trained = shadows_module._done([0.0, 7200.0, 7200.0, 7200.0], 2)
+def test_who_gives_up_waits_for_no_shadow(tiny_task, tiny_config):
+    """Ctrl-C ends processes in the midst of a training of hours; at the end of a round."""
+    task = noisy_task(tiny_task)
+    short, long = (in_the_clear(tiny_config(run={"rounds": n})) for n in (1, 10**6))
+    pool = candidates(task, rng())
+    kept = np.ones(len(pool), bool)
+    jobs = [(short, task, pool, kept), *[(long, task, pool, kept)] * 4]
+    trained = shadows_module._done(jobs, 2)
     next(trained)
     trained.close()
-    assert set(multiprocessing.active_children()) <= others
+    assert not multiprocessing.active_children()

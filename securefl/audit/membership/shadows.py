@@ -15,8 +15,10 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from multiprocessing.synchronize import Event
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from securefl.config.load import parse_tables
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError
+from securefl.runrecord import RoundMetrics
 from securefl.runs import run
 from securefl.task import Task
 
@@ -134,27 +137,59 @@ def _done(jobs: list[_Job], workers: int) -> Iterator[Phi]:
     if workers == 1:
         yield from map(_shadow, jobs)
         return
-    context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
-    with ProcessPoolExecutor(workers, context, _begin) as processes:
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    with ProcessPoolExecutor(workers, context, _begin, (stop,)) as processes:
         try:
-            yield from processes.map(_shadow, jobs)
+            with _deaf_to_interrupts():
+                shadows = processes.map(_shadow, jobs)
+            yield from shadows
         except BaseException:  # Ctrl-C above all: the pool would wait for models that nobody wants
-            for process in set(multiprocessing.active_children()).difference(others):
-                process.terminate()
+            stop.set()
             raise
 
 
-def _begin() -> None:
-    """In a process of its own: one thread, and Ctrl-C is its parent's to handle."""
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started within never hears Ctrl-C: a pool whose processes it kills may hang."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+
+
+class _Worker:
+    """This process, where it trains shadows for another."""
+
+    stop: ClassVar[Event | None] = None
+
+
+class _Stopped(Exception):
+    """Nobody waits for this model any more."""
+
+
+def _begin(stop: Event) -> None:
+    """In a process of its own; Ctrl-C is for its parent to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    _Worker.stop = stop
+
+
+def _unless_stopped(_: RoundMetrics | None = None) -> None:
+    if _Worker.stop and _Worker.stop.is_set():
+        raise _Stopped
 
 
 def _shadow(job: _Job) -> Phi:
+    _unless_stopped()
     config, task, pool, trained_S = job
     clients = [
         pool.take(torch.from_numpy(np.flatnonzero(trained_S & (pool.client_S == client))))
         for client in np.unique(pool.client_S)
     ]
     shadow = replace(task, clients=clients, client_tests=(), external={}, qualities=())
-    return confidences(run(config, shadow).model, pool, task.loss)
+    return confidences(run(config, shadow, on_round=_unless_stopped).model, pool, task.loss)

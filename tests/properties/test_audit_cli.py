@@ -1,0 +1,235 @@
+"""`securefl audit`: what it says, what it writes, and what it refuses before minutes of work."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from interruptible import SECUREFL
+from made_findings import FINDINGS, LEAK
+
+import securefl
+from securefl.audit import audits
+from securefl.audit.inversion import chapter as inversion
+from securefl.audit.tracing import bench
+from securefl.errors import ConfigError
+from securefl_cli.main import main
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+SETTINGS = ["data.clients=3", "data.partition=iid", "run.rounds=3", "algorithm.name=fedavg"]
+TINY = audits.Effort(
+    "quick", 1, 2, 60, inversion.Effort(2, 2, inversion.Search(steps=3, restarts=1))
+)
+CHAPTERS = ["exposure", "membership", "epsilon", "inversion", "tracing", "encryption"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["audit", *map(str, arguments)])
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def made_run(tmp_path_factory):
+    """Three clients, three rounds of one step."""
+    folder = tmp_path_factory.mktemp("made") / "run"
+    config = securefl.load_config(None, [*SETTINGS, "algorithm.local_steps=1"])
+    securefl.run(config, out=folder)
+    return folder
+
+
+@pytest.fixture
+def audited(monkeypatch):
+    """Each audit is found at once; what was asked for."""
+    asked = []
+
+    def audit_run(folder, effort, *, seed, on_step):
+        on_step("playing the run again", 0, 2)
+        on_step("playing the run again", 2, 2)
+        asked.append((folder, effort.name, seed))
+        return FINDINGS
+
+    monkeypatch.setattr(audits, "audit_run", audit_run)
+    return asked
+
+
+@pytest.mark.slow
+def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path, monkeypatch):
+    """All chapters are measured; the run's folder stays as it was; the files repeat."""
+    monkeypatch.setattr(audits, "QUICK", TINY)
+    monkeypatch.setattr(audits, "WORKERS", 1)
+    monkeypatch.setitem(bench.EFFORTS, "quick", bench.Effort(100, (4, 16), 300, 200))
+    before = contents(made_run)
+    for name in ("one", "two"):
+        done = invoke(made_run, "--out", tmp_path / f"{name}.html", "--seed", "5")
+        assert done.exit_code == 0, done.output
+    assert contents(made_run) == before
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    found = json.loads((tmp_path / "one.json").read_text())
+    assert (found["run"], found["effort"], found["seed"]) == ("fedavg-mlp-batch", "quick", 5)
+    assert list(found["chapters"]) == CHAPTERS
+    for chapter in found["chapters"].values():
+        assert not chapter["words"].startswith("Not measured")
+        assert f"{chapter['verdict'].upper():6} {chapter['title']}: " in done.stdout
+        assert chapter["numbers"]
+    assert "data:image/png" in (tmp_path / "one.html").read_text()
+    assert done.stderr.splitlines()[0] == "playing the run again …"
+    assert "Membership inference …" in done.stderr
+
+
+def test_verdicts_are_data_and_progress_is_for_people(audited, tmp_path):
+    """The former on stdout, with where the report is; the latter on stderr."""
+    out = tmp_path / "report.html"
+    done = invoke(tmp_path, "--out", out)
+    assert done.exit_code == 0
+    assert done.stderr == "playing the run again …\n"
+    first, second, *_, report, numbers = done.stdout.splitlines()
+    assert (first, second) == ("OPEN   Bounds on ε: Nothing was claimed.", "")
+    assert f"LEAKS  Gradient inversion: {LEAK.words}" in done.stdout
+    assert (report, numbers) == (f"Report: {out}", f"Numbers: {out.with_suffix('.json')}")
+    assert sorted(contents(tmp_path)) == ["report.html", "report.json"]
+
+
+def test_quick_is_what_nobody_asked_for(audited, tmp_path):
+    """--full is another effort; a report lies in the run's folder where no other is named."""
+    for options in ([], ["--quick"], ["--full"], ["--seed", "9"]):
+        assert invoke(tmp_path, *options).exit_code == 0
+    asked = [("quick", 0), ("quick", 0), ("full", 0), ("quick", 9)]
+    assert audited == [(tmp_path, *chosen) for chosen in asked]
+    assert sorted(contents(tmp_path)) == ["audit.html", "audit.json"]
+    assert "[default: quick]" in invoke("--help").stdout
+
+
+def test_help_loads_no_torch():
+    script = (
+        "import sys\nfrom securefl_cli.main import main\n"
+        "try: main(['audit', '--help'])\nexcept SystemExit as end: assert not end.code\n"
+        "print('LOADED', sorted({'torch', 'numpy', 'jinja2', 'tenseal'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "LOADED []" in done.stdout
+    assert "Example" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("no-such-folder/report.html", "no-such-folder: no such folder; make it first"),
+        ("numbers.json", "the report is HTML"),
+        ("numbers.JSON", "the report is HTML"),
+        ("package.html", "package.json, where the numbers would go, is another file"),
+        ("folder.html", "is a directory"),
+    ],
+)
+def test_a_target_that_will_not_do_is_refused_at_once(audited, tmp_path, monkeypatch, out, message):
+    """Nothing is audited, nothing is written, and no file of another kind is lost."""
+    monkeypatch.chdir(tmp_path)
+    Path("package.json").write_text('{"name": "mine"}')
+    Path("folder.html").mkdir()
+    done = invoke("run", "--out", out)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not audited
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.html", "package.json"]
+    assert Path("package.json").read_text() == '{"name": "mine"}'
+
+
+def test_a_run_loses_no_file_to_a_report_in_its_folder(made_run):
+    """RUN/config.html would have its numbers where the settings are."""
+    before = contents(made_run)
+    done = invoke(made_run, "--out", made_run / "config.html")
+    assert done.exit_code == 2
+    assert "config.json, where the numbers would go" in done.stderr
+    assert contents(made_run) == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(audited, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    done = invoke(tmp_path / "run", "--out", tmp_path / "report.html")
+    assert done.exit_code == 2
+    assert f"{tmp_path}: cannot be written; choose a place with --out" in done.stderr
+    assert not audited
+
+
+@pytest.mark.parametrize("full", [".json", ".html"])
+def test_a_disk_that_is_full_leaves_an_older_report_whole(audited, tmp_path, monkeypatch, full):
+    """Nothing half-written stays, the verdicts are said, and the error names the file."""
+    (tmp_path / "audit.html").write_text("an older one")
+    replace = Path.replace
+
+    def fill(self, target):
+        if target.suffix == full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fill)
+    done = invoke(tmp_path)
+    assert done.exit_code == 1
+    assert f"audit{full}: cannot be written" in done.stderr
+    assert "No space left" in done.stderr
+    assert "resume" not in done.stderr
+    assert "LEAKS" in done.stdout
+    assert (tmp_path / "audit.html").read_text() == "an older one"
+    assert contents(tmp_path).keys() <= {"audit.html", "audit.json"}
+
+
+def test_what_is_no_finished_run_is_one_clear_line(made_run, tmp_path):
+    """No folder, an empty one, and a run that was broken off; none gets a report."""
+    (tmp_path / "empty").mkdir()
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    for name, content in contents(made_run).items():
+        if name != "model.safetensors":
+            (unfinished / name).write_bytes(content)
+    for name, message in {
+        "none": "is no run's folder",
+        "empty": "is no run's folder",
+        "unfinished": f"go on with `securefl run --resume {unfinished}`",
+    }.items():
+        done = invoke(tmp_path / name)
+        assert done.exit_code == 1
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not (tmp_path / name / "audit.html").exists()
+
+
+def test_a_run_on_data_of_your_own_is_audited_from_python(tiny_task, tiny_config, tmp_path):
+    """The command says so, and the function refuses the one without the other."""
+    securefl.run(tiny_config(exchange={"encrypt": "none"}), tiny_task(), out=tmp_path / "run")
+    done = invoke(tmp_path / "run")
+    assert done.exit_code == 2
+    assert "this run had a task of its own" in done.stderr
+    assert "securefl.audit_run(folder, task=task)" in " ".join(invoke("--help").stdout.split())
+    with pytest.raises(ConfigError, match="task of its own"):
+        audits.audit_run(tmp_path / "run")
+
+
+def test_ctrl_c_ends_it_without_a_report(made_run, tmp_path):
+    """With the exit code for that, one word on stderr, and no traceback."""
+    process = subprocess.Popen(
+        [*SECUREFL, "audit", made_run, "--out", tmp_path / "report.html"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr.readline() == "playing the run again …\n"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.endswith("Interrupted.\n")
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    assert not list(tmp_path.iterdir())
