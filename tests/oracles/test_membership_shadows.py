@@ -43,11 +43,10 @@ def noisy_task(tiny_task, n=16, n_test=40, seed=0, **changes):
 @pytest.fixture(scope="module")
 def overfitted(tiny_task, tiny_config):
     """A federation that learns noise by heart: settings, task, and the model."""
-    task = noisy_task(
-        tiny_task,
-        n_test=80,
-        model=torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)),
-    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+    task = noisy_task(tiny_task, n_test=80, model=model)
     config = tiny_config(
         run={"rounds": 12},
         algorithm={"name": "fedavg", "local_steps": 30},
@@ -136,9 +135,9 @@ def test_no_shadow_model_sees_a_sample_that_it_is_without(tiny_task, tiny_config
     """What its clients are handed is what the table says, client by client."""
     pool, handed = candidates(noisy_task(tiny_task), rng()), []
 
-    def watched(config, task):
+    def watched(config, task, **options):
         handed.append((config, task))
-        return run(config, task)
+        return run(config, task, **options)
 
     monkeypatch.setattr(shadows_module, "run", watched)
     done = []
