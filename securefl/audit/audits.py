@@ -29,7 +29,7 @@ from securefl.audit.replay import Replay, dtype_of, replayed, tapped
 from securefl.audit.targets import hidden, labelled, sent, subject
 from securefl.audit.tracing.chapter import tracing_chapter
 from securefl.config.schema import Config
-from securefl.errors import DataError, SecureFLError
+from securefl.errors import DataError, RunFolderError, SecureFLError
 from securefl.external import Trained, load_trained
 from securefl.privacy.history import History
 from securefl.runfolder import RunFolder
@@ -76,8 +76,9 @@ def audit_run(
 ) -> Findings:
     """What each party of a finished run saw, what attackers make of it, and what is promised.
 
-    The same run, effort and seed give the same findings, but for noise that no seed gives again
-    (`privacy.noise = "secret"` of clients' own round).
+    The same run, effort and seed give the same findings, but for noise that no seed gives again:
+    that of canary clients (`privacy.noise = "secret"`), and of encrypted profiles, the precision of
+    whose scores may differ by a bit.
 
     Args:
         folder: the run's; nothing in it is changed.
@@ -93,7 +94,9 @@ def audit_run(
     """
     run = read_run(Path(folder))
     trained = load_trained(folder, task)
-    audits = _Audits(run, trained, effort, seed, on_step or _silent)
+    if not run.metrics:
+        raise RunFolderError(f"{folder}: no round of this run is written down (metrics.jsonl)")
+    audits = _Audits(run, trained, effort, seed, on_step or _silent, shipped=task is None)
     return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters()))
 
 
@@ -116,6 +119,8 @@ class _Audits:
     effort: Effort
     seed: int
     on_step: OnStep
+    shipped: bool
+    """Whether another process can make model and loss anew: those of a notebook it cannot."""
 
     @property
     def config(self) -> Config:
@@ -204,7 +209,7 @@ class _Audits:
             pool,
             passes=self.effort.shadow_passes,
             seed=self.seed,
-            workers=WORKERS,
+            workers=WORKERS if self.shipped else 1,
             on_shadow=self._of("training shadow models"),
         )
         seen = observed(self.config, self.trained, self.replay, pool)

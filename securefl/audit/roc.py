@@ -94,7 +94,15 @@ def _auc(members: Scores, others: Scores) -> float:
 
 
 def _tpr(members: Scores, others: Scores, fpr: float) -> float:
-    """Members above the threshold that so many non-members are above, ties counted as neither."""
-    allowed = int(fpr * len(others))
-    threshold = np.sort(others)[::-1][allowed]
+    """Members above a threshold that other non-members are above with this probability.
+
+    Above the k-th highest of n lies another one with k / (n + 1): below n fpr + 1, which the
+    threshold of as many empirical false alarms would have. Ties are counted as neither.
+    """
+    threshold = np.sort(others)[::-1][allowed(fpr, len(others))]
     return float((members > threshold).mean())
+
+
+def allowed(fpr: float, n_others: int) -> int:
+    """Of so many non-members, how many may lie above the threshold."""
+    return int(fpr * n_others) - 1

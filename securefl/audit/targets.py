@@ -14,6 +14,7 @@ from securefl.config.families import POOLED
 from securefl.config.schema import Config
 from securefl.data.samples import ClientData, samples
 from securefl.data.split import Labelled
+from securefl.errors import DataError
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry
 from securefl.task import Task
 from securefl.terms import sealed_kinds
@@ -21,7 +22,9 @@ from securefl.types import Kind
 
 
 def hidden(ledger: Sequence[Entry]) -> Hidden:
-    """What the server could not read of single clients."""
+    """What the server could not read of single clients; DataError of a ledger that says nothing."""
+    if not ledger:
+        raise DataError("the run has no ledger, so nobody knows what was hidden")
     if _form(ledger, Kind.PARAMETERS) is not Shown.EACH:
         return Hidden.UPDATES
     in_clear = _form(ledger, Kind.STATISTICS) is Shown.EACH
@@ -35,6 +38,8 @@ def subject(config: Config, name: str, model: nn.Module, task: Task) -> Subject:
         DataError: what it has cannot be attacked.
     """
     clients = [labelled(data, "a client") for data in task.clients]
+    if clients[0][1].is_floating_point():
+        raise DataError("this attack is on the gradients of labels, and the data have none")
     attacked = max(range(len(clients)), key=lambda i: len(clients[i][1]))
     others = [client for i, client in enumerate(clients) if i != attacked]
     about = name, model, clients[attacked], labelled(task.test, "the test data")

@@ -44,25 +44,21 @@ def private(sigma=1.0, clients=10, **changes):
 
 
 @pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.8), (2.0, 0.7)])
-def test_canary_clients_find_most_of_the_epsilon_of_the_runs_own_noise(sigma, share):
-    """200 canaries, 10 000 values, the run's own clipping and shares; mean of five rounds."""
-    truth = gaussian_epsilon(1 / sigma, 1e-5)
-    rounds = [canary_round(private(sigma), EVERYBODY, DIMENSIONS, seed) for seed in range(5)]
-    found = [canary_bound(one.cosines, DIMENSIONS, 1e-5).epsilon for one in rounds]
-    assert share * truth <= np.mean(found) <= truth
+def test_canary_clients_find_most_of_epsilon_and_never_claim_too_much(sigma, share):
+    """200 canaries in 10 000 dimensions, 200 rounds of new noise on the run's own clipped updates.
 
-
-@pytest.mark.parametrize("sigma", [1.0, 2.0])
-def test_the_lower_bound_on_epsilon_covers(sigma):
-    """Not above the truth in 93 % of 200 rounds and more, at a confidence of 95 %."""
-    one = canary_round(private(sigma), EVERYBODY, DIMENSIONS, 0)
-    sent, rng, truth = one.directions.sum(axis=0), np.random.default_rng(0), 1 / sigma
-    held = 0
+    The mean bound is that share of the truth; not above it are 93 % and more, at 95 % confidence.
+    """
+    one = canary_round(private(sigma, noise="seeded"), EVERYBODY, DIMENSIONS, 0)
+    sent, rng = one.directions.sum(axis=0), np.random.default_rng(0)
+    truth, found = gaussian_epsilon(1 / sigma, 1e-5), []
     for _ in range(200):
-        released = sent + sigma * rng.normal(size=DIMENSIONS)
-        again = replace(one, released=released)
-        held += canary_bound(again.cosines, DIMENSIONS, 1e-5).mu <= truth
-    assert held >= 0.93 * 200
+        again = replace(one, released=sent + sigma * rng.normal(size=DIMENSIONS))
+        found.append(canary_bound(again.cosines, DIMENSIONS, 1e-5).epsilon)
+    assert np.mean(found) >= share * truth
+    assert np.mean(np.array(found) <= truth) >= 0.93
+    own = canary_bound(one.cosines, DIMENSIONS, 1e-5).epsilon
+    assert min(found) <= own <= max(found)
 
 
 @pytest.mark.parametrize("clients", [5, 50])

@@ -145,9 +145,9 @@ def test_no_shadow_model_sees_a_sample_that_it_is_without(tiny_task, tiny_config
     """What its clients are handed is what the table says, client by client."""
     pool, handed = candidates(noisy_task(tiny_task), rng()), []
 
-    def watched(config, task):
+    def watched(config, task, **how):
         handed.append((config, task))
-        return run(config, task)
+        return run(config, task, **how)
 
     monkeypatch.setattr(shadows_module, "run", watched)
     done = []

@@ -1,7 +1,7 @@
 """A round of canary clients through the run's own client-level privacy.
 
-Each client's update is a direction at random, ten times as long as the clip norm, so that it is
-always clipped (Andrew et al., ICLR 2024). All of it is known but the noise: what is left of the
+Each client's update is a direction at random, longer than the clip norm, so that it is always
+clipped (Andrew et al., ICLR 2024). All of it is known but the noise: what is left of the
 total when the clipped directions are taken off is the noise itself, and its size can be measured.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 from typing import final
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 # scipy has no type information of its own.
-from scipy.stats import chi2  # type: ignore[import-untyped, unused-ignore]
+from scipy.stats import chi2, norm  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Sgd, Work
@@ -32,9 +32,8 @@ from securefl.privately import client_level
 from securefl.types import Contribution, Kind, Memory, MessageSpec, Plan, State, Total
 
 Vector = NDArray[np.float64]
-TOO_LONG = 10.0
-"""Times the clip norm."""
-_NAME = "canary"
+TOO_LONG = (1.5, 50.0)
+"""Times the clip norm: the shortest and the longest canary."""
 
 
 @final
@@ -63,6 +62,19 @@ class CanaryRound:
         low, high = (sqrt(squares / chi2.ppf(p, d)) for p in (1 - tail, tail))
         return Interval(sqrt(squares / d), low, high)
 
+    def uneven(self, confidence: float) -> bool:
+        """Whether some tensor's noise is not N(0, promised²).
+
+        By the largest distance of its distribution from that one, which exceeds √(ln(2 / α) / 2n)
+        with a probability of at most α (Massart 1990), shared among the tensors.
+        """
+        left = self.released - self.directions[self.included].sum(axis=0)
+        parts = np.split(left, _ends(len(left)))
+        alpha = (1 - confidence) / len(parts)
+        return any(
+            _distance(part / self.promised) > sqrt(log(2 / alpha) / 2 / len(part)) for part in parts
+        )
+
 
 def canary_round(
     config: Config, included: NDArray[np.bool_], dimensions: int, seed: int
@@ -75,30 +87,55 @@ def canary_round(
     everybody = {"selection": type(config.selection)(), "fnr": FnrTable()}
     config, n = config.model_copy(update=everybody), len(included)
     rng = np.random.default_rng(seed)
-    directions = rng.normal(size=(n, dimensions))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = _directions(rng.normal(size=(n, dimensions)), config.privacy.clipping)
+    shortest, longest = TOO_LONG
+    lengths = np.exp(rng.uniform(log(shortest), log(longest), n))
     model = _Flat(dimensions)
     total, clip, promised = torch.zeros(dimensions, dtype=torch.float64), 1.0, 0.0
     for index, (direction, here) in enumerate(zip(directions, included, strict=True)):
-        update = torch.from_numpy(direction) * (TOO_LONG if here else 0.0)
+        update = torch.from_numpy(direction) * (lengths[index] if here else 0.0)
         private = client_level(config, _Moved(update * config.privacy.clip), model, n)
         if not isinstance(private, ClientLevel):
             raise DataError('client canaries test privacy.level = "client", which the run has not')
         state = private.init(model)
         sent = private.client(state, _work(model, seed + index), _Nobody())
-        total += sent.tensors[Kind.PARAMETERS][_NAME]
+        total += torch.cat([part for _, part in sorted(sent.tensors[Kind.PARAMETERS].items())])
         shares, clip = private.noise.shares, private.noise.clip
         promised = private.noise.sum_sigma * sqrt(n / shares.n_counted)
     return CanaryRound(directions, included, (total / clip).numpy(), promised)
 
 
+def _directions(drawn: Vector, clipping: str) -> Vector:
+    """Of length 1; where each tensor is clipped by itself, all tensors are equally long."""
+    parts = np.split(drawn, _ends(drawn.shape[1]), axis=1) if clipping == "per-layer" else [drawn]
+    units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    return np.concatenate(units, axis=1) / sqrt(len(parts))
+
+
+def _ends(dimensions: int) -> list[int]:
+    """Where tensors end: a small, a middling and a large one, since noise might go by size."""
+    return [dimensions // 100, dimensions // 10]
+
+
+def _distance(noise: Vector) -> float:
+    """Kolmogorov's, from the standard normal distribution."""
+    share, n = norm.cdf(np.sort(noise)), len(noise)
+    steps = np.arange(n + 1) / n
+    return float(max((steps[1:] - share).max(), (share - steps[:-1]).max()))
+
+
 @final
 class _Flat(nn.Module):
-    """A model of d parameters."""
+    """A model of d parameters in three tensors."""
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
-        self.canary = nn.Parameter(torch.zeros(dimensions, dtype=torch.float64))
+        for name, part in _tensors(torch.zeros(dimensions, dtype=torch.float64)).items():
+            self.register_parameter(name, nn.Parameter(part))
+
+
+def _tensors(values: Tensor) -> dict[str, Tensor]:
+    return {f"canary{i}": part for i, part in enumerate(values.tensor_split(_ends(len(values))))}
 
 
 @final
@@ -109,7 +146,7 @@ class _Moved:
     by: Tensor
 
     def init(self, model: nn.Module) -> State:
-        return State(0, {Kind.PARAMETERS: {_NAME: model.get_parameter(_NAME).detach()}})
+        return State(0, {Kind.PARAMETERS: {n: p.detach() for n, p in model.named_parameters()}})
 
     def plan(self, state: State, model: nn.Module) -> Plan:
         del state, model
@@ -117,8 +154,9 @@ class _Moved:
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         del work, exchange
+        last = state.tensors[Kind.PARAMETERS]
         return Contribution(
-            {Kind.PARAMETERS: {_NAME: state.tensors[Kind.PARAMETERS][_NAME] + self.by}}
+            {Kind.PARAMETERS: {n: last[n] + moved for n, moved in _tensors(self.by).items()}}
         )
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:

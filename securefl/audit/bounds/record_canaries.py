@@ -61,13 +61,15 @@ def drawn_canaries(public: ClientData, count: int, seed: int) -> Canaries:
 
 
 def with_canaries(task: Task, canaries: Canaries) -> Task:
-    """The task, its clients holding those that are included, dealt out in turn."""
-    index = np.flatnonzero(canaries.included)
-    n = len(task.clients)
-    clients = [
-        _joined(data, canaries.x[index[i::n]], canaries.y[index[i::n]])
-        for i, data in enumerate(task.clients)
-    ]
+    """The task, its clients holding those that are included.
+
+    Each would be at the same client whatever the other coins show: so one coin moves one record.
+    """
+    n, number = len(task.clients), np.arange(len(canaries.included))
+    clients = []
+    for i, data in enumerate(task.clients):
+        own = np.flatnonzero(canaries.included & (number % n == i))
+        clients.append(_joined(data, canaries.x[own], canaries.y[own]))
     return replace(task, clients=clients)
 
 

@@ -55,6 +55,12 @@ class _Measured:
     margin: Margin | None
     """None where the policy floods nothing."""
 
+    @property
+    def unflooded(self) -> bool:
+        """Whether opened values are too exact for the noise that they should have."""
+        expected = self.margin.deviation if self.margin and not self.margin.of_scores else 0.0
+        return self.precision.flooded < expected
+
 
 def encryption_chapter(
     evidence: Evidence, seed: int, effort: Literal["quick", "full"] = "quick"
@@ -180,6 +186,13 @@ def _judged(
     if totals and fewest < least:
         return Verdict.LEAKS, (
             f"A total of {fewest} clients was decrypted, and the rule is {least} at least."
+        )
+    if not evidence.openings:
+        return Verdict.OPEN, "The run has no log of openings, so nobody knows what was decrypted."
+    if any(part.unflooded for part in measured):
+        return Verdict.LEAKS, (
+            "The noise that should hide the key in what is decrypted is not there: values come out "
+            "more exactly than it allows."
         )
     clear = _in_the_clear(evidence)
     if any(part.margin is None for part in measured) or any(use.left == 0 for use in uses):

@@ -38,7 +38,14 @@ def exposure_chapter(
         words,
         tuple(_numbers(ledger, found, leaks, tapped)),
         (*_leak_tables([*leaks, *tapped.leaks]), *map(_table, _distinct(found))),
-        notes=(*_stopped(tapped), _NOT_SEEN_OUTSIDE, _NOT_LOOKED_FOR),
+        notes=(*_stopped(tapped), _tapped(tapped), _NOT_SEEN_OUTSIDE, _NOT_LOOKED_FOR),
+    )
+
+
+def _tapped(tapped: Tapped) -> str:
+    return (
+        f"Byte by byte, {tapped.rounds} rounds were looked at, played again with one authority; of "
+        "all others, and of a committee's own messages, only what the folder's files say."
     )
 
 

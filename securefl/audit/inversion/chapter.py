@@ -59,8 +59,10 @@ _FIRST = {
     ),
     Hidden.STATISTICS: "",
     Hidden.UPDATES: (
-        "Nobody received a single client's update, so there was no gradient to rebuild images "
-        "from. Had the statistics alone been sealed:"
+        "Nobody received a single client's update. All receive the sum, which after one step is "
+        "the gradient of all clients' batches together: with two or three clients and as many "
+        "images, images come back from it, too; it was not attacked here. Had the statistics alone "
+        "been sealed:"
     ),
 }
 

@@ -59,9 +59,9 @@ class Protection:
         return Verdict.WEAK if self.adaptive_gain.value > 0 else Verdict.HOLDS
 
     def under(self, hidden: Hidden) -> Verdict:
-        """Of a run that hides just this: where updates are, there is no gradient to attack."""
+        """Of a run that hides just this: where updates are, their sum is left, and not attacked."""
         if hidden is Hidden.UPDATES:
-            return Verdict.HOLDS
+            return Verdict.OPEN
         if hidden is Hidden.NOTHING:
             rebuilt = max(self.exact_gain.low, self.adaptive_gain.low) > 0
             return Verdict.LEAKS if rebuilt else Verdict.OPEN

@@ -9,7 +9,7 @@ import numpy as np
 # scipy has no type information of its own.
 from scipy.stats import hypergeom, mannwhitneyu, norm  # type: ignore[import-untyped, unused-ignore]
 
-from securefl.audit.roc import Roc
+from securefl.audit.roc import Roc, allowed
 
 
 def chance_of_area(roc: Roc) -> float:
@@ -29,7 +29,7 @@ def chance_of_rate(roc: Roc, fpr: float) -> float:
     highest of all there are at most b others. Ties count against the attack, as in `Roc.tpr_at`.
     """
     m, n = len(roc.members), len(roc.others)
-    b = int(fpr * n)
+    b = allowed(fpr, n)
     a = int((roc.members > np.sort(roc.others)[::-1][b]).sum())
     return float(hypergeom.cdf(b, m + n, n, a + b))
 

@@ -45,7 +45,8 @@ def judged(sent: Sent, run: Interval | None, difference: Interval, noisy: Interv
         return _with_noise(noisy)
     apart = f"says in {run.value:.0%} {_GUESSING} which of two records was in"
     if sent.worst is Shown.EACH:
-        return level(run), f"The server reads each client's statistics, and {apart}."
+        alarm = max(level(run), Verdict.WEAK, key=_ALARMS.index)
+        return alarm, f"The server reads each client's statistics, and {apart}."
     found = level(run), f"Who reads a total of all clients {apart}."
     if sent.sigma is not None or level(difference) is Verdict.HOLDS:
         return found
