@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, final
 
@@ -94,8 +95,11 @@ def audit_run(
     """
     run = read_run(Path(folder))
     trained = load_trained(folder, task)
-    if not run.metrics:
-        raise RunFolderError(f"{folder}: no round of this run is written down (metrics.jsonl)")
+    if not (run.metrics and run.ledger):
+        raise RunFolderError(
+            f"{folder}: metrics.jsonl or ledger.jsonl says nothing, and without them nobody knows "
+            "who saw what: put a copy back, or make the run anew"
+        )
     audits = _Audits(run, trained, effort, seed, on_step or _silent, shipped=task is None)
     return Findings(run.config.name, effort.name, seed, audits.facts(), tuple(audits.chapters()))
 
@@ -146,10 +150,14 @@ class _Audits:
     def facts(self) -> dict[str, str]:
         """What was audited, and whether it is what was played again."""
         config, n = self.config, len(self.task.clients)
+        own = not self.shipped
         return {
+            "Folder": self.run.path.name,
+            "SecureFL": version("securefl"),
             "Algorithm": f"{config.algorithm.name}, solver {config.solver.name}",
-            "Model": f"{config.model.name}, norm {config.model.norm}",
-            "Data": f"{config.data.dataset}, {n} clients, {config.data.partition}",
+            "Model": "its own" if own else f"{config.model.name}, norm {config.model.norm}",
+            "Data": f"{n} clients, "
+            + ("its own" if own else f"{config.data.dataset}, {config.data.partition}"),
             "Rounds": str(len(self.run.metrics)),
             "Accuracy": f"{self.run.metrics[-1].accuracy:.1%}",
             "Encrypted": ", ".join(config.exchange.encrypt) or "nothing",

@@ -150,7 +150,12 @@ def _chapter(chapter: Chapter) -> dict[str, Any]:
             for number in chapter.numbers
         ],
         "tables": [
-            {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
+            {
+                "title": t.title,
+                "columns": list(t.columns),
+                "rows": [list(row) for row in t.rows],
+                "alarming": sorted(t.alarming),
+            }
             for t in chapter.tables
         ],
         "notes": list(chapter.notes),

@@ -64,6 +64,12 @@ def _verdict(found: Sequence[View], leaks: Sequence[Leak], *, noisy: bool) -> tu
         )
     server = next((view for view in found if view.party == SERVER), View(SERVER, ()))
     read = sorted({str(field.kind) for field in server.reads_single_clients})
+    scored = any(field.shows is Shows.SCORES for field in server.fields)
+    if not read and scored:
+        return Verdict.WEAK, (
+            "Of single clients the server could read a score each, by which it selected: how far "
+            "their data are from its own. All that clients sent it was sealed."
+        )
     if not read:
         return Verdict.HOLDS, (
             "The server could read nothing of any single client: all that clients sent it was "

@@ -19,9 +19,13 @@ from securefl.errors import DataError
 
 BATCHES = (1, 8)
 METHOD = (
-    "PSNR of rebuilt images: gradient matching by the cosine distance (Geiping et al. 2020) with "
+    "rebuilt images: gradient matching by the cosine distance (Geiping et al. 2020) with "
     "a Gaussian prior of public images; mean and 95 % t interval over mini-batches"
 )
+_METHODS = {
+    "baseline": "the mean public image of the class, in the place of rebuilt ones",
+    Attacker.FIRST_LAYER.value: "images solved for from the first layer's gradient (dW = g xᵀ)",
+}
 
 COMMON_NOTES = (
     (
@@ -57,7 +61,7 @@ _FIRST = {
         "The run hides nothing: the server had gradients and statistics of single clients. Had it "
         "sealed the statistics:"
     ),
-    Hidden.STATISTICS: "",
+    Hidden.STATISTICS: "Of an update of one local step:",
     Hidden.UPDATES: (
         "Nobody received a single client's update. All receive the sum, which after one step is "
         "the gradient of all clients' batches together: with two or three clients and as many "
@@ -129,7 +133,8 @@ def _words(compared: Sequence[tuple[Attacked, Protection]]) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for one, found in compared:
         known, best = (_psnr(one.by[name]).value for name in (Attacker.EXACT, found.best))
-        figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with"
+        guess = _psnr(one.baseline).value
+        figures = f"{title(one)}: {best:.0f} dB without them, {known:.0f} with, {guess:.0f} guessed"
         alike.setdefault(_said(found), []).append(figures)
     for said, each in alike.items():
         yield f"{said} ({'; '.join(each)})."
@@ -157,11 +162,12 @@ def _numbers(one: Attacked, found: Protection, seed: int) -> list[Number]:
     rows = {"baseline": one.baseline, **{name.value: r for name, r in one.by.items()}}
     numbers = []
     for name, row in rows.items():
+        how = _METHODS.get(name, METHOD)
         numbers += [
-            Number.of(f"{title(one)}: PSNR, {name}", _psnr(row), METHOD, seed, "dB"),
-            Number.of(f"{title(one)}: SSIM, {name}", _ssim(row), METHOD, seed),
+            Number.of(f"{title(one)}: PSNR, {name}", _psnr(row), f"PSNR of {how}", seed, "dB"),
+            Number.of(f"{title(one)}: SSIM, {name}", _ssim(row), f"SSIM of the same; {how}", seed),
         ]
-    method = f"{METHOD}; paired; best adaptive is chosen on the same images: {found.best}"
+    method = f"PSNR of {METHOD}; paired; best adaptive is chosen on the same images: {found.best}"
     numbers.append(
         Number.of(f"{title(one)}: exact less best adaptive", found.difference, method, seed, "dB")
     )
