@@ -29,9 +29,9 @@ def audit(run_folder: Path, quick: bool, out: Path | None, seed: int) -> None:
     """Attack a finished run, and report what leaks, what holds and how sure that is.
 
     The run is played again by its settings: with every byte of the first rounds looked at, with
-    canaries in its data, and with shadow models beside it. What is in its folder stays as it is. The
-    report is one file that needs no network: verdicts in plain words first, then every number with
-    its method and its seed.
+    canaries in its data, and with shadow models beside it. What is in its folder stays as it is.
+    The report is one file that needs no network: verdicts in plain words first, then every number
+    with its method and its seed.
 
     \b
     Example:
