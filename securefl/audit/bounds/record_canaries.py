@@ -29,9 +29,6 @@ from securefl.data.samples import ClientData, in_order, samples
 from securefl.task import Task
 from securefl.types import NamedTensors
 
-_CHUNK = 256
-"""Samples whose gradients are in memory at once."""
-
 _CHUNK = 64
 """Samples whose gradients are in memory at once."""
 

@@ -221,6 +221,10 @@ def _notes(subjects: Sequence[Subject]) -> list[str]:
             "follow from the sums of all clients' gradients for γ and β, which the server sees "
             "where parameters travel in the clear."
         )
+        found.append(
+            "FedTAN's statistics are totals, which the server passes on: it is the attacker "
+            "'exact' also where each client's are sealed."
+        )
     if any(s.normalised is Normalised.BATCH for s in subjects):
         found.append(
             "Where BN of the mini-batch itself stands right behind the first linear layer, the "
