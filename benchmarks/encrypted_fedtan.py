@@ -48,7 +48,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
         "securefl.exchange.plain.PlainChannel.open",
     ),
     "log": ("securefl.engines.delivery.Entry", "securefl.roles.authority.Opening"),
-    OTHER: ("securefl.rounds.Rounds._round",),
+    OTHER: ("securefl.rounds.Rounds.step",),
 }
 ENCRYPT = ("none", "statistics")
 MOMENTS = ("two-pass", "fused")
