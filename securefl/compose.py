@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, averaged_tensors
+from securefl.algorithms.base import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.schema import Config
@@ -59,6 +58,7 @@ from securefl.terms import (
     client_weights,
     equal_weight,
     policy_of,
+    precision_of,
     sealed_kinds,
     training_of,
 )
@@ -197,8 +197,7 @@ def _roles(
     identities: Identities,
     record: Record,
 ) -> Delivery:
-    dtype = next(iter(averaged_tensors(model)[Kind.PARAMETERS].values())).dtype
-    plain = PlainChannel("float64" if dtype is torch.float64 else "float32")
+    plain = PlainChannel(precision_of(model))
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
     alike = equal_weight(len(weights))

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Loss, Sgd
+from securefl.algorithms.base import Algorithm, Loss, Sgd, averaged_tensors
 from securefl.choose import n_selected
 from securefl.config.schema import Config, Encrypt, Weights
 from securefl.data.samples import Samples
 from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.types import Kind
+from securefl.types import Floats, Kind
 
 SEALED: dict[Encrypt, set[Kind]] = {
     Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING},
     Encrypt.PROFILES: {Kind.PROFILES},
     Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
 }
+
+
+def precision_of(model: nn.Module) -> Floats:
+    """The precision in which a model's values travel in the clear: its own."""
+    parameters = averaged_tensors(model)[Kind.PARAMETERS]
+    return "float64" if next(iter(parameters.values())).dtype is torch.float64 else "float32"
 
 
 def sealed_kinds(config: Config) -> frozenset[Kind]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from torch import Tensor
 
 NamedTensors = Mapping[str, Tensor]
+Floats = Literal["float32", "float64"]
 
 
 class Kind(StrEnum):

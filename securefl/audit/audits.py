@@ -12,7 +12,6 @@ from typing import Literal, final
 import numpy as np
 import torch
 
-from securefl.algorithms.base import averaged_tensors
 from securefl.audit.bounds.chapter import client_test, epsilon_chapter, record_bound
 from securefl.audit.bounds.one_run import OneRunBound
 from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
@@ -26,17 +25,19 @@ from securefl.audit.membership.candidates import candidates
 from securefl.audit.membership.chapter import membership_chapter
 from securefl.audit.membership.observed import observed
 from securefl.audit.membership.shadows import in_the_clear, train_shadows
-from securefl.audit.replay import Replay, dtype_of, replayed, tapped
-from securefl.audit.targets import hidden, labelled, sent, subject
+from securefl.audit.replay import Replay, replayed, tapped
+from securefl.audit.targets import hidden, sent, subject
 from securefl.audit.tracing.chapter import tracing_chapter
 from securefl.config.schema import Config
+from securefl.data.samples import whole
 from securefl.errors import DataError, RunFolderError, SecureFLError
 from securefl.external import Trained, load_trained
 from securefl.privacy.history import History
 from securefl.runfolder import RunFolder
 from securefl.runrecord import RunRecord, read_run
 from securefl.task import Task
-from securefl.types import Kind, NamedTensors
+from securefl.terms import precision_of
+from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]
 """Called with what is being done, and how much of it, of how much."""
@@ -203,7 +204,7 @@ class _Audits:
 
     def _exposure(self) -> Chapter:
         n = self.effort.tapped_rounds
-        dtype = dtype_of(averaged_tensors(self.task.model)[Kind.PARAMETERS])
+        dtype = precision_of(self.task.model)
         leaks = leaks_in(self.evidence, self.replay.ledger, dtype)
         seen = tapped(self.config, self.task, n)
         noisy = self.config.privacy.level == "record"
@@ -249,8 +250,8 @@ class _Audits:
         )
 
     def _tracing(self) -> Chapter:
-        clients = [labelled(data, "a client") for data in self.task.clients]
-        public, _ = labelled(self.task.test, "the test data")
+        clients = [whole(data, "a client") for data in self.task.clients]
+        public, _ = whole(self.task.test, "the test data")
         return tracing_chapter(
             self.trained.model,
             (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])),

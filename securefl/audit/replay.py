@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
@@ -40,7 +39,7 @@ from securefl.roles.identities import Identities
 from securefl.roles.ledger import Content, Entry, Ledger
 from securefl.rounds import Rounds
 from securefl.task import Task, client_data
-from securefl.terms import client_weights, sealed_kinds
+from securefl.terms import client_weights, precision_of, sealed_kinds
 from securefl.types import Kind, NamedTensors, State
 
 MOST_VALUES = 2 * 10**8
@@ -127,7 +126,7 @@ def replayed(
     in_clear = tensors.keys() - sealed_kinds(config)
     size = sum(value.numel() for kind in in_clear for value in tensors[kind].values())
     every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
-    recorder = _Recorder(dtype_of(tensors[Kind.PARAMETERS]), every)
+    recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
     rounds = Rounds(in_the_clear(config), task, None, None, record=record)
     rounds.follow(turnouts)
@@ -148,7 +147,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     data, batch_size = client_data(config, task)
     identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
     keys, match_keys = KeySet.ephemeral(), MatchKeys.ephemeral(form)
-    plain = PlainChannel(dtype_of(averaged_tensors(task.model)[Kind.PARAMETERS]))
+    plain = PlainChannel(precision_of(task.model))
     weights = client_weights(config, data, batch_size)
     tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
     record = Record(Ledger(tap=tap))
@@ -181,9 +180,3 @@ def global_model(state: State) -> NamedTensors:
     """The tensors of the model that everybody is sent."""
     kinds = (Kind.PARAMETERS, Kind.STATISTICS)
     return copied({name: v for kind in kinds for name, v in state.tensors.get(kind, {}).items()})
-
-
-def dtype_of(named: NamedTensors) -> Literal["float32", "float64"]:
-    """Of a model's values on the wire."""
-    first = next(iter(named.values()))
-    return "float64" if first.dtype is torch.float64 else "float32"

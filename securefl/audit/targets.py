@@ -12,7 +12,7 @@ from securefl.audit.inversion.subject import Normalised, Subject, pooled
 from securefl.audit.tracing.bench import Sent, Shown
 from securefl.config.families import POOLED
 from securefl.config.schema import Config
-from securefl.data.samples import ClientData, samples
+from securefl.data.samples import samples, whole
 from securefl.data.split import Labelled
 from securefl.errors import DataError
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry
@@ -37,12 +37,12 @@ def subject(config: Config, name: str, model: nn.Module, task: Task) -> Subject:
     Raises:
         DataError: what it has cannot be attacked.
     """
-    clients = [labelled(data, "a client") for data in task.clients]
+    clients = [whole(data, "a client") for data in task.clients]
     if clients[0][1].is_floating_point():
         raise DataError("this attack is on the gradients of labels, and the data have none")
     attacked = max(range(len(clients)), key=lambda i: len(clients[i][1]))
     others = [client for i, client in enumerate(clients) if i != attacked]
-    about = name, model, clients[attacked], labelled(task.test, "the test data")
+    about = name, model, clients[attacked], whole(task.test, "the test data")
     size = config.train.batch_size
     match config.algorithm.name:
         case "fedtan" | "fedtan-ii" if others:
@@ -79,12 +79,6 @@ def sent(config: Config, ledger: Sequence[Entry], task: Task) -> Sent:
         clip=table.statistics_clip,
         client_sigma=table.sigma if table.level == "client" else None,
     )
-
-
-def labelled(data: ClientData, owner: str) -> Labelled:
-    """All samples of some data, as tensors."""
-    found = samples(data, owner)
-    return found.take(torch.arange(len(found)))
 
 
 def _form(ledger: Sequence[Entry], kind: Kind) -> Shown:

@@ -87,6 +87,12 @@ def in_order(data: Samples, batch_size: int = BATCH) -> Iterator[tuple[Tensor, T
         yield data.take(index)
 
 
+def whole(data: ClientData, owner: str) -> tuple[Tensor, Tensor]:
+    """All of one party's samples as tensors; raises DataError as `samples`."""
+    found = samples(data, owner)
+    return found.take(torch.arange(len(found)))
+
+
 def minibatches(
     data: Samples, batch_size: int, rng: torch.Generator, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:

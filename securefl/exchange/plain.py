@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
+from securefl.types import Floats
 
 _WEIGHT = struct.Struct("<d")
 WEIGHT_TOLERANCE = 1e-9
@@ -23,7 +23,7 @@ class PlainChannel:
     One object for all three roles, since in the clear there is nothing to keep apart.
     """
 
-    dtype: Literal["float32", "float64"]
+    dtype: Floats
     key_id: str = ""
     epoch: int = 0
 

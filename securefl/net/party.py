@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +21,18 @@ from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.task import Task, client_data, client_names, configured_task
-from securefl.terms import check_sealed, client_weights, equal_weight, sealed_kinds, training_of
+from securefl.terms import (
+    check_sealed,
+    client_weights,
+    equal_weight,
+    precision_of,
+    sealed_kinds,
+    training_of,
+)
 from securefl.testbench import TestBench
-from securefl.types import Kind, Memory, State
+from securefl.types import Floats, Kind, Memory, State
 
 ALGORITHMS = ("fedavg", "fedtan")
-Precision = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Common:
     algorithm: Algorithm
     model: nn.Module
     training: Training
-    precision: Precision
+    precision: Floats
 
     @property
     def sealed(self) -> frozenset[Kind]:
@@ -183,7 +188,5 @@ def _common(config: Config, task: Task) -> Common:
     names, algorithm = client_names(config, len(task.clients)), chosen_algorithm(config)
     check_sealed(config, algorithm, task.model, len(names))
     around = Participating(algorithm, len(names), Aggregation(config.selection.aggregation))
-    dtype = next(iter(averaged_tensors(task.model)[Kind.PARAMETERS].values())).dtype
-    precision: Precision = "float64" if dtype is torch.float64 else "float32"
     training = training_of(config, task.loss, config.train.batch_size)
-    return Common(config, names, around, task.model, training, precision)
+    return Common(config, names, around, task.model, training, precision_of(task.model))

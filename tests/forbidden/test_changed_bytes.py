@@ -30,8 +30,8 @@ from securefl_keys.signed_file import now
 
 N_MUTATIONS = 400
 N_MANY = 10_000
-MAX_PARSE_S = 1.0
-USUAL_PARSE_S = 0.05
+MAX_PARSE_S = 5.0
+"""Of processor time: more is a hang, whatever else the machine does."""
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +100,11 @@ def mutations(text, seed, n=N_MUTATIONS):
             yield changed
 
 
-def refusal_within_a_second(parse):
-    started = time.perf_counter()
+def assert_refused(parse):
+    started = time.thread_time()
     with pytest.raises(KeyFileError):
         parse()
-    taken_s = time.perf_counter() - started
-    assert taken_s < MAX_PARSE_S
-    return taken_s
+    assert time.thread_time() - started < MAX_PARSE_S
 
 
 def means_the_same(changed, text):
@@ -123,7 +121,7 @@ def test_a_changed_file_is_refused(made, kind):
     text = (made.root / path).read_text()
     parse(text, made.ca)
     for changed in mutations(text, kind):
-        refusal_within_a_second(lambda changed=changed: parse(changed, made.ca))
+        assert_refused(lambda changed=changed: parse(changed, made.ca))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +138,7 @@ def test_no_bit_of_a_certificate_can_be_turned(made, kind):
         turned[bit // 8] ^= 1 << bit % 8
         body = textwrap.wrap(base64.b64encode(turned).decode(), 64)
         changed = "\n".join([first, *body, last, ""])
-        refusal_within_a_second(lambda changed=changed: parse(changed, made.ca))
+        assert_refused(lambda changed=changed: parse(changed, made.ca))
 
 
 @pytest.mark.parametrize("kind", SEALED)
@@ -150,7 +148,7 @@ def test_a_changed_sealed_key_opens_nothing(made, kind):
     text = (made.root / path).read_text()
     for changed in mutations(text, kind):
         if not means_the_same(changed, text):
-            refusal_within_a_second(lambda changed=changed: parse(changed, passphrase))
+            assert_refused(lambda changed=changed: parse(changed, passphrase))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -165,7 +163,7 @@ def test_a_changed_file_in_a_bundle_is_found(made, role):
                 continue
             tampered = replace(bundle, texts=bundle.texts | {path: changed})
             if path.name == "manifest.json":
-                refusal_within_a_second(lambda c=changed: Manifest.verified(c, made.ca))
+                assert_refused(lambda c=changed: Manifest.verified(c, made.ca))
             else:
                 assert str(path) in str(next(tampered.problems()))
 
@@ -210,14 +208,16 @@ def test_the_kinds_are_all_that_a_ceremony_makes(made):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALL_FILES)
 def test_ten_thousand_changes_of_every_kind_of_file_are_refused(made, path):
-    """Signed, sealed and public ones: typed refusals, 99.9 % of them within 50 ms."""
+    """Signed, sealed and public ones: typed refusals."""
     text, parse = next((text, parse) for at, text, parse in parsers(made) if at == path)
     parse(text)
     bundled = path.startswith("bundles/")
-    changes = (c for c in mutations(text, path, N_MANY) if bundled or not means_the_same(c, text))
-    taken_s = sorted(refusal_within_a_second(lambda c=changed: parse(c)) for changed in changes)
-    assert len(taken_s) > 0.8 * N_MANY
-    assert taken_s[int(0.999 * len(taken_s))] < USUAL_PARSE_S
+    n_changed = 0
+    for changed in mutations(text, path, N_MANY):
+        if bundled or not means_the_same(changed, text):
+            assert_refused(lambda c=changed: parse(c))
+            n_changed += 1
+    assert n_changed > 0.8 * N_MANY
 
 
 def test_a_bundle_with_a_changed_list_is_not_read(made, tmp_path):

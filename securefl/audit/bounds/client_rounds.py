@@ -21,6 +21,7 @@ from scipy.stats import chi2, norm  # type: ignore[import-untyped, unused-ignore
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Sgd, Work
+from securefl.audit.kolmogorov import too_far
 from securefl.audit.roc import Interval
 from securefl.config.fnr import FnrTable
 from securefl.config.schema import Config
@@ -55,25 +56,23 @@ class CanaryRound:
         """Of each direction with what was released, shape (k,)."""
         return self.directions @ self.released / np.linalg.norm(self.released)
 
+    @property
+    def left(self) -> Vector:
+        """The noise: what the clipped directions leave of the total."""
+        left: Vector = self.released - self.directions[self.included].sum(axis=0)
+        return left
+
     def noise(self, confidence: float) -> Interval:
-        """The noise's deviation, by the χ² of what the clipped directions leave."""
-        left = self.released - self.directions[self.included].sum(axis=0)
-        squares, d, tail = float(left @ left), len(left), (1 - confidence) / 2
+        """The noise's deviation, by χ²."""
+        squares, d, tail = float(self.left @ self.left), len(self.released), (1 - confidence) / 2
         low, high = (sqrt(squares / chi2.ppf(p, d)) for p in (1 - tail, tail))
         return Interval(sqrt(squares / d), low, high)
 
     def uneven(self, confidence: float) -> bool:
-        """Whether some tensor's noise is not N(0, promised²).
-
-        By the largest distance of its distribution from that one, which exceeds √(ln(2 / α) / 2n)
-        with a probability of at most α (Massart 1990), shared among the tensors.
-        """
-        left = self.released - self.directions[self.included].sum(axis=0)
-        parts = np.split(left, _ends(len(left)))
+        """Whether some tensor's noise is not N(0, promised²), by the distance of distributions."""
+        parts = np.split(self.left, _ends(len(self.released)))
         alpha = (1 - confidence) / len(parts)
-        return any(
-            _distance(part / self.promised) > sqrt(log(2 / alpha) / 2 / len(part)) for part in parts
-        )
+        return any(too_far(norm.cdf(part / self.promised), alpha) for part in parts)
 
 
 def canary_round(
@@ -115,13 +114,6 @@ def _directions(drawn: Vector, clipping: str) -> Vector:
 def _ends(dimensions: int) -> list[int]:
     """Where tensors end: a small, a middling and a large one, since noise might go by size."""
     return [dimensions // 100, dimensions // 10]
-
-
-def _distance(noise: Vector) -> float:
-    """Kolmogorov's, from the standard normal distribution."""
-    share, n = norm.cdf(np.sort(noise)), len(noise)
-    steps = np.arange(n + 1) / n
-    return float(max((steps[1:] - share).max(), (share - steps[:-1]).max()))
 
 
 @final

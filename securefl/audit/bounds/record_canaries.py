@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import ConcatDataset, TensorDataset
 
 from securefl.algorithms.base import Loss, trained_parameters
-from securefl.data.samples import ClientData, in_order, samples
+from securefl.data.samples import ClientData, whole
 from securefl.task import Task
 from securefl.types import NamedTensors
 
@@ -47,7 +47,7 @@ class Canaries:
 def drawn_canaries(public: ClientData, count: int, seed: int) -> Canaries:
     """From samples of nobody's: pixels shuffled in each anew, labels dealt out at random."""
     rng = np.random.default_rng(seed)
-    x, y = next(in_order(samples(public, "the canaries' samples"), batch_size=10**9))
+    x, y = whole(public, "the canaries' samples")
     images_BX = x[rng.integers(len(x), size=count)].flatten(1)
     order_BX = torch.from_numpy(
         rng.permuted(np.tile(np.arange(images_BX.shape[1]), (count, 1)), axis=1)

@@ -25,6 +25,7 @@ from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.policy import Flooding, Policy
 from securefl.profile import Profile, divergence
+from securefl.terms import equal_weight
 
 UNROUNDED_BITS = 52
 """Bits after the point beyond which doubles around one have none."""
@@ -110,7 +111,7 @@ def sum_precision(
 def _error(keys: OpeningKeys, flooding: Flooding | None, values_KV: Array, bits: int) -> float:
     """Sealed, added and opened."""
     sealer, running = CkksSealer(keys.public), CkksAdder(keys.adding).start(values_KV.shape[1])
-    weight = 1 / (1 << (len(values_KV) - 1).bit_length())
+    weight = equal_weight(len(values_KV))
     for values in values_KV:
         running = running.plus(sealer.seal(values, weight))
     opener = keys.opener(flooding, len(values_KV))

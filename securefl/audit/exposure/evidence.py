@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
@@ -39,6 +39,7 @@ from securefl.runrecord import (
     read_rows,
 )
 from securefl.terms import sealed_kinds
+from securefl.types import Floats
 
 __all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]
 
@@ -90,9 +91,7 @@ class Evidence:
         )
 
 
-def leaks_in(
-    evidence: Evidence, expected: Sequence[Entry], dtype: Literal["float32", "float64"]
-) -> list[Leak]:
+def leaks_in(evidence: Evidence, expected: Sequence[Entry], dtype: Floats) -> list[Leak]:
     """All that is not as it should be, by round.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.roles import wire
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry
-from securefl.types import Kind
+from securefl.types import Floats, Kind
 
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
 """Of a profile that travels in two parts."""
@@ -36,15 +36,13 @@ class Lengths:
 
     form: MatchForm
     """Of profiles that are sealed."""
-    dtype: Literal["float32", "float64"]
+    dtype: Floats
     """Of the model."""
     epochs: Epochs
     """By round, name and client."""
 
     @classmethod
-    def of(
-        cls, form: MatchForm, dtype: Literal["float32", "float64"], openings: Sequence[Opening]
-    ) -> Lengths:
+    def of(cls, form: MatchForm, dtype: Floats, openings: Sequence[Opening]) -> Lengths:
         """As the authority has logged which keys messages were sealed under."""
         epochs = {(o.round, o.name, signer): o.epoch for o in openings for signer in o.signers}
         return cls(form, dtype, epochs)

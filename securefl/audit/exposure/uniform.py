@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import log, prod, sqrt
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.audit.kolmogorov import too_far
 from securefl.crypto.ring import Residues, RingFrame
 
 UNEVEN = 1e-9
@@ -24,23 +25,14 @@ _ROOTS_TRIED = 1000
 
 def uneven(frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
     """Why one of them is none; empty where all may be. MessageRefused where one is out of range."""
-    moduli, n = np.array(frame.moduli, np.float64)[:, None], frame.poly_degree
-    allowed = sqrt(log(2 / UNEVEN) / (2 * n))  # Massart 1990: P[D > allowed] <= UNEVEN
+    moduli = np.array(frame.moduli, np.float64)[:, None]
     for ciphertext in ciphertexts:
         residues = frame.from_wire(ciphertext)
-        if _distance(residues / moduli) > allowed:
+        if too_far(residues / moduli, UNEVEN):
             return "its payload is no ciphertext: residues are not uniform"
-        if _distance(np.stack([_of_whole(p, frame.moduli) for p in residues])) > allowed:
+        if too_far(np.stack([_of_whole(p, frame.moduli) for p in residues]), UNEVEN):
             return "its payload is no ciphertext: coefficients are not uniform"
     return ""
-
-
-def _distance(shares: NDArray[np.float64]) -> float:
-    """The largest of the rows' distances from the uniform distribution on [0, 1)."""
-    n: int = shares.shape[-1]
-    ordered = np.sort(shares.reshape(-1, n))
-    farthest = float(np.abs(ordered - np.arange(1, n + 1) / n).max())
-    return farthest - 1 / n
 
 
 def _of_whole(polynomial: Residues, moduli: Sequence[int]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from securefl.data.samples import ClientData, samples
+from securefl.data.samples import whole
 from securefl.errors import DataError
 from securefl.task import Task
 
@@ -81,14 +81,12 @@ def candidates(task: Task, rng: np.random.Generator) -> Candidates:
     Raises:
         DataError: data that cannot be used.
     """
-    own = [_tensors(data, f"client {i}") for i, data in enumerate(task.clients, 1)]
+    own = [whole(data, f"client {i}") for i, data in enumerate(task.clients, 1)]
     label_of = [_labels(y) for _, y in own]
     if task.client_tests:
-        tests = [
-            _tensors(data, f"test of client {i}") for i, data in enumerate(task.client_tests, 1)
-        ]
+        tests = [whole(data, f"test of client {i}") for i, data in enumerate(task.client_tests, 1)]
     else:
-        x, y = _tensors(task.test, "test")
+        x, y = whole(task.test, "test")
         dealt_S = _dealt(_labels(y), label_of, rng)
         tests = [(x[dealt_S == i], y[dealt_S == i]) for i in range(len(own))]
     parts = [*own, *tests]
@@ -127,8 +125,3 @@ def _labels(y: Tensor) -> Ints:
     if y.dim() != 1 or y.is_floating_point():
         return np.zeros(len(y), np.int64)
     return y.cpu().numpy().astype(np.int64)
-
-
-def _tensors(data: ClientData, owner: str) -> tuple[Tensor, Tensor]:
-    found = samples(data, owner)
-    return found.take(torch.arange(len(found)))

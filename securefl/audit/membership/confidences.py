@@ -15,10 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss
-from securefl.data.samples import Samples
+from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError
 
-BATCH = 1024
 LARGEST = 700.0
 """Of |φ|: beyond, p or 1 - p is no number in float64."""
 Phi: TypeAlias = NDArray[np.float64]
@@ -38,8 +37,8 @@ def confidences(model: nn.Module, data: Samples, loss: Loss) -> Phi:
     device = next(model.parameters()).device
     found = []
     with torch.no_grad():
-        for index in torch.arange(len(data)).split(BATCH):
-            x, y = (tensor.to(device) for tensor in data.take(index))
+        for batch in in_order(data):
+            x, y = (tensor.to(device) for tensor in batch)
             found.append(_batch(model(x), y, loss).to("cpu", torch.float64).numpy())
     phi_S = np.concatenate(found)
     if np.isnan(phi_S).any():

@@ -17,6 +17,7 @@ from securefl.roles.authority import Authority, Opening
 from securefl.roles.client import Client
 from securefl.roles.identities import Identities
 from securefl.roles.server import Server
+from securefl.terms import equal_weight
 from securefl.types import Kind, MessageSpec
 
 RUN = "0" * 64
@@ -30,7 +31,7 @@ class Asked:
         keys = KeySet.ephemeral()
         names = [f"client-{i}" for i in range(1, n_clients + 1)]
         identities = Identities.ephemeral(names)
-        weight = 1 / (1 << (n_clients - 1).bit_length())
+        weight = equal_weight(n_clients)
         sealers = {Kind.STATISTICS: CkksSealer(keys.public)}
         self._clients = [
             Client(name, weight, sealers, weight, _identity=identities.keys[name]) for name in names
