@@ -5,6 +5,7 @@ The only module that sees client, server and authority together.
 
 from __future__ import annotations
 
+import copy
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,14 @@ from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.schema import Config
 from securefl.data.samples import samples
+from securefl.engines.choice import chosen_engine
+from securefl.engines.clients import Clients
 from securefl.engines.delivery import Delivery
 from securefl.engines.incidents import Incident
+from securefl.engines.local_rounds import LocalRounds
 from securefl.engines.participation import Participation
 from securefl.engines.profiles import MatchChannel
 from securefl.engines.sealing import Sealing
-from securefl.engines.sequential import SequentialEngine
 from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.base import Adder, Sealer
@@ -87,7 +90,9 @@ class Composed:
 
     algorithm: Algorithm
     training: Training
-    engine: SequentialEngine
+    rounds: LocalRounds
+    engine: str
+    """Which one trains the clients, and why."""
     participation: Participation
     spending: Spending | None
     """Of differential privacy; None where no noise is added."""
@@ -130,14 +135,17 @@ def compose(
     identities = identities or Identities.ephemeral(data)
     identities.require(data)
     delivery = _roles(config, task.model, keys, weights, identities, record)
-    engine = SequentialEngine(algorithm, task.model, data, training, delivery)
+    index = {name: i for i, name in enumerate(data)}
+    clients = Clients(algorithm, copy.deepcopy(task.model), data, training, index)
+    chosen = chosen_engine(config.run.engine, clients)
+    rounds = LocalRounds(clients, chosen.engine, delivery)
     channels = _channels(config, match_keys, identities.roster, record)
     ground = Ground(task.model, data, public, training, delivery, needed, public_samples)
-    who = participation(config, ground, engine.broadcast, channels)
+    who = participation(config, ground, rounds.broadcast, channels)
     spent = None
     if config.privacy.level != "none":
         spent = spending(config, _plan_of(algorithm, task.model), task.model)
-    return Composed(algorithm, training, engine, who, spent)
+    return Composed(algorithm, training, rounds, chosen.words, who, spent)
 
 
 def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:

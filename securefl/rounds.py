@@ -99,7 +99,9 @@ class Rounds:
         self._turnouts: list[Turnout] = []
         composed = compose(config, task, keys, self._record, match_keys, identities)
         self._algorithm, self._training = composed.algorithm, composed.training
-        self._engine, self._participation = composed.engine, composed.participation
+        self._local, self._participation = composed.rounds, composed.participation
+        self.engine = composed.engine
+        """Which one trains the clients, and why."""
         self._meter = Meter(composed.spending) if composed.spending else None
         self._own_algorithm = task.algorithm is not None
         self._qualities = _by_client(config, task)
@@ -140,7 +142,7 @@ class Rounds:
                 "the checkpoint is of another model, or of another algorithm, than this run's: "
                 "resume with the model that the run began with, and with its config.json unchanged"
             )
-        if not checkpoint.memories.keys() <= self._engine.memories.keys():
+        if not checkpoint.memories.keys() <= self._local.memories.keys():
             raise RunFolderError(
                 "the checkpoint is of other clients than this run's: resume with the data that the "
                 "run began with, and with its config.json unchanged"
@@ -149,7 +151,7 @@ class Rounds:
             for client, memory in checkpoint.memories.items():
                 check_memory(client, memory, self._model)
         self._state = checkpoint.state
-        self._engine.memories |= checkpoint.memories
+        self._local.memories |= checkpoint.memories
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 
@@ -231,23 +233,23 @@ class Rounds:
         self._turnouts.append(turnout)
         if folder:
             numbers = self._participation.numbers()
-            checkpoint = Checkpoint(self._state, self._engine.memories, numbers)
+            checkpoint = Checkpoint(self._state, self._local.memories, numbers)
             noted = turnout if self._participation.recorded else None
             folder.note_round(metrics, checkpoint, noted)
         return metrics
 
     def _next_state(self) -> tuple[Turnout, State]:
         """A round's clients, and what they make of the state; it stays where nobody is present."""
-        state, engine = self._state, self._engine
-        turnout = self._participation.turnout(state, engine.plan(state))
+        state, local = self._state, self._local
+        turnout = self._participation.turnout(state, local.plan(state))
         if not turnout.present:
-            return turnout, engine.passed(state)
-        return turnout, engine.round(state, {c: turnout.selected[c] for c in turnout.present})
+            return turnout, local.passed(state)
+        return turnout, local.round(state, {c: turnout.selected[c] for c in turnout.present})
 
     def _score(self, state: State) -> Score:
         """Of the model after a round; Diverged where it is lost, before its numbers run out."""
         load_tensors(self._model, state)
-        score = self._test.score(self._model, state, self._engine.memories)
+        score = self._test.score(self._model, state, self._local.memories)
         first = self._metrics[0].loss if self._metrics else math.inf
         if math.isfinite(score.loss) and score.loss <= LOST * first:
             return score

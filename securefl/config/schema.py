@@ -56,6 +56,9 @@ class RunTable(Table):
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """Fixes the split, the first weights and every mini-batch."""
     rounds: Count = 200
+    engine: Literal["auto", "sequential", "vectorised"] = "auto"
+    """How a simulation trains its clients: one after the other, or many side by side. The result is
+    the same but for rounding; `auto` takes what is fastest for the model and the machine."""
 
 
 class ModelTable(Table):

@@ -35,7 +35,7 @@ class _TensorSamples:
         return len(self.y)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        return self.x[index], self.y[index]
+        return self.x.index_select(0, index), self.y.index_select(0, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,18 @@ def minibatches(
 
     Each has min(batch_size, n) samples.
     """
-    size = min(batch_size, len(data))
+    for index in batch_indices(len(data), batch_size, rng):
+        x, y = data.take(index)
+        yield x.to(device), y.to(device)
+
+
+def batch_indices(n_samples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Which samples each of `minibatches` has."""
+    size = min(batch_size, n_samples)
     while True:
-        order = torch.randperm(len(data), generator=rng)
-        for start in range(0, len(data) - size + 1, size):
-            x, y = data.take(order[start : start + size])
-            yield x.to(device), y.to(device)
+        order = torch.randperm(n_samples, generator=rng)
+        for start in range(0, n_samples - size + 1, size):
+            yield order[start : start + size]
 
 
 def batches_in_epoch(data: Samples, batch_size: int) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from securefl.engines.handed import HandedSum, Parcel, Unsent, Way, parcels
 from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
 from securefl.engines.sealing import Sealing
-from securefl.errors import MessageRefused, TooFewContributions, ValueRefused
+from securefl.errors import MessageRefused, TooFewContributions
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import unpack
 from securefl.exchange.plain import PlainChannel
 from securefl.roles.client import Client
 from securefl.roles.ledger import AUTHORITY, SERVER, Content, Entry, Form, Ledger
-from securefl.roles.server import Server, ServerSum, SumRequest
+from securefl.roles.server import Server
 from securefl.types import MessageSpec, NamedTensors, Plan, State, Total
 
 
@@ -61,8 +62,11 @@ class Delivery:
         times: Mapping[str, int],
     ) -> OpenExchange:
         """Start the sums of messages that travel together; `times` is how often clients count."""
-        sums = {spec.name: self.server.start(round_number, spec) for spec in specs}
-        return OpenExchange(self, round_number, exchange, tuple(specs), sums, times)
+        return OpenExchange(self, round_number, exchange, self.ways(specs), times)
+
+    def ways(self, specs: Sequence[MessageSpec]) -> tuple[Way, ...]:
+        """How each of these messages goes to the server."""
+        return tuple(Way(s, handed=not (self.sealed(s) or self.ledger.tap)) for s in specs)
 
 
 class OpenExchange:
@@ -73,15 +77,23 @@ class OpenExchange:
         delivery: Delivery,
         round_number: int,
         exchange: int,
-        specs: tuple[MessageSpec, ...],
-        sums: Mapping[str, ServerSum],
+        ways: tuple[Way, ...],
         times: Mapping[str, int],
     ) -> None:
         self._delivery = delivery
         self._round = round_number
         self._exchange = exchange
-        self._specs = specs
-        self._sums = sums
+        self._ways = ways
+        self._sent = {
+            way.spec.name: delivery.server.start(round_number, way.spec)
+            for way in ways
+            if not way.handed
+        }
+        self._handed = {
+            way.spec.name: HandedSum(delivery.plain, way.spec.n_values)
+            for way in ways
+            if way.handed
+        }
         self._times = times
         self._like: Mapping[str, NamedTensors] = {}
         self._refused: list[Incident] = []
@@ -93,25 +105,43 @@ class OpenExchange:
         All are sealed before the first is sent, and all are admitted before the first is added: a
         client counts in all of them or in none.
         """
-        client, messages, additions = self._delivery.clients[name], [], []
-        try:
-            for spec in self._specs:
-                values, times = tensors[spec.name], self._times[name]
-                message = client.contribute(self._delivery.run, self._round, spec, values, times)
-                messages.append(message)
-            for spec, message in zip(self._specs, messages, strict=True):
-                self._note(spec, (name, SERVER), self._form(spec), message)
-                additions.append(self._sums[spec.name].admit(message))
-        except (ValueRefused, MessageRefused) as error:
-            reason = str(error)
-            if isinstance(error, ValueRefused):
-                self._diverged, reason = True, error.without_value  # the value is the client's
-            self._leave_out(spec.name, name, reason)
+        client, about = self._delivery.clients[name], (self._delivery.run, self._round)
+        sent = parcels(self._ways, client, about, tensors, self._times[name])
+        return self.take(name, sent, tensors)
+
+    def take(
+        self, name: str, sent: Sequence[Parcel] | Unsent, like: Mapping[str, NamedTensors]
+    ) -> bool:
+        """Add what a client has sent of each message, as `deliver` does.
+
+        `like` has tensors of the names and shapes in the messages.
+        """
+        if isinstance(sent, Unsent):
+            self._diverged = True
+            self._leave_out(sent.name, name, sent.reason)
             return False
+        additions = []
+        for way, parcel in zip(self._ways, sent, strict=True):
+            try:
+                additions.append(self._admitted(name, way, parcel, like))
+            except MessageRefused as error:
+                self._leave_out(way.spec.name, name, str(error))
+                return False
         for add in additions:
             add()
-        self._like = tensors
+        self._like = like
         return True
+
+    def _admitted(
+        self, name: str, way: Way, parcel: Parcel, like: Mapping[str, NamedTensors]
+    ) -> Callable[[], None]:
+        spec = way.spec
+        if isinstance(parcel, bytes):
+            self._note(spec, (name, SERVER), self._form(spec), parcel)
+            return self._sent[spec.name].admit(parcel)
+        size = self._delivery.server.n_bytes(self._round, spec, name)
+        self._note(spec, (name, SERVER), "plaintext", like[spec.name], size)
+        return self._handed[spec.name].admit(name, parcel)
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave out a client whose own values have diverged."""
@@ -134,7 +164,7 @@ class OpenExchange:
         if not self._like:
             raise nobody_left(self._round, self._refused[0].reason, diverged=self._diverged)
         try:
-            return {spec.name: self._open(spec, receivers) for spec in self._specs}
+            return {way.spec.name: self._open(way.spec, receivers) for way in self._ways}
         except TooFewContributions as error:
             if not self._refused:
                 raise
@@ -142,16 +172,17 @@ class OpenExchange:
             raise TooFewContributions(f"{error}. Refused before: {first}") from error
 
     def _open(self, spec: MessageSpec, receivers: Sequence[str]) -> Total:
-        request = self._sums[spec.name].request()
-        opened = self._opened(spec, request)
+        opened = self._opened(spec)
         values = unpack(opened.values, self._like[spec.name])
         n_bytes = self._delivery.total_bytes(spec)
         for receiver in receivers:
             self._note(spec, (SERVER, receiver), "plaintext", values, n_bytes)
         return Total(values, opened.weight, opened.n_clients)
 
-    def _opened(self, spec: MessageSpec, request: SumRequest) -> OpenedSum:
-        sealing = self._delivery.sealing
+    def _opened(self, spec: MessageSpec) -> OpenedSum:
+        if spec.name in self._handed:
+            return self._handed[spec.name].opened()
+        request, sealing = self._sent[spec.name].request(), self._delivery.sealing
         if sealing is None or not self._delivery.sealed(spec):
             return self._delivery.plain.open(request.total, spec.n_values)
         self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())

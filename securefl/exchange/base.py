@@ -99,7 +99,10 @@ class Exchange(Protocol):
 
     @property
     def weight(self) -> float:
-        """This client's weight, before it is divided by the sum of weights."""
+        """This client's weight, before it is divided by the sum of weights.
+
+        Of clients that train side by side (`engines.cohort`) a tensor, with an element for each.
+        """
 
     def sum(self, name: str, values: NamedTensors) -> Total:
         """Σ p_i x_i over the clients of the round; blocks until all have sent theirs."""

@@ -17,10 +17,10 @@ def pack(message: str, tensors: NamedTensors, max_value: float) -> Values:
     Raises:
         ValueRefused: naming the first tensor, index and value that is not.
     """
-    flat = torch.cat([t.detach().reshape(-1).to(torch.float64) for t in tensors.values()])
-    values: Values = flat.cpu().numpy()
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()])
+    values: Values = flat.cpu().numpy().astype(np.float64)
     # Written so that NaN, which compares false with everything, is refused.
-    if not (np.abs(values) <= max_value).all():
+    if not (-max_value <= values.min() and values.max() <= max_value):
         raise _first_refused(message, tensors, max_value)
     return values
 

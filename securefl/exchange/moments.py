@@ -14,7 +14,7 @@ from torch import Tensor
 
 from securefl.exchange.base import Exchange
 from securefl.exchange.collective import client_sum, with_gradient_sum
-from securefl.types import Kind, MessageSpec
+from securefl.types import Kind, MessageSpec, Total
 
 Channels = Float[Tensor, " C"]
 Batch = Float[Tensor, "B C ..."]
@@ -27,8 +27,8 @@ class Pooled:
     mu_C: Channels
     var_C: Channels
     """Biased: divided by the number of values, as in the papers."""
-    share: float
-    """p_i, this client's share of the union."""
+    share: float | Channels
+    """p_i, this client's share of the union; of clients side by side, by channel."""
 
 
 class Moments(StrEnum):
@@ -67,7 +67,7 @@ def two_pass(exchange: Exchange, layer: str, y: Batch, gradients: Gradients) -> 
     var_i_C = channel_mean((y - along_channels(mu_C, y)).square())
     total = exchange.sum(f"{layer}/variance", {"variance": var_i_C.detach()})
     var_C = total.values["variance"]  # Eq. (40)
-    share = exchange.weight / total.weight
+    share = _share(exchange, total, mu_i_C)
     if gradients is Gradients.OWN:
         return Pooled(
             mu_i_C + (mu_C - mu_i_C).detach(), var_i_C + (var_C - var_i_C).detach(), share
@@ -89,7 +89,14 @@ def fused(exchange: Exchange, layer: str, y: Batch, reference_C: Channels) -> Po
     total = client_sum(exchange, layer, values)
     shift_C, square_C = total.values["mean"], total.values["square"]
     var_C = (square_C - shift_C.square()).clamp_min(0.0)
-    return Pooled(reference_C + shift_C, var_C, exchange.weight / total.weight)
+    return Pooled(reference_C + shift_C, var_C, _share(exchange, total, reference_C))
+
+
+def _share(exchange: Exchange, total: Total, like_C: Channels) -> float | Channels:
+    weight: float | Tensor = exchange.weight
+    if isinstance(weight, Tensor):
+        return weight.repeat_interleave(len(like_C) // len(weight)).to(like_C) / total.weight
+    return weight / total.weight
 
 
 def moment_messages(

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
@@ -14,6 +15,7 @@ from securefl.types import Floats
 _WEIGHT = struct.Struct("<d")
 WEIGHT_TOLERANCE = 1e-9
 _TOTAL = struct.Struct("<dq")
+_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class PlainChannel:
     @property
     def max_value(self) -> float:
         """The largest finite number of this precision."""
-        return float(np.finfo(self.dtype).max)
+        return _LARGEST[self.dtype]
 
     def seal(self, values: Values, weight: float) -> bytes:
         """The values as they are, and the weight."""
@@ -80,7 +82,12 @@ class PlainSum:
         values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
         if not np.isfinite(values).all() or not 0 < weight <= 1:
             raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
-        total = self.values + weight * values.astype(np.float64)
+        return self.plus_values(values, weight)
+
+    def plus_values(self, values: NDArray[np.floating], weight: float) -> PlainSum:
+        """The sum with the finite values of one client more, who counts with this weight."""
+        sent = values.astype(self.dtype, copy=False).astype(np.float64, copy=False)
+        total = self.values + weight * sent
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 
     def total(self) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from securefl.engines.training import round_generator
+from securefl.engines.layer_draws import LayerDraws
 from securefl.errors import KeyFileError, PeerError, ValueRefused
 from securefl.exchange.layout import unpack
 from securefl.net import bodies
@@ -20,7 +20,6 @@ from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import Identity
 from securefl.net.party import ClientParty, sealers, settings_digest
 from securefl.net.trust import ClientBundle
-from securefl.privacy.randomness import seeded_layers
 from securefl.roles.client import Client
 from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
@@ -153,9 +152,8 @@ class ClientProcess:
 
     def _work(self, state: State, exchange: _Exchange) -> Contribution:
         common = self.party.common
-        seed = round_generator(common.training.seed, state.round, self.party.index).initial_seed()
-        with seeded_layers(next(common.model.parameters()).device, seed):
-            work = self.party.work(state, self.memory)
+        work = self.party.work(state, self.memory)
+        with LayerDraws(next(common.model.parameters()).device, work.rng).drawing():
             return common.algorithm.client(state, work, exchange)
 
     async def _receive(self, link: Link, frame: Frame, size: int) -> bytes:

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from securefl.exchange.base import Sealer
+from securefl.exchange.base import Sealer, Values
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.profile import Profile
 from securefl.roles import wire
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A contribution as a simulation hands it over in memory, where nothing is to be sealed."""
+
+    values: Values
+    weight: float
 
 
 @dataclass(slots=True)
@@ -48,12 +56,17 @@ class Client:
         Raises:
             ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
         """
-        sealer = self.sealers[spec.kind]
-        values = pack(f"{self.name}, {spec.name}", tensors, sealer.max_value)
-        equal = spec.weighing is Weighing.EQUAL
-        payload = sealer.seal(values, self.equal_weight if equal else times * self.weight)
-        expected = wire.Expected.over(sealer, run, round_number, spec.name, len(values))
+        sealer, handed = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
+        payload = sealer.seal(handed.values, handed.weight)
+        expected = wire.Expected.over(sealer, run, round_number, spec.name, len(handed.values))
         return self._signed(expected, payload)
+
+    def hand_over(self, spec: MessageSpec, tensors: NamedTensors, times: int = 1) -> Handed:
+        """What `contribute` seals; raises ValueRefused as it does."""
+        limit = self.sealers[spec.kind].max_value
+        values = pack(f"{self.name}, {spec.name}", tensors, limit)
+        equal = spec.weighing is Weighing.EQUAL
+        return Handed(values, self.equal_weight if equal else times * self.weight)
 
     def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
         """The signed message with this client's profile.

@@ -13,11 +13,13 @@ import hashlib
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 from securefl.errors import (
     KeyMismatch,
@@ -190,7 +192,12 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
 
 def n_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
     """Exact length of the message that a client will send; the payload need not exist."""
-    header = describe(expected, sender, b"").model_copy(update={"payload_bytes": payload_bytes})
+    return _anonymous_bytes(expected, payload_bytes) + len(to_json(sender)) - len(to_json(""))
+
+
+@lru_cache(maxsize=256)  # the same of all clients
+def _anonymous_bytes(expected: Expected, payload_bytes: int) -> int:
+    header = describe(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
     text = header.model_dump_json().encode()
     return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from on_the_wire import nothing_is_handed_over
 from torch import nn
 from torch.nn import functional
 
@@ -102,11 +103,11 @@ def test_a_total_with_too_many_missing_moves_no_model(settings):
     """With two that may be missing, four are enough and three are not; nothing is loaded."""
     rounds = begun("privacy.dropouts=2", *settings)
     before = rounds._state
-    after = rounds._engine.round(before, names(1, 2, 3, 4))
+    after = rounds._local.round(before, names(1, 2, 3, 4))
     assert after.round == 1
     rounds = begun("privacy.dropouts=2", *settings)
     with pytest.raises(TooFewContributions, match=r"3 contributions"):
-        rounds._engine.round(rounds._state, names(1, 2, 3))
+        rounds._local.round(rounds._state, names(1, 2, 3))
     assert rounds._state.round == 0
     for kind, named in before.tensors.items():
         assert all(torch.equal(v, rounds._state.tensors[kind][n]) for n, v in named.items())
@@ -115,10 +116,10 @@ def test_a_total_with_too_many_missing_moves_no_model(settings):
 def test_the_authority_refuses_by_its_own_policy():
     """It opens nothing of fewer than n - dropouts, whoever asks, and says so in its log."""
     rounds = begun("privacy.dropouts=1", SEALED)
-    assert rounds._engine._delivery.sealing.policy.min_contributions == 5
-    assert rounds._engine._delivery.sealing.authority.policy.min_contributions == 5
+    assert rounds._local._delivery.sealing.policy.min_contributions == 5
+    assert rounds._local._delivery.sealing.authority.policy.min_contributions == 5
     with pytest.raises(TooFewContributions, match="at least 5"):
-        rounds._engine.round(rounds._state, names(1, 2, 3, 4))
+        rounds._local.round(rounds._state, names(1, 2, 3, 4))
     assert [o.n_clients for o in rounds._record.openings] == [0]
     assert "4 contributions" in rounds._record.openings[0].refused
 
@@ -128,7 +129,7 @@ def test_the_authority_opens_none_of_fewer_where_statistics_alone_are_sealed():
     job = task("batch")
     rounds = begun("exchange.encrypt=statistics", "privacy.colluders=0", job=job)
     with pytest.raises(TooFewContributions, match="at least 6"):
-        rounds._engine.round(rounds._state, names(1, 2, 3, 4, 5))
+        rounds._local.round(rounds._state, names(1, 2, 3, 4, 5))
 
 
 @pytest.mark.parametrize("settings", [[], [SEALED]])
@@ -153,6 +154,7 @@ def test_refused_values_count_as_missing(tmp_path, settings, monkeypatch):
             raise ValueRefused("refused", "refused")
         return contribute(client, *arguments, **named)
 
+    nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", refused)
     rounds = begun(*settings)
     before = {n: v.clone() for n, v in rounds._model.state_dict().items()}
@@ -244,6 +246,7 @@ def overheard(monkeypatch):
 
     for module in (client_level, client_noise):
         monkeypatch.setattr(module, "noisy", noted)
+    nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", signed)
     spied(PlainChannel)
     spied(CkksSealer)

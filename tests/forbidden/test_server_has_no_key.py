@@ -76,7 +76,7 @@ def run_alone(code):
 def composed(tiny_config, tiny_task, keys):
     """The roles of a run, as `securefl.run` makes them."""
     config = tiny_config(exchange={"encrypt": "model"})
-    return compose(config, tiny_task(), keys, Record()).engine._delivery
+    return compose(config, tiny_task(), keys, Record()).rounds._delivery
 
 
 @pytest.mark.parametrize("kind", list(Kind))

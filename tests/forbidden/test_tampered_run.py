@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from on_the_wire import nothing_is_handed_over
 from torch import nn
 
 import securefl
@@ -121,6 +122,7 @@ def tamper(monkeypatch):
                 )
             return message
 
+        nothing_is_handed_over(monkeypatch)
         monkeypatch.setattr(Client, "contribute", contribute)
 
     return install

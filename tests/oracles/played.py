@@ -70,10 +70,10 @@ def played(config, task=None, keys=None):
         who.conditions = replace(who.conditions, fleet=noting)
 
     def noted():
-        kept = dict(rounds._engine.memories)
+        kept = dict(rounds._local.memories)
         before = rounds._state
         turnout, after = next_state()
-        seen.append((turnout, before, after, kept, dict(rounds._engine.memories)))
+        seen.append((turnout, before, after, kept, dict(rounds._local.memories)))
         return turnout, after
 
     found = []

@@ -422,7 +422,7 @@ def test_the_clip_norm_converges_to_the_quantile(target, start):
     rounds = steep_rounds(50, 4, *adaptive, *clip)
     state, seen = rounds._state, []
     for _ in range(30):
-        state = rounds._engine.round(state)
+        state = rounds._local.round(state)
         seen.append(float(state.tensors[Kind.CLIPPING]["parameters"]))
     lengths = [rounds.config.train.lr * i * i for i in range(50)]
     assert seen[0] != start

@@ -80,7 +80,7 @@ def test_no_object_of_a_run_but_the_officers_holds_a_secret_key(begun):
     """Beside theirs there is the combiner's throw-away key, which nobody encrypts with."""
     composed, committee = begun
     officers = {id(key._context) for key, _ in committee.members}
-    opener = composed.engine._delivery.sealing.authority.opener
+    opener = composed.rounds._delivery.sealing.authority.opener
     found = {id(context) for context in private_contexts(composed)}
     assert found == officers | {id(opener.combiner._context)}
     assert not [thing for thing in reachable(composed) if isinstance(thing, SecretKey)]
@@ -89,7 +89,7 @@ def test_no_object_of_a_run_but_the_officers_holds_a_secret_key(begun):
 def test_neither_clients_nor_server_nor_combiner_reach_an_officer(begun):
     """Nor does what a client sends with, or what the server adds with."""
     composed, _ = begun
-    delivery = composed.engine._delivery
+    delivery = composed.rounds._delivery
     opener = delivery.sealing.authority.opener
     arriving = [
         delivery.server.start(1, MessageSpec("a", kind, 5)) for kind in delivery.sealing.kinds

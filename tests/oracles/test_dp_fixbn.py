@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fnr_by_hand import public
+from on_the_wire import nothing_is_handed_over
 from played import place, played
 from privately_by_hand import config as private_config
 from privately_by_hand import generator, require_scatter, work_of
@@ -447,6 +448,7 @@ def silence(monkeypatch, *names):
             raise MessageRefused("lost on its way")
         return contribute(self, run, round_number, spec, tensors, times)
 
+    nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", changed)
 
 
@@ -464,9 +466,9 @@ def require_noise(monkeypatch, totals, dropouts=0, missing=()):
     with monkeypatch.context() as patch:
         silence(patch, *missing)
         for done in range(N_RELEASES):
-            composed.engine.round(replace(first, round=done))
+            composed.rounds.round(replace(first, round=done))
         patch.setattr(Seeded, "gaussian", lambda _self, size, _deviation: np.zeros(size))
-        composed.engine.round(first)
+        composed.rounds.round(first)
     present = 5 - len(missing)
     opened = torch.stack([total_V for total_V, _ in totals[::present]])
     assert len(opened) == N_RELEASES + 1

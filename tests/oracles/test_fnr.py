@@ -264,7 +264,7 @@ def test_static_statistics_do_not_follow_refinement():
     for way in (Federated(static_bn), FNR(Federated(static_bn), public(), 0.25, STRENGTH)):
         job = by_hand_task(algorithm=way)
         settings = config(f"algorithm.local_steps={E}", rounds=1)
-        engine = compose(settings, job, None, Record()).engine
+        engine = compose(settings, job, None, Record()).rounds
         sent.append(engine.round(way.init(job.model)).tensors)
     for name, value in sent[0][Kind.STATISTICS].items():
         assert torch.equal(value, sent[1][Kind.STATISTICS][name])
@@ -283,7 +283,7 @@ def test_what_is_a_clients_own_is_refined_and_stays_there():
         training = [f"algorithm.local_steps={E}", "train.weight_decay=0.0"]
         task = replace(job, algorithm=way)
         settings = config(*training, rounds=1)
-        engine = compose(settings, task, None, Record()).engine
+        engine = compose(settings, task, None, Record()).rounds
         engine.round(way.init(task.model))
         engines[name] = [memory.own for memory in engine.memories.values()]
     differ = [

@@ -15,6 +15,7 @@ from by_hand import BATCH, SEED, largest_difference, mean, task
 from fnr_by_hand import descend, norm_table, public, refine, standing
 from hypothesis import given
 from hypothesis import strategies as st
+from on_the_wire import nothing_is_handed_over
 from played import played
 from privately_by_hand import config as private_config
 from privately_by_hand import replayed
@@ -207,6 +208,7 @@ def test_a_round_that_has_lost_too_many_to_refine_any_is_no_fault_of_the_setting
             raise MessageRefused("lost on its way")
         return contribute(self, run, round_number, spec, tensors, times)
 
+    nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", changed)
     config = settings().model_dump()
     config["privacy"] |= {"dropouts": 1}

@@ -234,7 +234,7 @@ def test_feddyns_servers_h_stays_the_clients_mean():
     for refined in (False, True):
         inner = chosen_algorithm(settings)
         algorithm = FNR(inner, public(), 0.25, STRENGTH) if refined else inner
-        engine = compose(settings, by_hand_task(algorithm=algorithm), None, Record()).engine
+        engine = compose(settings, by_hand_task(algorithm=algorithm), None, Record()).rounds
         state = algorithm.init(job.model)
         for _ in range(3):
             state = engine.round(state)

@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 from click.testing import CliRunner
+from on_the_wire import nothing_is_handed_over
 from torch import nn
 
 import securefl
@@ -135,6 +136,7 @@ def test_a_round_is_charged_before_anybody_sends_anything(tmp_path, level, monke
         seen.add(round_number)
         return contribute(client, run, round_number, spec, tensors, times)
 
+    nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", looked)
     result = securefl.run(config(level), task(), out=tmp_path / "run")
     assert seen == {1, 2, 3, 4}

@@ -1,0 +1,88 @@
+"""What the clients of a run train with, and where each one's round begins."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import Algorithm, Work, averaged_tensors
+from securefl.data.samples import Samples, minibatches
+from securefl.engines.training import Training, round_generator
+from securefl.engines.wide_model import parts
+from securefl.types import Kind, Memory, State
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clients:
+    """All clients of a run. Each has a model only while it trains."""
+
+    algorithm: Algorithm
+    model: nn.Module
+    """As it was before the first round; it does not change."""
+    data: Mapping[str, Samples]
+    training: Training
+    index: Mapping[str, int]
+    """A client's number among all of the run, in which its randomness has its place."""
+
+    @property
+    def device(self) -> torch.device:
+        """The model's."""
+        return next(self.model.parameters()).device
+
+    def work(self, name: str, state: State, place: Place, memory: Memory) -> Work:
+        """What this client's round after `state` begins with, on the model of `place`."""
+        place.load(state)
+        training, data = self.training, self.data[name]
+        rng = round_generator(training.seed, state.round, self.index[name])
+        return Work(
+            place.model,
+            data,
+            minibatches(data, training.batch_size, rng, self.device),
+            training.steps(data),
+            training.loss,
+            training.sgd(state.round),
+            memory,
+            rng,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A model that clients train on, one after the other."""
+
+    model: nn.Module
+    """A copy of the one given; changed all the time."""
+    n_clients: int = 1
+    """How many train on it at a time, side by side."""
+    _travelling: list[tuple[Kind, str, Tensor]] = field(init=False)
+    _constants: list[tuple[Tensor, Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = copy.deepcopy(self.model)
+        found, k = averaged_tensors(self.model), self.n_clients
+        self._travelling = [
+            (kind, name, parts(value, k))
+            for kind, named in found.items()
+            for name, value in named.items()
+        ]
+        travelling = set().union(*found.values())
+        self._constants = [
+            (buffer, buffer.clone())
+            for name, buffer in self.model.named_buffers()
+            if name not in travelling
+        ]
+
+    def load(self, state: State) -> None:
+        """The state's tensors; buffers that do not travel (counters) are as they were at first.
+
+        What one client or one round has left in those is not handed to the next.
+        """
+        with torch.no_grad():
+            for kind, name, target in self._travelling:
+                target.copy_(state.tensors[kind][name])
+            for buffer, first in self._constants:
+                buffer.copy_(first)

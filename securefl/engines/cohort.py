@@ -1,0 +1,128 @@
+"""Clients that train side by side: their batches, their memories, and their end of the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from securefl.algorithms.base import Loss, copied
+from securefl.data.samples import Samples, batch_indices
+from securefl.engines.open_round import OpenRound
+from securefl.engines.wide_model import parts, repeated, side_by_side
+from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
+
+_MEANS = (functional.cross_entropy, functional.mse_loss)
+"""Losses that are means over a batch of samples alike."""
+
+
+class Repeated(Mapping[str, Tensor]):
+    """The same tensors for every client; made where they are asked for."""
+
+    def __init__(self, named: NamedTensors, n_clients: int) -> None:
+        self._named = named
+        self._n_clients = n_clients
+
+    def __getitem__(self, name: str) -> Tensor:
+        return repeated(self._named[name], self._n_clients)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
+def wide_state(state: State, n_clients: int) -> State:
+    """The state as each of the clients has it."""
+    tensors = {kind: Repeated(named, n_clients) for kind, named in state.tensors.items()}
+    return State(state.round, tensors, state.private)
+
+
+def wide_loss(loss: Loss, n_clients: int) -> Loss:
+    """The sum of the clients' losses, of outputs (B, K C, ...) and labels (K, B, ...)."""
+
+    def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
+        outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1)
+        if loss in _MEANS:
+            return n_clients * loss(outputs_KB.flatten(0, 1), y_KB.flatten(0, 1))
+        return torch.stack([loss(o, y) for o, y in zip(outputs_KB, y_KB, strict=True)]).sum()
+
+    return summed
+
+
+def wide_batches(
+    data: Sequence[Samples],
+    batch_size: int,
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of `minibatches` of each client, one after the other: x (B, K C, ...) and y (K, B, ...)."""
+    indices = [
+        batch_indices(len(samples), batch_size, rng)
+        for samples, rng in zip(data, generators, strict=True)
+    ]
+    while True:
+        taken = [samples.take(next(i)) for samples, i in zip(data, indices, strict=True)]
+        x = side_by_side([x for x, _ in taken])
+        yield x.to(device), torch.stack([y for _, y in taken]).to(device)
+
+
+def wide_memory(memories: Sequence[Memory], state: State) -> Memory:
+    """What the clients keep, side by side: zeros, or the global tensor, for who keeps nothing."""
+    known = {name: value for named in state.tensors.values() for name, value in named.items()}
+
+    def joined(field: str) -> dict[str, Tensor]:
+        kept: list[NamedTensors] = [getattr(memory, field) for memory in memories]
+        names = {name: named[name] for named in kept for name in named}
+        return {
+            name: torch.cat([named.get(name, _absent(field, known, name, like)) for named in kept])
+            for name, like in names.items()
+        }
+
+    return Memory(**{field.name: joined(field.name) for field in fields(Memory)})
+
+
+def _absent(field: str, known: NamedTensors, name: str, like: Tensor) -> Tensor:
+    return known[name] if field == "own" else torch.zeros_like(like)
+
+
+def contributions(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
+    """Each client's, whose tensors are views; what it keeps is its own."""
+    split: dict[Kind, Any] = {kind: _split(n, n_clients) for kind, n in wide.tensors.items()}
+    kept = {f.name: _split(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
+    for i in range(n_clients):
+        memory = Memory(**{field: copied(of[i]) for field, of in kept.items()})
+        yield Contribution({kind: named[i] for kind, named in split.items()}, memory)
+
+
+def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
+    of = {name: parts(value, n_clients).unbind() for name, value in named.items()}
+    return [{name: values[i] for name, values in of.items()} for i in range(n_clients)]
+
+
+@dataclass(slots=True)
+class WideEnd:
+    """The ends of the exchange of clients side by side.
+
+    A client whose values are refused leaves the round: its channels go on, and nobody looks.
+    """
+
+    ongoing: OpenRound
+    names: Sequence[str]
+    left: set[str]
+    """Who has left."""
+    weight: Any
+    """One element a client, in the place of a number."""
+
+    def sum(self, name: str, values: NamedTensors) -> Total:
+        """See `Exchange.sum`; values and totals are side by side."""
+        of = dict(zip(self.names, _split(values, len(self.names)), strict=True))
+        asks = {client: (name, own) for client, own in of.items() if client not in self.left}
+        total, stay = self.ongoing.sum(asks)
+        self.left |= asks.keys() - set(stay)
+        return Total(Repeated(total.values, len(self.names)), total.weight, total.n_clients)

@@ -1,0 +1,92 @@
+"""Messages of a simulation: sealed ones are bytes; what is in the clear is handed over in memory.
+
+Handed over, values count just as they would if they had crossed the wire, and nobody signs, hashes
+or parses anything. Where somebody listens (`Ledger.tap`), there is a wire, and all are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from securefl.errors import Duplicate, MessageRefused, ValueRefused
+from securefl.exchange.base import OpenedSum
+from securefl.exchange.plain import PlainChannel
+from securefl.roles.client import Client, Handed
+from securefl.types import MessageSpec, NamedTensors
+
+Parcel = bytes | Handed
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """Nothing leaves the client, since a value of this message cannot be sent."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How one message of a round goes from clients to the server."""
+
+    spec: MessageSpec
+    handed: bool
+    """In memory, in the place of signed bytes."""
+
+    def parcel(
+        self, client: Client, run: str, round_number: int, tensors: NamedTensors, times: int
+    ) -> Parcel:
+        """What leaves a client that counts `times` times; raises ValueRefused for its values."""
+        if self.handed:
+            return client.hand_over(self.spec, tensors, times)
+        return client.contribute(run, round_number, self.spec, tensors, times)
+
+
+def parcels(
+    ways: Sequence[Way],
+    client: Client,
+    about: tuple[str, int],
+    tensors: Mapping[str, NamedTensors],
+    times: int,
+) -> list[Parcel] | Unsent:
+    """A client's messages that travel together, in the run and round that they are `about`.
+
+    All of them, or none.
+    """
+    made = []
+    for way in ways:
+        try:
+            made.append(way.parcel(client, *about, tensors[way.spec.name], times))
+        except ValueRefused as error:
+            return Unsent(way.spec.name, error.without_value)  # the value is the client's
+    return made
+
+
+class HandedSum:
+    """The server's sum of what is handed over."""
+
+    def __init__(self, plain: PlainChannel, n_values: int) -> None:
+        self._plain = plain
+        self._n_values = n_values
+        self._running = plain.start(n_values)
+        self._names: set[str] = set()
+
+    def admit(self, sender: str, handed: Handed) -> Callable[[], None]:
+        """What comes back adds a contribution; raises Duplicate, or MessageRefused for its size."""
+        if sender in self._names:
+            raise Duplicate(f"{sender} has contributed already")
+        if len(handed.values) != self._n_values:
+            raise MessageRefused(
+                f"{sender}: message of n_values {len(handed.values)}, expected {self._n_values}"
+            )
+
+        def add() -> None:
+            self._running = self._running.plus_values(handed.values, handed.weight)
+            self._names.add(sender)
+
+        return add
+
+    def opened(self) -> OpenedSum:
+        """The mean, as anyone can read it; raises MessageRefused where there is nothing."""
+        return self._plain.open(self._running.total(), self._n_values)

@@ -1,0 +1,39 @@
+"""What a client's layers draw, such as Dropout: from torch's global generators, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class LayerDraws:
+    """One client's, in one round; they do not depend on who else trains, or where."""
+
+    def __init__(self, device: torch.device, rng: torch.Generator) -> None:
+        """`rng` is the client's own for the round; nothing is drawn from it."""
+        self._devices = [device] if device.type == "cuda" else []
+        self._seed = rng.initial_seed() ^ 1
+        self._states: list[torch.Tensor] = []
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Within, torch's global generators go on where this client left them.
+
+        The caller's are put back.
+        """
+        with torch.random.fork_rng(self._devices):
+            if self._states:
+                torch.set_rng_state(self._states[0])
+                for device, state in zip(self._devices, self._states[1:], strict=True):
+                    torch.cuda.set_rng_state(state, device)
+            else:
+                torch.default_generator.manual_seed(self._seed)
+                if self._devices:
+                    torch.cuda.manual_seed(self._seed)
+            try:
+                yield
+            finally:
+                on_gpu = [torch.cuda.get_rng_state(device) for device in self._devices]
+                self._states = [torch.get_rng_state(), *on_gpu]

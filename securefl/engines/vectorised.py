@@ -1,0 +1,154 @@
+"""Trains many clients at once, side by side in one wide model.
+
+The best engine for models of linear layers, and on a GPU. Clients are side by side whose batches
+are of one size and who take as many steps; who is alone with his is trained alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.federated import Federated
+from securefl.algorithms.participation import Participating
+from securefl.algorithms.servers.fednova import Normalised
+from securefl.algorithms.solvers.feddc import FedDC
+from securefl.algorithms.solvers.feddyn import FedDyn
+from securefl.algorithms.solvers.fedprox import FedProx
+from securefl.algorithms.solvers.per_fedavg import PerFedAvg
+from securefl.algorithms.solvers.scaffold import Scaffold
+from securefl.algorithms.solvers.sgd import SGD
+from securefl.engines.clients import Clients, Place
+from securefl.engines.cohort import (
+    WideEnd,
+    contributions,
+    wide_batches,
+    wide_loss,
+    wide_memory,
+    wide_state,
+)
+from securefl.engines.open_round import OpenRound
+from securefl.engines.sequential import Sequential
+from securefl.engines.training import round_generator
+from securefl.engines.wide_model import require_separate, wide
+from securefl.errors import ConfigError, DataError
+from securefl.types import State
+
+SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
+"""What they do to a gradient, they do to each element of it by itself."""
+WIDE_BYTES = 2**22
+"""Of parameters that train side by side: as many clients as keep in a processor's cache."""
+
+
+class Vectorised:
+    """Clients side by side in every round that allows it, else one after the other."""
+
+    def __init__(self, clients: Clients) -> None:
+        """Raises ConfigError where no round could have clients side by side."""
+        if reason := reason_against(clients):
+            raise ConfigError(
+                f'run.engine = "vectorised" cannot train clients side by side: {reason}; use '
+                '"sequential", or "auto"'
+            )
+        self._clients = clients
+        self._alone = Sequential(clients)
+        self._places: dict[int, Place] = {}
+        size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
+        self._most = (
+            max(1, WIDE_BYTES // size) if clients.device.type == "cpu" else len(clients.data)
+        )
+
+    def train(self, ongoing: OpenRound) -> None:
+        """See `Engine.train`."""
+        cohorts = self._cohorts(ongoing)
+        if (ongoing.plan.sums and len(cohorts) > 1) or not _elementwise(
+            self._clients, ongoing.state
+        ):
+            self._alone.train(ongoing)
+            return
+        for names in cohorts:
+            self._train(names, ongoing)
+
+    def _cohorts(self, ongoing: OpenRound) -> list[list[str]]:
+        """Who trains side by side; for sums in the middle of the round, as many as can."""
+        training, alike = self._clients.training, defaultdict[tuple[int, int], list[str]](list)
+        for name in ongoing.times:
+            data = self._clients.data[name]
+            alike[training.steps(data), min(training.batch_size, len(data))].append(name)
+        most = len(ongoing.times) if ongoing.plan.sums else self._most
+        return [
+            names[start : start + most]
+            for names in alike.values()
+            for start in range(0, len(names), most)
+        ]
+
+    def _train(self, names: Sequence[str], ongoing: OpenRound) -> None:
+        clients, state, k = self._clients, ongoing.state, len(names)
+        if k not in self._places:
+            self._places[k] = Place(wide(clients.model, k), k)
+        place, training = self._places[k], clients.training
+        place.load(state)
+        data = [clients.data[name] for name in names]
+        generators = [
+            round_generator(training.seed, state.round, clients.index[name]) for name in names
+        ]
+        work = Work(
+            place.model,
+            data[0],
+            wide_batches(data, training.batch_size, generators, clients.device),
+            training.steps(data[0]),
+            wide_loss(training.loss, k),
+            training.sgd(state.round),
+            wide_memory([ongoing.memories[name] for name in names], state),
+            generators[0],
+        )
+        weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
+        end = WideEnd(ongoing, names, set(), weights)
+        trained = clients.algorithm.client(wide_state(state, k), work, end)
+        for name, contribution in zip(names, contributions(trained, k), strict=True):
+            if name not in end.left:
+                ongoing.finish(name, contribution)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._alone.close()
+
+
+def reason_against(clients: Clients) -> str:
+    """Why no round has clients side by side; empty where one may."""
+    algorithm = _federated(clients.algorithm)
+    if algorithm is None:
+        return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
+    if not isinstance(_innermost(algorithm), SOLVERS):
+        return (
+            f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
+        )
+    first = next(iter(clients.data.values()))
+    try:
+        x, _ = first.take(torch.arange(min(4, len(first))))
+        require_separate(clients.model, x)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _elementwise(clients: Clients, state: State) -> bool:
+    """Whether BN of this round is channel by channel, too."""
+    algorithm = _federated(clients.algorithm)
+    if algorithm is None:
+        return False
+    norm = algorithm.normalisation(state, clients.model)
+    return not (norm.static or norm.window or norm.measurement)
+
+
+def _federated(algorithm: Algorithm) -> Federated | None:
+    inner = algorithm.inner if isinstance(algorithm, Participating) else algorithm
+    return inner if isinstance(inner, Federated) else None
+
+
+def _innermost(algorithm: Federated) -> object:
+    solver = algorithm.solver
+    return solver.solver if isinstance(solver, Normalised) else solver

@@ -1,0 +1,130 @@
+"""A model of several clients side by side: as many times as wide, in groups that do not meet.
+
+Axes: K clients, B batch, C channels. Each parameter has K C in the place of C along its first axis,
+each batch K C channels, client after client. What works channel by channel (BN, activations,
+pooling) then works client by client, with the code that it always had; convolutions have groups;
+linear layers alone need a forward of their own. A sum of the clients' losses has each client's own
+gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from securefl.errors import DataError
+from securefl.norms.standardised import Convolution, StandardisedLinear, standardised
+
+_TOLERANCE = 1e-9
+
+
+@final
+class WideLinear(nn.Linear):
+    """K linear layers; `weight` is (K Cout, Cin)."""
+
+    n_clients: int
+    standardised: bool
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 -- torch's name
+        """(B, K Cin) to (B, K Cout)."""
+        weight = standardised(self.weight) if self.standardised else self.weight
+        x_BKC = input.unflatten(1, (self.n_clients, -1))
+        weight_KCC = weight.unflatten(0, (self.n_clients, -1))
+        # W x and not xᵀ Wᵀ, so that the gradient has the layout of W.
+        y_KCB = torch.bmm(weight_KCC, x_BKC.permute(1, 2, 0))
+        y: Tensor = y_KCB.permute(2, 0, 1).flatten(1)
+        return y if self.bias is None else y + self.bias
+
+
+def wide(model: nn.Module, n_clients: int) -> nn.Module:
+    """`n_clients` copies of a model side by side, in one model of the same names.
+
+    Raises:
+        DataError: a layer is of a kind that is not known side by side, or draws at random.
+    """
+    names = dict(model.named_parameters())
+    if len(names) < len(list(model.named_parameters(remove_duplicate=False))):
+        raise DataError("two of the model's layers share a parameter")
+    model = copy.deepcopy(model)
+    for name, layer in model.named_modules():
+        if isinstance(layer, _DropoutNd) and layer.p > 0:
+            raise DataError(f"layer {name!r} draws at random")
+        if any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
+            _widen(name, layer, n_clients)
+    return model
+
+
+def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
+    if type(layer) in (nn.Linear, StandardisedLinear):
+        vars(layer).update(n_clients=n_clients, standardised=type(layer) is StandardisedLinear)
+        layer.__class__ = WideLinear
+    elif isinstance(layer, Convolution):
+        layer.groups *= n_clients
+        layer.in_channels *= n_clients
+        layer.out_channels *= n_clients
+    elif isinstance(layer, _NormBase):
+        layer.num_features *= n_clients
+    elif isinstance(layer, nn.GroupNorm):
+        layer.num_groups *= n_clients
+        layer.num_channels *= n_clients
+    else:
+        kind = type(layer).__name__
+        raise DataError(f"layer {name!r} is a {kind}, which is not known side by side")
+    for own, parameter in list(layer.named_parameters(recurse=False)):
+        value = repeated(parameter.detach(), n_clients)
+        setattr(layer, own, nn.Parameter(value, parameter.requires_grad))
+    for own, buffer in list(layer.named_buffers(recurse=False)):
+        setattr(layer, own, repeated(buffer, n_clients))
+
+
+def repeated(value: Tensor, n_clients: int) -> Tensor:
+    """The same for every client; a number alone is of all of them."""
+    if not value.dim():
+        return value
+    return value.repeat(n_clients, *(1,) * (value.dim() - 1))
+
+
+def parts(value: Tensor, n_clients: int) -> Tensor:
+    """A view of a wide tensor with clients along the first axis."""
+    if not value.dim():
+        return value.expand(n_clients)
+    of: Tensor = value.unflatten(0, (n_clients, value.shape[0] // n_clients))
+    return of
+
+
+def side_by_side(x_KB: list[Tensor]) -> Tensor:
+    """Batches of the same shape (B, C, ...) as one of shape (B, K C, ...)."""
+    return torch.stack(x_KB, dim=1).flatten(1, 2)
+
+
+def require_separate(model: nn.Module, x: Tensor) -> None:
+    """Raise DataError unless two clients side by side compute what each computes alone.
+
+    Args:
+        model: not changed.
+        x: a few samples.
+    """
+    # In double precision, so that what is left of a difference is none of rounding.
+    rng, exact = torch.Generator().manual_seed(0), torch.float64
+    both, x = wide(model, 2).to("cpu", exact).train(), x.to("cpu", exact)
+    alone = [copy.deepcopy(model).to("cpu", exact).train() for _ in range(2)]
+    batches = [x, x.flip(0) + 1]
+    with torch.no_grad():
+        for name, parameter in both.named_parameters():
+            parameter.add_(torch.rand(parameter.shape, generator=rng, dtype=exact), alpha=0.1)
+            for one, value in zip(alone, parts(parameter, 2), strict=True):
+                one.get_parameter(name).copy_(value)
+        try:
+            together = both(side_by_side(batches))
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise DataError(f"its forward does not run side by side ({error})") from error
+        apart = side_by_side([one(x) for one, x in zip(alone, batches, strict=True)])
+    if together.shape != apart.shape or not torch.allclose(
+        together, apart, rtol=_TOLERANCE, atol=_TOLERANCE
+    ):
+        raise DataError("its forward mixes channels beyond its layers")

@@ -1,0 +1,13 @@
+"""A simulation whose clients send bytes, also of what would be handed over in memory."""
+
+from __future__ import annotations
+
+from securefl.engines.delivery import Delivery
+from securefl.engines.handed import Way
+
+
+def nothing_is_handed_over(monkeypatch):
+    """What a test makes of `Client.contribute` happens to every contribution."""
+    monkeypatch.setattr(
+        Delivery, "ways", lambda _, specs: tuple(Way(s, handed=False) for s in specs)
+    )
