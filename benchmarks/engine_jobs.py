@@ -53,7 +53,7 @@ class Job:
     encrypt: str = "none"
 
     def __str__(self) -> str:
-        who = f"{self.n_clients} clients" if self.n_clients > 1 else "1 client"
+        who = f"{self.n_clients:,} clients" if self.n_clients > 1 else "1 client"
         if self.fraction < 1:
             who += f", {self.n_selected} of them in a round"
         steps = f"{self.local_steps} steps" if self.local_steps > 1 else "1 step"

@@ -20,6 +20,7 @@ from securefl.rounds import Rounds
 
 TRAIN = "train"
 EXCHANGE = ("seal", "add", "open")
+"""In this order wherever there are three figures."""
 BY_CLIENT = "securefl.algorithms.participation.Participating.client"
 """Where clients talk only at a round's end. In the middle of it they stop and go on, and the
 engine waits for them in the functions of `PHASES`."""

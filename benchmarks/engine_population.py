@@ -60,6 +60,6 @@ def population_part(settings: Settings) -> Part:
     grids = {**part.grids, caption: Grid(columns, [r.row() for r in results])}
     note = (
         f"Peak: resident memory of a process of its own with {many.n_clients:,} clients, after "
-        f"{ROUNDS} rounds; Python, torch and the data are in it."
+        f"{ROUNDS} rounds; Python, torch and the data are in it. The aim is at most 2,048 MiB."
     )
     return replace(part, grids=grids, results=[*part.results, *results], notes=[*part.notes, note])

@@ -62,11 +62,15 @@ def clients_part(settings: Settings) -> Part:
     notes = [f"{job.n_clients:,} clients: {job}" for job in found if job.fraction < 1]
     notes += refusals({f"{job.n_clients:,} clients": r.refused for job, r in found.items()})
     return Part(
-        "By number of clients: mlp, 5 steps of 32",
+        f"By number of clients: {job.model}, {job.local_steps} steps of {job.batch_size}",
         {"One round": Grid(("way", *(f"{job.n_clients:,}" for job in found)), rows)},
         list(found.values()),
         notes,
-        curves(lines, "clients", "seconds of a round"),
+        curves(
+            lines,
+            f"clients (of {MANY.n_clients:,}, {MANY.n_selected} in a round)",
+            "seconds of a round",
+        ),
     )
 
 
@@ -108,8 +112,8 @@ def _on_cores(job: Job, repeats: int) -> tuple[list[OnCores], Mapping[str, str]]
             seconds = in_turns(ways, repeats)
     finally:
         torch.set_num_threads(usual)
-    names = dict.fromkeys(way for way, _ in ways)
-    found = [OnCores(str(job), way, {n: seconds[way, n] for n in CORES}) for way in names]
+    both_ways = [way for way, n in ways if n == CORES[0] and (way, CORES[1]) in ways]
+    found = [OnCores(str(job), way, {n: seconds[way, n] for n in CORES}) for way in both_ways]
     return found, refused
 
 
