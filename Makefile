@@ -28,6 +28,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/profile_match.py
 	$(BIN)/python benchmarks/committee.py
 	$(BIN)/python benchmarks/private_steps.py
+	$(BIN)/python benchmarks/engines.py
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "SecureFL needs Python 3.11 or newer: make PYTHON=python3.11 …")'

@@ -105,10 +105,10 @@ class Stopwatch:
 
 
 @contextmanager
-def timers(watch: Stopwatch) -> Iterator[None]:
-    """Every function of `PHASES` timed; each is itself again afterwards."""
+def timers(watch: Stopwatch, phases: Mapping[str, tuple[str, ...]] = PHASES) -> Iterator[None]:
+    """Every function of `phases` timed; each is itself again afterwards."""
     with ExitStack() as stack:
-        for phase, names in PHASES.items():
+        for phase, names in phases.items():
             for name in names:
                 function = watch.timed(phase, pkgutil.resolve_name(name))
                 stack.enter_context(mock.patch(name, function))

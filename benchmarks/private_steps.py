@@ -6,7 +6,6 @@ Noise and sampling are in it; the optimiser's own step, the same for all, is not
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from measure import Machine, ms_text, show, timed, write_json
+from measure import Machine, ms_text, show, write_json
 from torch import nn
 from torch.nn.functional import cross_entropy
+from turns import in_turns
 
 from securefl.algorithms.base import Sgd, Work, trained_parameters
 from securefl.algorithms.solvers.base import Solver, Start
@@ -59,12 +59,7 @@ class Steps:
 def measured(job: str, repeats: int) -> Steps:
     """All ways in turn, in an order that changes."""
     sessions = {way: _session(job, solver) for way, solver in WAYS.items()}
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
-    for i in range(repeats + 1):
-        for way in random.sample(list(WAYS), len(WAYS)):
-            _, seconds = timed(sessions[way])
-            if i:  # the first is a rehearsal
-                found[way].append(seconds)
+    found = in_turns(sessions, repeats)
     return Steps(job, {way: median(seconds) for way, seconds in found.items()})
 
 

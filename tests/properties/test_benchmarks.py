@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from securefl.crypto.params import SUMS
 from securefl.exchange.ckks import CkksSealer
@@ -106,3 +107,97 @@ def test_a_private_step_is_measured_each_way(benchmark, tmp_path):
     (result,) = benchmark("private_steps").main(arguments)
     assert list(result.seconds) == ["plain", "flat", "per-layer", "ghost"]
     assert json.loads(path.read_text())["results"][0]["job"] == "mlp, group"
+
+
+QUICK_PARTS = ("mlp", "lenet5", "overhead", "fedtan-step", "phases", "clients", "values")
+
+
+def test_each_engine_is_timed_or_left_out_with_a_reason(benchmark, tmp_path):
+    """In every part of the benchmark of engines; a page, plots and JSON hold what was found."""
+    page, found = tmp_path / "page.md", tmp_path / "found.json"
+    arguments = ["--small", "--repeats", "1", "--out", str(page), "--json", str(found)]
+    parts = benchmark("engines").main([*arguments, "--jobs", *QUICK_PARTS])
+    rates = parts["mlp"].results[0]
+    assert {"naive loop", "centralised", "auto"} <= rates.seconds.keys()
+    assert set(benchmark("engine_jobs").ENGINES) <= rates.seconds.keys() | rates.refused.keys()
+    for part in parts.values():
+        for grid in part.grids.values():
+            assert {len(row) for row in grid.rows} == {len(grid.columns)}
+    written = page.read_text()
+    assert all(f"<!-- part: {name} -->" in written for name in QUICK_PARTS)
+    assert {p.name for p in tmp_path.glob("*.png")} == {"page-clients.png", "page-values.png"}
+    n_results = sum(len(part.results) for part in parts.values())
+    assert len(json.loads(found.read_text())["results"]) == n_results
+
+
+def test_what_is_compared_takes_the_steps_of_a_round(benchmark, monkeypatch):
+    """The naive loop and centralised training: as many batches, of the same size."""
+    jobs, naive = benchmark("engine_jobs"), benchmark("naive")
+    job = jobs.MANY.small()
+    batches = []
+    monkeypatch.setattr(naive, "_step", lambda *of: batches.append(len(of[2])))
+    for way in benchmark("engine_ways").yardsticks(job, jobs.task_of(job)).values():
+        batches.clear()
+        way()
+        assert batches == [4] * 2 * 2 == [job.batch_size] * job.n_selected * job.local_steps
+
+
+def test_the_population_is_ten_times_as_large_and_fits_into_two_gibibytes(benchmark):
+    """Measured in a process of its own, whose peak is not that of the tests' process."""
+    part = benchmark("engines").main(["--small", "--repeats", "1", "--jobs", "population"])
+    (growth,) = [r for r in part["population"].results if getattr(r, "engine", "") == "auto"]
+    assert 50 < growth.peak_mib < 2048
+    few, many = list(part["population"].grids.values())[1].columns[1:3]
+    assert (few, many) == ("20 clients", "200 clients")
+
+
+def test_encrypted_fedtan_is_told_by_phase(benchmark):
+    """Nearly all of its phases take some time; those of the exchange are told together."""
+    jobs, phases = benchmark("engine_jobs"), benchmark("engine_phases")
+    job = jobs.Job("mlp", (4,), 3, 1, algorithm="fedtan", encrypt="statistics")
+    settings = benchmark("engine_ways").Settings(1, note=lambda what: None)
+    shares = phases.phases_part(job, settings).results[-1]
+    assert shares.seconds["seal"] > 0
+    assert 0 < shares.exchange_share() < 1
+
+
+def test_a_round_is_timed_on_one_core_and_on_two_and_torch_has_its_threads_again(
+    benchmark, monkeypatch
+):
+    """Here both on one: on a busy machine two threads wait for each other for seconds."""
+    scaling, usual = benchmark("engine_scaling"), torch.get_num_threads()
+    monkeypatch.setattr(scaling, "CORES", (1, 1))
+    settings = benchmark("engine_ways").Settings(1, small=True, note=lambda what: None)
+    grids = scaling.cores_part(settings).grids
+    assert [rows.columns for rows in grids.values()] == [("way", "1 core", "2 cores", "ratio")] * 2
+    assert torch.get_num_threads() == usual
+
+
+def test_a_page_keeps_its_introduction_and_the_parts_that_were_not_measured(benchmark, tmp_path):
+    """What is measured again is replaced."""
+    module, path = benchmark("engine_page"), tmp_path / "page.md"
+    path.write_text(f"# Title\n\nBy hand.\n\n{module.MEASURED}\n")
+    for figure in ("1 ms", "2 ms"):
+        part = module.Part("Of A", {"Caption": module.Grid(("way", "time"), [["a", figure]])}, [])
+        module.write_page(path, {"a": part}, {"a": "python a.py"}, "a machine")
+        other = module.Part("Of B", {}, [], ["a note"])
+        module.write_page(path, {"b": other}, {"b": "python b.py"}, "a machine")
+    text = path.read_text()
+    assert text.startswith("# Title\n\nBy hand.\n\n<!-- Below")
+    assert "| a | 2 ms |" in text
+    assert "1 ms" not in text
+    assert text.count("## Of A") == text.count("## Of B") == text.count("- a note") == 1
+
+
+def test_a_rehearsal_is_no_reading(benchmark):
+    """Each way has one turn more than it has readings."""
+    turns, calls = benchmark("turns"), []
+    found = turns.in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
+    assert sorted(calls) == ["a"] * 4 + ["b"] * 4
+    assert {way: len(seconds) for way, seconds in found.items()} == {"a": 3, "b": 3}
+
+
+def test_the_lenet_is_lecuns_in_size(benchmark):
+    """61 706 parameters: C5 and F6 with 120 and 84 units, fully connected."""
+    model = benchmark("engine_jobs").lenet5()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 61_706

@@ -1,0 +1,106 @@
+"""Where a round's time goes, by the functions that do the work; the timers are in the figures.
+
+`parallel` is left out: its clients train, and seal, in other processes, where no timer looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from encrypted_fedtan import OTHER, PHASES, Stopwatch, timers
+from engine_jobs import ENGINES, Job, task_of
+from engine_page import Grid, Part
+from engine_ways import Settings, refusals, started
+from measure import ms_text
+from turns import in_turns
+
+from securefl.rounds import Rounds
+
+TRAIN = "train"
+EXCHANGE = ("seal", "add", "open")
+"""In this order wherever there are three figures."""
+BY_CLIENT = "securefl.algorithms.participation.Participating.client"
+"""Where clients talk only at a round's end. In the middle of it they stop and go on, and the
+engine waits for them in the functions of `PHASES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of one job's rounds with one engine."""
+
+    job: str
+    engine: str
+    seconds: Mapping[str, float]
+    """Of a round by phase; medians."""
+
+    @property
+    def round_s(self) -> float:
+        """The sum over the phases."""
+        return sum(self.seconds.values())
+
+    def grid(self) -> Grid:
+        """A row for each phase."""
+        rows = [
+            [self._named(phase), ms_text(seconds), f"{seconds / self.round_s:.1%}"]
+            for phase, seconds in self.seconds.items()
+            if seconds
+        ]
+        return Grid(("phase", "a round", "of it"), [*rows, ["all", ms_text(self.round_s), "100%"]])
+
+    def exchange_share(self) -> float:
+        """Of encrypting, adding and opening together, 0..1."""
+        return sum(self.seconds[phase] for phase in EXCHANGE) / self.round_s
+
+    def _named(self, phase: str) -> str:
+        # An engine that does not train client by client does so in its own functions.
+        return f"{TRAIN}, {OTHER}" if phase == OTHER and not self.seconds[TRAIN] else phase
+
+
+@dataclass(slots=True)
+class TimedRounds:
+    """Rounds with timers in the library; a call is one round."""
+
+    rounds: Rounds
+    phases: Mapping[str, tuple[str, ...]]
+    found: list[dict[str, float]] = field(default_factory=list)
+    """Seconds by phase, of each round."""
+
+    def __call__(self) -> None:
+        """One round more."""
+        watch = Stopwatch()
+        with timers(watch, self.phases):
+            self.rounds.step()
+        self.found.append({phase: watch.seconds[phase] for phase in self.phases})
+
+    def typical(self) -> dict[str, float]:
+        """Medians by phase, without the first round, which is a rehearsal."""
+        return {phase: median(round_[phase] for round_ in self.found[1:]) for phase in self.phases}
+
+
+def phases_of(job: Job) -> dict[str, tuple[str, ...]]:
+    """What is timed."""
+    return {**PHASES} if job.algorithm == "fedtan" else {**PHASES, TRAIN: (BY_CLIENT,)}
+
+
+def phases_part(job: Job, settings: Settings) -> Part:
+    """A table for each engine."""
+    job = settings.sized(job)
+    settings.note(f"phases of {job}")
+    engines = {name: run for name, run in ENGINES.items() if name != "parallel"}
+    with started(job, task_of(job), engines) as ours:
+        timed = {e: TimedRounds(rounds, phases_of(job)) for e, rounds in ours.rounds.items()}
+        in_turns(timed, settings.repeats)
+    results = [Shares(str(job), engine, t.typical()) for engine, t in timed.items()]
+    notes = [
+        f"{r.engine}: sealing, adding and opening together are {r.exchange_share():.1%}"
+        for r in results
+    ]
+    what = f"{job.algorithm}, encrypt = {job.encrypt}"
+    return Part(
+        f"By phase: {what}: {job}",
+        {result.engine: result.grid() for result in results},
+        results,
+        [*notes, *refusals({job.model: ours.refused})],
+    )

@@ -1,0 +1,141 @@
+"""A round of one job, each way in turn: the naive loop, centralised training, and our engines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from engine_jobs import ENGINES, Job, task_of
+from engine_page import Grid, Part
+from measure import ms_text
+from naive import Centralised, NaiveLoop
+from turns import in_turns, typical_ratio
+
+from securefl.errors import ConfigError
+from securefl.rounds import Rounds
+from securefl.task import Task
+
+NAIVE, CENTRALISED = "naive loop", "centralised"
+CHANNELS_LAST = "centralised, channels_last"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How all parts of the benchmark measure."""
+
+    repeats: int
+    small: bool = False
+    """Each job as small as can be, to try the benchmark."""
+    note: Callable[[str], None] = print
+    """Called with what is being measured, or left out."""
+
+    def sized(self, job: Job) -> Job:
+        """The job, or the small one that stands for it."""
+        return job.small() if self.small else job
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The engines' runs of one job that the settings allow."""
+
+    rounds: Mapping[str, Rounds]
+    """By engine."""
+    refused: Mapping[str, str]
+    """Why, by engine."""
+
+
+@contextmanager
+def started(
+    job: Job, task: Task, engines: Mapping[str, Mapping[str, Any]] = ENGINES
+) -> Iterator[Started]:
+    """A run with each engine, before its first round; their processes end with the context."""
+    rounds: dict[str, Rounds] = {}
+    refused: dict[str, str] = {}
+    try:
+        for engine, run in engines.items():
+            try:
+                rounds[engine] = job.rounds(task, run)
+            except ConfigError as error:
+                refused[engine] = str(error)
+        yield Started(rounds, refused)
+    finally:
+        for run_ in rounds.values():
+            if close := getattr(run_, "close", None):  # of engines that have processes
+                close()
+
+
+def refusals(refused: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A line for each engine that was left out, and why; `refused` is by job, then by engine."""
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for job, reasons in refused.items():
+        for engine, why in reasons.items():
+            jobs[f"{engine} is left out: {why}"].append(job)
+    return [f"{', '.join(of)}: {line}" for line, of in jobs.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of one job."""
+
+    job: str
+    samples_per_round: int
+    seconds: Mapping[str, Sequence[float]]
+    """Of a round, by way: one reading for each repeat."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def row(self, way: str) -> list[str]:
+        """Of the table."""
+        found = list(self.seconds[way])
+        typical = median(found)
+        naive, centralised = list(self.seconds[NAIVE]), list(self.seconds[CENTRALISED])
+        return [
+            way,
+            ms_text(typical),
+            f"{ms_text(min(found))} to {ms_text(max(found))}",
+            f"{self.samples_per_round / typical:,.0f}",
+            f"{typical_ratio(naive, found):.2f}",
+            f"{typical_ratio(found, centralised):.2f}",
+        ]
+
+    def grid(self) -> Grid:
+        """A row for each way."""
+        columns = ("way", "a round", "least to most", "samples/s", "× naive", "/ centralised")
+        return Grid(columns, [self.row(way) for way in self.seconds])
+
+
+def yardsticks(job: Job, task: Task) -> dict[str, Callable[[], Any]]:
+    """The ways that are not ours."""
+    ways: dict[str, Callable[[], Any]] = {
+        NAIVE: NaiveLoop(job, task),
+        CENTRALISED: Centralised(job, torch.contiguous_format),
+    }
+    if len(job.shape) == 3:
+        ways[CHANNELS_LAST] = Centralised(job, torch.channels_last)
+    return ways
+
+
+def rates(job: Job, settings: Settings) -> Rates:
+    """All ways, in turns."""
+    task = task_of(job)
+    with started(job, task) as ours:
+        steps = {engine: rounds.step for engine, rounds in ours.rounds.items()}
+        found = in_turns({**yardsticks(job, task), **steps}, settings.repeats)
+    return Rates(str(job), job.n_batches * job.batch_size, found, ours.refused)
+
+
+def rates_part(job: Job, settings: Settings) -> Part:
+    """The job's table."""
+    job = settings.sized(job)
+    settings.note(str(job))
+    result = rates(job, settings)
+    about = (
+        "× naive: how many times as fast as the naive loop. / centralised: how many times the "
+        "time of centralised training. Both are medians over the repeats."
+    )
+    notes = [about, *refusals({job.model: result.refused})]
+    return Part(f"FedAvg: {job}", {"One round": result.grid()}, [result], notes)

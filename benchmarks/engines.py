@@ -1,0 +1,102 @@
+"""How fast clients are simulated: rounds of each engine, beside what research code does.
+
+All ways of a job take turns in one run, in an order that changes, after a rehearsal; figures are
+medians. An engine that the settings refuse for a job is left out, and a line says so. Nothing is
+read: data are random, and four test samples keep evaluation out of the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from engine_fedtan import fedtan_step_part
+from engine_jobs import CNN, LENET5, MLP, RESNET20
+from engine_overhead import overhead_part
+from engine_page import Part, circumstances, write_page
+from engine_phases import phases_part
+from engine_population import population_part
+from engine_scaling import clients_part, cores_part
+from engine_values import values_part
+from engine_ways import Settings, rates_part
+from measure import write_json
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+ENCRYPTED = replace(RESNET20, n_clients=20, batch_size=32, algorithm="fedtan", encrypt="statistics")
+PARTS: Mapping[str, Callable[[Settings], Part]] = {
+    "mlp": partial(rates_part, MLP),
+    "cnn": partial(rates_part, CNN),
+    "resnet20": partial(rates_part, RESNET20),
+    "lenet5": partial(rates_part, LENET5),
+    "population": population_part,
+    "overhead": overhead_part,
+    "fedtan-step": fedtan_step_part,
+    "phases": partial(phases_part, MLP),
+    "fedtan-encrypted": partial(phases_part, ENCRYPTED),
+    "clients": clients_part,
+    "values": values_part,
+    "cores": cores_part,
+}
+EXAMPLES = """examples:
+  python benchmarks/engines.py --out docs/results/engines.md
+  python benchmarks/engines.py --jobs mlp resnet20 --repeats 9 --json found.json
+  python benchmarks/engines.py --small --repeats 1       tries everything, measures nothing
+
+--out replaces the sections of these jobs in the page, and leaves the others as they are."""
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
+    """Measure, print, and write what the arguments ask for."""
+    args = _parser().parse_args(argv)
+    before, found, commands = circumstances(), dict[str, Part](), dict[str, str]()
+    print(before)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=len(args.jobs))
+
+        def note(what: str) -> None:
+            progress.update(bar, description=what)
+
+        for name in dict.fromkeys(args.jobs):
+            found[name] = PARTS[name](Settings(args.repeats, args.small, note))
+            size = " --small" if args.small else ""
+            commands[name] = (
+                f"python benchmarks/engines.py --jobs {name} --repeats {args.repeats}{size}"
+            )
+            progress.advance(bar)
+            if args.out:  # at once: what was measured stays, whatever comes
+                write_page(args.out, {name: found[name]}, commands, before)
+    for part in found.values():
+        part.show()
+    if args.json:
+        write_json(args.json, [result for part in found.values() for result in part.results])
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--jobs",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="JOB",
+        help=f"of {', '.join(PARTS)}; all where absent",
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="after the rehearsal (5)")
+    parser.add_argument("--small", action="store_true", help="tiny jobs, to try this script")
+    parser.add_argument("--out", type=Path, metavar="PAGE.md", help="plots go beside it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all readings")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
