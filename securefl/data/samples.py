@@ -27,7 +27,9 @@ class Samples(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _TensorSamples:
+class TensorSamples:
+    """Samples that are in memory as they are."""
+
     x: Tensor
     y: Tensor
 
@@ -35,6 +37,7 @@ class _TensorSamples:
         return len(self.y)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Samples.take`."""
         return self.x.index_select(0, index), self.y.index_select(0, index)
 
 
@@ -68,7 +71,7 @@ def samples(data: ClientData, owner: str) -> Samples:
             raise DataError(f"{owner}: {len(x)} inputs but {len(y)} labels")
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise DataError(f"{owner}: inputs hold NaN or infinity; clean them first")
-        found: Samples = _TensorSamples(x, y)
+        found: Samples = TensorSamples(x, y)
     elif isinstance(data, Dataset) and hasattr(data, "__len__"):
         found = _DatasetSamples(data)
     else:

@@ -50,6 +50,13 @@ class Clients:
         )
 
 
+def _lay_out(model: nn.Module) -> None:
+    """Convolutions' weights in the layout that is fastest, here and on a GPU; values stay."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d) and layer.weight.dtype is torch.float32:
+            layer.to(memory_format=torch.channels_last)
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """A model that clients train on, one after the other."""
@@ -63,6 +70,8 @@ class Place:
 
     def __post_init__(self) -> None:
         self.model = copy.deepcopy(self.model)
+        if self.n_clients == 1:
+            _lay_out(self.model)
         found, k = averaged_tensors(self.model), self.n_clients
         self._travelling = [
             (kind, name, parts(value, k))

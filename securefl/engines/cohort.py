@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from securefl.algorithms.base import Loss, copied
+from securefl.data.resident import Resident
 from securefl.data.samples import Samples, batch_indices
 from securefl.engines.open_round import OpenRound
 from securefl.engines.wide_model import parts, repeated, side_by_side
-from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
+from securefl.types import Contribution, Memory, NamedTensors, State, Total
 
 _MEANS = (functional.cross_entropy, functional.mse_loss)
 """Losses that are means over a batch of samples alike."""
@@ -56,18 +57,25 @@ def wide_loss(loss: Loss, n_clients: int) -> Loss:
 
 
 def wide_batches(
-    data: Sequence[Samples],
+    data: Mapping[str, Samples],
+    together: Resident | None,
     batch_size: int,
     generators: Sequence[torch.Generator],
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of `minibatches` of each client, one after the other: x (B, K C, ...) and y (K, B, ...)."""
+    """`minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...)."""
     indices = [
         batch_indices(len(samples), batch_size, rng)
-        for samples, rng in zip(data, generators, strict=True)
+        for samples, rng in zip(data.values(), generators, strict=True)
     ]
+    while together:
+        starts = (together.start[name] for name in data)
+        index_KB = [next(of) + start for of, start in zip(indices, starts, strict=True)]
+        x, y = together.take(torch.stack(index_KB, dim=1).flatten())
+        both = -1, len(data)
+        yield x.unflatten(0, both).flatten(1, 2), y.unflatten(0, both).transpose(0, 1)
     while True:
-        taken = [samples.take(next(i)) for samples, i in zip(data, indices, strict=True)]
+        taken = [d.take(next(of)) for d, of in zip(data.values(), indices, strict=True)]
         x = side_by_side([x for x, _ in taken])
         yield x.to(device), torch.stack([y for _, y in taken]).to(device)
 
@@ -91,13 +99,23 @@ def _absent(field: str, known: NamedTensors, name: str, like: Tensor) -> Tensor:
     return known[name] if field == "own" else torch.zeros_like(like)
 
 
-def contributions(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
-    """Each client's, whose tensors are views; what it keeps is its own."""
-    split: dict[Kind, Any] = {kind: _split(n, n_clients) for kind, n in wide.tensors.items()}
+def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
+    """Each client's, whose tensors of a kind lie in one piece; what it keeps is its own."""
+    tensors = {kind: _rows(named, n_clients) for kind, named in wide.tensors.items()}
     kept = {f.name: _split(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
     for i in range(n_clients):
         memory = Memory(**{field: copied(of[i]) for field, of in kept.items()})
-        yield Contribution({kind: named[i] for kind, named in split.items()}, memory)
+        yield Contribution({kind: named[i] for kind, named in tensors.items()}, memory)
+
+
+def _rows(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
+    of = {name: parts(value, n_clients) for name, value in named.items()}
+    row_KN = torch.cat([value.reshape(n_clients, -1) for value in of.values()], dim=1)
+    sizes, shapes = [v[0].numel() for v in of.values()], [v.shape[1:] for v in of.values()]
+    return [
+        {n: v.view(s) for n, v, s in zip(of, row.split(sizes), shapes, strict=True)}
+        for row in row_KN
+    ]
 
 
 def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:

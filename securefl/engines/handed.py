@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from securefl.errors import Duplicate, MessageRefused, ValueRefused
-from securefl.exchange.base import OpenedSum
-from securefl.exchange.plain import PlainChannel
+from securefl.exchange.base import OpenedSum, Values
+from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.roles.client import Client, Handed
 from securefl.types import MessageSpec, NamedTensors
 
@@ -68,25 +70,30 @@ class HandedSum:
 
     def __init__(self, plain: PlainChannel, n_values: int) -> None:
         self._plain = plain
-        self._n_values = n_values
-        self._running = plain.start(n_values)
+        self._values: Values = np.zeros(n_values)
+        self._weighted: Values = np.empty(n_values)
+        self._weight = 0.0
         self._names: set[str] = set()
 
     def admit(self, sender: str, handed: Handed) -> Callable[[], None]:
         """What comes back adds a contribution; raises Duplicate, or MessageRefused for its size."""
         if sender in self._names:
             raise Duplicate(f"{sender} has contributed already")
-        if len(handed.values) != self._n_values:
+        if len(handed.values) != len(self._values):
             raise MessageRefused(
-                f"{sender}: message of n_values {len(handed.values)}, expected {self._n_values}"
+                f"{sender}: message of n_values {len(handed.values)}, expected {len(self._values)}"
             )
 
         def add() -> None:
-            self._running = self._running.plus_values(handed.values, handed.weight)
+            sent = handed.values.astype(self._plain.dtype, copy=False)
+            np.multiply(sent, handed.weight, out=self._weighted, dtype=np.float64)
+            self._values += self._weighted
+            self._weight += handed.weight
             self._names.add(sender)
 
         return add
 
     def opened(self) -> OpenedSum:
         """The mean, as anyone can read it; raises MessageRefused where there is nothing."""
-        return self._plain.open(self._running.total(), self._n_values)
+        total = PlainSum(self._plain.dtype, self._values, self._weight, len(self._names)).total()
+        return self._plain.open(total, len(self._values))

@@ -21,10 +21,11 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.per_fedavg import PerFedAvg
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
+from securefl.data.resident import resident
 from securefl.engines.clients import Clients, Place
 from securefl.engines.cohort import (
     WideEnd,
-    contributions,
+    separate,
     wide_batches,
     wide_loss,
     wide_memory,
@@ -56,6 +57,7 @@ class Vectorised:
         self._clients = clients
         self._alone = Sequential(clients)
         self._places: dict[int, Place] = {}
+        self._resident = resident(clients.data, clients.device)
         size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
         self._most = (
             max(1, WIDE_BYTES // size) if clients.device.type == "cpu" else len(clients.data)
@@ -91,15 +93,16 @@ class Vectorised:
             self._places[k] = Place(wide(clients.model, k), k)
         place, training = self._places[k], clients.training
         place.load(state)
-        data = [clients.data[name] for name in names]
+        data = {name: clients.data[name] for name in names}
+        first = data[names[0]]
         generators = [
             round_generator(training.seed, state.round, clients.index[name]) for name in names
         ]
         work = Work(
             place.model,
-            data[0],
-            wide_batches(data, training.batch_size, generators, clients.device),
-            training.steps(data[0]),
+            first,
+            wide_batches(data, self._resident, training.batch_size, generators, clients.device),
+            training.steps(first),
             wide_loss(training.loss, k),
             training.sgd(state.round),
             wide_memory([ongoing.memories[name] for name in names], state),
@@ -108,7 +111,7 @@ class Vectorised:
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
         end = WideEnd(ongoing, names, set(), weights)
         trained = clients.algorithm.client(wide_state(state, k), work, end)
-        for name, contribution in zip(names, contributions(trained, k), strict=True):
+        for name, contribution in zip(names, separate(trained, k), strict=True):
             if name not in end.left:
                 ongoing.finish(name, contribution)
 

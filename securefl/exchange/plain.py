@@ -6,7 +6,6 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
@@ -82,12 +81,7 @@ class PlainSum:
         values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
         if not np.isfinite(values).all() or not 0 < weight <= 1:
             raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
-        return self.plus_values(values, weight)
-
-    def plus_values(self, values: NDArray[np.floating], weight: float) -> PlainSum:
-        """The sum with the finite values of one client more, who counts with this weight."""
-        sent = values.astype(self.dtype, copy=False).astype(np.float64, copy=False)
-        total = self.values + weight * sent
+        total = self.values + weight * values.astype(np.float64)
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 
     def total(self) -> bytes:

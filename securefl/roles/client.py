@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from numpy.typing import NDArray
 
-from securefl.exchange.base import Sealer, Values
+from securefl.exchange.base import Sealer
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.profile import Profile
@@ -19,7 +21,7 @@ from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 class Handed:
     """A contribution as a simulation hands it over in memory, where nothing is to be sealed."""
 
-    values: Values
+    values: NDArray[np.floating]
     weight: float
 
 
@@ -57,7 +59,7 @@ class Client:
             ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
         """
         sealer, handed = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
-        payload = sealer.seal(handed.values, handed.weight)
+        payload = sealer.seal(handed.values.astype(np.float64), handed.weight)
         expected = wire.Expected.over(sealer, run, round_number, spec.name, len(handed.values))
         return self._signed(expected, payload)
 

@@ -192,7 +192,12 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
 
 def n_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
     """Exact length of the message that a client will send; the payload need not exist."""
-    return _anonymous_bytes(expected, payload_bytes) + len(to_json(sender)) - len(to_json(""))
+    return _anonymous_bytes(expected, payload_bytes) + _json_bytes(sender) - _json_bytes("")
+
+
+@lru_cache(maxsize=2**16)
+def _json_bytes(text: str) -> int:
+    return len(to_json(text))
 
 
 @lru_cache(maxsize=256)  # the same of all clients

@@ -1,0 +1,47 @@
+"""All clients' samples in one tensor, so that one operation takes the batches of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from securefl.data.samples import Samples, TensorSamples
+
+MOST_CPU_BYTES = 2**28
+"""Of a second copy in main memory; on a GPU it is the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resident:
+    """Samples of all clients, one client's after the other's."""
+
+    x: Tensor
+    y: Tensor
+    start: Mapping[str, int]
+    """Where each client's begin."""
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples of these indices, of shape (n,)."""
+        index = index.to(self.x.device)
+        return self.x.index_select(0, index), self.y.index_select(0, index)
+
+
+def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | None:
+    """The samples on this device; None where they are no tensors alike, or too many to copy."""
+    tensors = [(d.x, d.y) for d in data.values() if isinstance(d, TensorSamples)]
+    kinds = {(x.dtype, x.shape[1:], y.dtype, y.shape[1:]) for x, y in tensors}
+    if len(tensors) < len(data) or len(kinds) > 1:
+        return None
+    n_bytes = sum(x.numel() * x.element_size() for x, _ in tensors)
+    if device.type == "cpu" and n_bytes > MOST_CPU_BYTES:
+        return None
+    ends = accumulate((len(y) for _, y in tensors), initial=0)
+    return Resident(
+        torch.cat([x for x, _ in tensors]).to(device),
+        torch.cat([y for _, y in tensors]).to(device),
+        dict(zip(data, ends, strict=False)),
+    )
