@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from securefl.exchange.base import Exchange
+from securefl.exchange.batch_moments import batch_moments
 from securefl.exchange.collective import client_sum, with_gradient_sum
 from securefl.types import Kind, MessageSpec, Total
 
@@ -61,10 +62,10 @@ def along_channels(x_C: Channels, like: Batch) -> Tensor:
 
 def two_pass(exchange: Exchange, layer: str, y: Batch, gradients: Gradients) -> Pooled:
     """(μ, σ²) by Algorithms 2 and 3: messages `layer`/mean, /variance and, backward, /gradient."""
-    mu_i_C = channel_mean(y)
+    mu_i_C, own_var_C = batch_moments(y)
     mu_C = exchange.sum(f"{layer}/mean", {"mean": mu_i_C.detach()}).values["mean"]  # Eq. (39)
     # μ is a constant here: that σ² depends on it adds nothing to Σ p_i ∂F_i (App. A).
-    var_i_C = channel_mean((y - along_channels(mu_C, y)).square())
+    var_i_C = own_var_C + (mu_i_C - mu_C).square()
     total = exchange.sum(f"{layer}/variance", {"variance": var_i_C.detach()})
     var_C = total.values["variance"]  # Eq. (40)
     share = _share(exchange, total, mu_i_C)
@@ -84,8 +85,9 @@ def fused(exchange: Exchange, layer: str, y: Batch, reference_C: Channels) -> Po
     `reference_C` is the same at every client (the global running mean): moments about it lose no
     digits where |μ| is large beside σ.
     """
-    centred = y - along_channels(reference_C, y)
-    values = {"mean": channel_mean(centred), "square": channel_mean(centred.square())}
+    mu_i_C, var_i_C = batch_moments(y)
+    shift_i_C = mu_i_C - reference_C
+    values = {"mean": shift_i_C, "square": var_i_C + shift_i_C.square()}
     total = client_sum(exchange, layer, values)
     shift_C, square_C = total.values["mean"], total.values["square"]
     var_C = (square_C - shift_C.square()).clamp_min(0.0)

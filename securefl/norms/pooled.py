@@ -20,11 +20,11 @@ from securefl.exchange.moments import (
     Gradients,
     Moments,
     Pooled,
-    along_channels,
     fused,
     two_pass,
 )
 from securefl.norms.find import BatchNorm
+from securefl.norms.normalised import normalised
 from securefl.norms.replaced import replaced_forwards
 
 
@@ -55,11 +55,10 @@ class _PooledForward:
         else:
             pooled = two_pass(self.exchange, self.name, y, self.gradients)
         self._follow(y, pooled)
-        scale_C = torch.rsqrt(pooled.var_C + layer.eps)
-        x = (y - along_channels(pooled.mu_C, y)) * along_channels(scale_C, y)
+        affine = [torch.ones_like(pooled.mu_C), torch.zeros_like(pooled.mu_C)]
         if layer.affine:
-            x = x * along_channels(layer.weight, y) + along_channels(layer.bias, y)
-        return x
+            affine = [layer.weight, layer.bias]
+        return normalised(y, (pooled.mu_C, pooled.var_C), affine, layer.eps)
 
     def _follow(self, y: Batch, pooled: Pooled) -> None:
         """Running statistics move towards the pooled ones, as PyTorch's would."""
