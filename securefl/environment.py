@@ -47,8 +47,8 @@ def read_environment(path: Path) -> Environment:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def this_session(key_id: str) -> dict[str, Any]:
-    """The machine, the versions and the key."""
+def this_session(key_id: str, engine: str) -> dict[str, Any]:
+    """The machine, the versions, the key, and what trains the clients."""
     return {
         "python": platform.python_version(),
         "machine": platform.platform(),
@@ -56,4 +56,5 @@ def this_session(key_id: str) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         **{package: version(package) for package in PACKAGES},
         "key_id": key_id,
+        "engine": engine,
     }

@@ -40,6 +40,7 @@ from securefl.types import NamedTensors, State
 LOST = 1e6
 """How many times the first round's loss no training comes back from."""
 OnRound = Callable[[RoundMetrics], None]
+OnStart = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

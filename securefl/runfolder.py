@@ -105,9 +105,12 @@ class RunFolder:
         finally:
             lock.release()
 
-    def note_session(self, config: Config, key_id: str, *, own_task: bool) -> None:
-        """Write down the machine, the versions, the seed and the key; resuming adds a session."""
-        sessions = (*self._environment().sessions, this_session(key_id))
+    def note_session(self, config: Config, key_id: str, engine: str, *, own_task: bool) -> None:
+        """Write down the machine, the versions, the seed and the key; resuming adds a session.
+
+        `engine` says in words what trains the clients.
+        """
+        sessions = (*self._environment().sessions, this_session(key_id, engine))
         noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
         self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
 

@@ -9,7 +9,7 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.roles.identities import Identities
-from securefl.rounds import OnRound, Result, Rounds
+from securefl.rounds import OnRound, OnStart, Result, Rounds
 from securefl.runfolder import RunFolder
 from securefl.runrecord import read_config, read_run
 from securefl.task import Task
@@ -24,6 +24,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     identities: Identities | None = None,
     out: Path | str | None = None,
     on_round: OnRound | None = None,
+    on_start: OnStart | None = None,
 ) -> Result:
     """Train by the settings of `config`, on its own data and model or on those of `task`.
 
@@ -35,6 +36,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
         identities: what clients sign with; made for this run where None.
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
+        on_start: told, before the first round, which engine trains the clients, and why.
 
     Raises:
         ConfigError, DataError: before anything is written.
@@ -42,15 +44,17 @@ def run(  # noqa: PLR0913  (what a run may be given)
             before.
     """
     rounds = Rounds(config or Config(), task, keys, match_keys, identities)
+    if on_start:
+        on_start(rounds.engine)
     if out is None:
         return rounds.run(on_round)
     folder = RunFolder.create(Path(out), rounds.config)
     with folder.locked():
-        folder.note_session(rounds.config, rounds.key_id, own_task=task is not None)
+        folder.note_session(rounds.config, rounds.key_id, rounds.engine, own_task=task is not None)
         return rounds.run(on_round, folder)
 
 
-def resume(
+def resume(  # noqa: PLR0913  (what a run may be given)
     folder: Path | str,
     task: Task | None = None,
     *,
@@ -58,6 +62,7 @@ def resume(
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     on_round: OnRound | None = None,
+    on_start: OnStart | None = None,
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
 
@@ -88,5 +93,7 @@ def resume(
         if rounds.complete and run_folder.is_finished():
             done = rounds.stopped or f"complete, all {config.run.rounds} rounds"
             raise RunFolderError(f"{folder}: this run is {done}")
-        run_folder.note_session(config, rounds.key_id, own_task=task is not None)
+        run_folder.note_session(config, rounds.key_id, rounds.engine, own_task=task is not None)
+        if on_start:
+            on_start(rounds.engine)
         return rounds.run(on_round, run_folder)

@@ -24,6 +24,7 @@ KEYS = {
     "model": "model.name",
     "norm": "model.norm",
     "rounds": "run.rounds",
+    "engine": "run.engine",
     "encrypt": "exchange.encrypt",
     "committee": "exchange.committee",
     "devices": "devices.preset",

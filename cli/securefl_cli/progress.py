@@ -55,6 +55,11 @@ def progress_bar(
         yield advance
 
 
+def say_engine(words: str) -> None:
+    """Say on stderr what trains the clients."""
+    click.echo(f"Engine: {words}", err=True)
+
+
 @contextmanager
 def table_bar(rounds: int) -> Iterator[Callable[[PlannedRun, int], None]]:
     """A bar on stderr over all runs' rounds together, moved by the function that it gives.

@@ -14,7 +14,7 @@ import click
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.options import settings_of
 from securefl_cli.passphrase import read_passphrase
-from securefl_cli.progress import progress_bar
+from securefl_cli.progress import progress_bar, say_engine
 from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ if TYPE_CHECKING:
 @click.option("--model", help="mlp, cnn, resnet20 or alexnet")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
 @click.option("--rounds", help="How many rounds.")
+@click.option(
+    "--engine",
+    help="How clients are simulated: sequential, vectorised, or auto (the fastest by a rule).",
+)
 @click.option(
     "--select",
     metavar="NAME[:KEY=VALUE,...]",
@@ -200,7 +204,9 @@ def _start(
     private = config.privacy.level != "none"
     with progress_bar(config.name, config.run.rounds, private=private) as advance:
         result = _watched(
-            folder, secrets, lambda: run_rounds(config, **keys, out=folder, on_round=advance)
+            folder,
+            secrets,
+            lambda: run_rounds(config, **keys, out=folder, on_round=advance, on_start=say_engine),
         )
     _report(folder, result)
 
@@ -216,7 +222,9 @@ def _resume(folder: Path, secrets: _Secrets) -> None:
     with progress_bar(
         record.config.name, record.config.run.rounds, done, private=private
     ) as advance:
-        result = _watched(folder, secrets, lambda: resume(folder, **keys, on_round=advance))
+        result = _watched(
+            folder, secrets, lambda: resume(folder, **keys, on_round=advance, on_start=say_engine)
+        )
     _report(folder, result)
 
 

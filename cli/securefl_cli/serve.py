@@ -164,6 +164,8 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     with folder.locked():
         # The clients' tasks are their own: `securefl run --resume` does not go on from here.
         sealed = config.exchange.seals_sums
-        folder.note_session(config, sound.adding.key_id if sealed else "", own_task=True)
+        folder.note_session(
+            config, sound.adding.key_id if sealed else "", "processes", own_task=True
+        )
         run_until_done(process.run(at, authority_at, folder))
     say(f"Run folder: {path}")
