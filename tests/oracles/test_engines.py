@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import task
+from torch import nn
 
 import securefl
 from securefl.errors import ConfigError
@@ -41,7 +42,7 @@ def require_same(settings, job=None):
     one, other = (trained(settings, engine, job) for engine in ("sequential", "vectorised"))
     torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
     assert [m.loss for m in one.metrics] == pytest.approx([m.loss for m in other.metrics], rel=1e-8)
-    assert one.ledger.entries == other.ledger.entries
+    assert set(one.ledger.entries) == set(other.ledger.entries)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -58,3 +59,120 @@ def test_clients_side_by_side_end_where_they_end_one_by_one(policy, solver):
                 trained(settings, "vectorised")
         else:
             require_same(settings)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_every_norm_goes_side_by_side(name, norm):
+    """Convolutions have groups, weights are standardised client by client."""
+    if (name, norm) == ("mlp", "instance"):
+        pytest.skip("one value a channel")
+    require_same(["algorithm.name=fedavg"], task(name, norm, width=8))
+
+
+def test_a_network_that_pads_channels_is_trained_one_by_one():
+    """ResNet-20's shortcuts append channels of zeros, which side by side are not each client's."""
+    job = task("resnet20", sizes=(5, 6, 7))
+    with pytest.raises(ConfigError, match="its forward does not run side by side"):
+        trained(["algorithm.name=fedavg"], "vectorised", job)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["selection.name=random", "selection.fraction=0.5"],
+        ["selection.name=random", "selection.fraction=0.75", "selection.replacement=with"],
+        ["algorithm.local_epochs=2"],
+        ["train.batch_size=32"],
+        ["solver.name=scaffold", "selection.name=random", "selection.fraction=0.5"],
+        ["algorithm.name=fedbn", "selection.name=random", "selection.fraction=0.5"],
+        ["train.momentum=0.9", "train.momentum_across_rounds=local", "run.rounds=4"],
+    ],
+    ids=lambda settings: settings[-1],
+)
+def test_who_takes_part_and_for_how_long_changes_nothing(settings):
+    """Clients of other batches and steps are beside their like, and memories are each one's own."""
+    require_same(["algorithm.name=fedavg", *settings])
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)
+def test_a_loss_of_ones_own_is_summed_over_clients(loss):
+    """Not only the means that are known by name."""
+    require_same(["algorithm.name=fedavg"], task(loss=loss))
+
+
+@pytest.mark.parametrize("encrypt", ["statistics", "model"])
+def test_sealed_sums_are_those_of_the_clear(encrypt, key_set):
+    """FedTAN's sums of clients side by side are sealed and added client by client."""
+    settings = ["algorithm.name=fedtan", "algorithm.local_steps=1"]
+    plain = trained(settings, "sequential")
+    config = securefl.load_config(
+        None, [*SMALL, *settings, "run.engine=vectorised", f"exchange.encrypt={encrypt}"]
+    )
+    sealed = securefl.run(config, task(sizes=(5, 9, 14, 8)), keys=key_set)
+    torch.testing.assert_close(vector(plain.model), vector(sealed.model), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
+def test_a_client_that_is_not_finite_is_left_out_beside_others(engine, algorithm):
+    """It costs itself alone, whoever trains beside it."""
+    job = task(sizes=(10, 10, 10, 10))
+    x, _ = job.clients[1]
+    x.copy_(1.5e308 * x.sign())  # finite, and no sum of it is
+    run = trained([f"algorithm.name={algorithm}", "algorithm.weights=uniform"], engine, job)
+    assert {incident.client for incident in run.incidents} == {"client-2"}
+    assert torch.isfinite(vector(run.model)).all()
+    assert [m.dropped for m in run.metrics] == [("client-2",)] * 3
+
+
+class Mixing(nn.Module):
+    """Its forward looks at all channels at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.layer(x).log_softmax(dim=1)
+
+
+class Scaled(nn.Module):
+    """It has a parameter outside of its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+
+def shared():
+    """Two layers with one weight."""
+    model = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Mixing(), "mixes channels beyond its layers"),
+        (Scaled(), "'' is a Scaled, which is not known side by side"),
+        (shared(), "share a parameter"),
+        (nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.5)), "layer '1' draws at random"),
+    ],
+    ids=["mixing", "scaled", "shared", "dropout"],
+)
+def test_a_model_that_cannot_be_side_by_side_is_refused_and_auto_trains_it_alone(model, why):
+    """It is tried on the clients' own samples before anything is trained."""
+    job = securefl.Task(model.double(), task().clients, task().test)
+    with pytest.raises(ConfigError, match=why):
+        trained(["algorithm.name=fedavg"], "vectorised", job)
+    said = []
+    config = securefl.load_config(None, [*SMALL, "algorithm.name=fedavg"])
+    securefl.run(config, job, on_start=said.append)
+    assert said[0].startswith("sequential: ")
+    assert why.split("'")[-1] in said[0]
