@@ -1,7 +1,7 @@
 """Trains many clients at once, side by side in one wide model.
 
 The best engine for models of linear layers, and on a GPU. Clients are side by side whose batches
-are of one size and who take as many steps; who is alone with his is trained alone.
+are of one size and who take as many steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from securefl.algorithms.solvers.per_fedavg import PerFedAvg
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.data.resident import resident
+from securefl.data.samples import TensorSamples
 from securefl.engines.clients import Clients, Place
 from securefl.engines.cohort import (
     WideEnd,
@@ -42,6 +43,8 @@ SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
 WIDE_BYTES = 2**22
 """Of parameters that train side by side: as many clients as keep in a processor's cache."""
+MOST_PLACES = 4
+"""Wide models that are kept from round to round."""
 
 
 class Vectorised:
@@ -59,20 +62,18 @@ class Vectorised:
         self._places: dict[int, Place] = {}
         self._resident = resident(clients.data, clients.device)
         size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
-        self._most = (
-            max(1, WIDE_BYTES // size) if clients.device.type == "cpu" else len(clients.data)
-        )
+        on_cpu = clients.device.type == "cpu"
+        self._most = max(1, WIDE_BYTES // size) if on_cpu else len(clients.data)
 
     def train(self, ongoing: OpenRound) -> None:
         """See `Engine.train`."""
         cohorts = self._cohorts(ongoing)
-        if (ongoing.plan.sums and len(cohorts) > 1) or not _elementwise(
-            self._clients, ongoing.state
-        ):
+        together = len(cohorts) == 1 or not ongoing.plan.sums
+        if together and _by_channel(self._clients, ongoing.state):
+            for names in cohorts:
+                self._train(names, ongoing)
+        else:
             self._alone.train(ongoing)
-            return
-        for names in cohorts:
-            self._train(names, ongoing)
 
     def _cohorts(self, ongoing: OpenRound) -> list[list[str]]:
         """Who trains side by side; for sums in the middle of the round, as many as can."""
@@ -90,6 +91,8 @@ class Vectorised:
     def _train(self, names: Sequence[str], ongoing: OpenRound) -> None:
         clients, state, k = self._clients, ongoing.state, len(names)
         if k not in self._places:
+            for oldest in list(self._places)[: 1 - MOST_PLACES]:
+                del self._places[oldest]
             self._places[k] = Place(wide(clients.model, k), k)
         place, training = self._places[k], clients.training
         place.load(state)
@@ -129,6 +132,8 @@ def reason_against(clients: Clients) -> str:
         return (
             f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
         )
+    if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
+        return "a client's data are a Dataset, which may draw at random"
     first = next(iter(clients.data.values()))
     try:
         x, _ = first.take(torch.arange(min(4, len(first))))
@@ -138,7 +143,7 @@ def reason_against(clients: Clients) -> str:
     return ""
 
 
-def _elementwise(clients: Clients, state: State) -> bool:
+def _by_channel(clients: Clients, state: State) -> bool:
     """Whether BN of this round is channel by channel, too."""
     algorithm = _federated(clients.algorithm)
     if algorithm is None:

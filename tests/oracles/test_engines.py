@@ -176,3 +176,26 @@ def test_a_model_that_cannot_be_side_by_side_is_refused_and_auto_trains_it_alone
     securefl.run(config, job, on_start=said.append)
     assert said[0].startswith("sequential: ")
     assert why.split("'")[-1] in said[0]
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Each item is drawn anew."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return self.x[i] + torch.randn_like(self.x[i]), self.y[i]
+
+
+def test_data_that_are_drawn_anew_are_the_same_for_the_same_seed():
+    """A Dataset may draw from torch's global generators, which side by side are nobody's."""
+    job = task()
+    job = securefl.Task(job.model, [Noisy(*data) for data in job.clients], job.test)
+    with pytest.raises(ConfigError, match="a Dataset, which may draw at random"):
+        trained(["algorithm.name=fedavg"], "vectorised", job)
+    one, other = (trained(["algorithm.name=fedavg"], "auto", job) for _ in range(2))
+    assert torch.equal(vector(one.model), vector(other.model))
