@@ -6,7 +6,7 @@ BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench peers clean
 
 demo: .venv/installed
 	$(BIN)/securefl demo
@@ -29,6 +29,10 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/committee.py
 	$(BIN)/python benchmarks/private_steps.py
 	$(BIN)/python benchmarks/engines.py
+
+# SecureFL beside Flower, pfl-research and FedJAX, each in an environment that this makes.
+peers: .venv/installed
+	$(BIN)/python benchmarks/peers/compare.py
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "SecureFL needs Python 3.11 or newer: make PYTHON=python3.11 …")'

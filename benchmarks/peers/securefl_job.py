@@ -1,0 +1,51 @@
+"""SecureFL's rounds of a job: python securefl_job.py JOB ROUNDS.
+
+`Rounds.step` as a run does it, with its defaults: it scores the model after each round, here on one
+batch, which the peers do not, and keeps the ledger of all messages.
+"""
+
+from __future__ import annotations
+
+import torch
+from jobs import LR, STEPS, Job, Laps, asked
+from models import made
+
+from securefl.config.schema import Config
+from securefl.rounds import Rounds
+from securefl.task import Task
+
+
+def main() -> None:
+    """The rounds."""
+    job, n_rounds = asked()
+    laps = Laps("securefl", "torch", "numpy")
+    rounds = Rounds(configured(job), task(job), None, None)
+    laps.start()
+    for _ in range(n_rounds):
+        rounds.step()
+        laps.end()
+
+
+def configured(job: Job) -> Config:
+    """FedAvg in the clear, as the other tools do it."""
+    selection = {"name": "random", "fraction": job.cohort / job.n_clients}
+    return Config.model_validate(
+        {
+            "run": {"rounds": 10**6},
+            "algorithm": {"name": "fedavg", "local_steps": STEPS},
+            "train": {"lr": LR, "batch_size": job.batch, "lr_drops": ()},
+            "exchange": {"encrypt": "none"},
+            **({"selection": selection} if job.cohort < job.n_clients else {}),
+        }
+    )
+
+
+def task(job: Job) -> Task:
+    """The job's clients; the first batch of the first one is the test data."""
+    x, y = map(torch.from_numpy, job.samples())
+    clients = list(zip(x, y, strict=True))
+    return Task(made(job.model), clients, (x[0, : job.batch], y[0, : job.batch]))
+
+
+if __name__ == "__main__":
+    main()
