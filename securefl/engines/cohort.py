@@ -68,12 +68,14 @@ def wide_batches(
         batch_indices(len(samples), batch_size, rng)
         for samples, rng in zip(data.values(), generators, strict=True)
     ]
+    start_K = torch.tensor([together.start[name] for name in data] if together else [])
     while together:
-        starts = (together.start[name] for name in data)
-        index_KB = [next(of) + start for of, start in zip(indices, starts, strict=True)]
-        x, y = together.take(torch.stack(index_KB, dim=1).flatten())
-        both = -1, len(data)
-        yield x.unflatten(0, both).flatten(1, 2), y.unflatten(0, both).transpose(0, 1)
+        index_BK = torch.stack([next(of) for of in indices], dim=1) + start_K
+        x, y = together.take(index_BK.flatten())
+        yield (
+            x.unflatten(0, index_BK.shape).flatten(1, 2),
+            y.unflatten(0, index_BK.shape).transpose(0, 1),
+        )
     while True:
         taken = [d.take(next(of)) for d, of in zip(data.values(), indices, strict=True)]
         x = side_by_side([x for x, _ in taken])
