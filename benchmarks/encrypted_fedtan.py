@@ -119,7 +119,7 @@ def config(moments: str, encrypt: str, rounds: int, model: str) -> securefl.Conf
     """The demo's settings but for these four."""
     return securefl.Config.model_validate(
         {
-            "run": {"rounds": rounds},
+            "run": {"rounds": rounds, "engine": "sequential"},
             "model": {"name": model},
             "algorithm": {"moments": moments},
             "exchange": {"encrypt": encrypt},

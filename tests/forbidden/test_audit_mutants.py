@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
+from on_the_wire import nothing_is_handed_over
 from tenseal import sealapi
 
 import securefl
@@ -597,6 +598,7 @@ def test_each_mutant_is_caught(tmp_path, name):
     table = config.run.model_copy(update={"rounds": max(1, made.round)})
     config = config.model_copy(update={"run": table})
     with pytest.MonkeyPatch.context() as patch:
+        nothing_is_handed_over(patch)
         made.install(patch)
         securefl.run(config, task, out=tmp_path / "run")
     found = {FOLDER: in_folder(tmp_path / "run", task)}

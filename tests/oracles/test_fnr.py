@@ -282,7 +282,7 @@ def test_what_is_a_clients_own_is_refined_and_stays_there():
     for name, way in {"plain": inner, "fnr": FNR(inner, stock, 0.25, STRENGTH)}.items():
         training = [f"algorithm.local_steps={E}", "train.weight_decay=0.0"]
         task = replace(job, algorithm=way)
-        settings = config(*training, rounds=1)
+        settings = config(*training, "run.engine=sequential", rounds=1)
         engine = compose(settings, task, None, Record()).rounds
         engine.round(way.init(task.model))
         engines[name] = [memory.own for memory in engine.memories.values()]

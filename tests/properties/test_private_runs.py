@@ -108,6 +108,7 @@ def interrupted_in_round(number, made, folder):
         return contribute(client, run, round_number, spec, tensors, times)
 
     with pytest.MonkeyPatch.context() as patch:
+        nothing_is_handed_over(patch)
         patch.setattr(Client, "contribute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             securefl.run(made, task(), out=folder)
