@@ -15,6 +15,7 @@ from securefl.data.resident import Resident
 from securefl.data.samples import Samples, batch_indices
 from securefl.engines.open_round import OpenRound
 from securefl.engines.wide_model import parts, repeated, side_by_side
+from securefl.exchange.layout import Row
 from securefl.types import Contribution, Memory, NamedTensors, State, Total
 
 _MEANS = (functional.cross_entropy, functional.mse_loss)
@@ -102,7 +103,7 @@ def _absent(field: str, known: NamedTensors, name: str, like: Tensor) -> Tensor:
 
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
-    """Each client's, whose tensors of a kind lie in one piece; what it keeps is its own."""
+    """Each client's, whose tensors of a kind are a `Row`; what it keeps is its own."""
     tensors = {kind: _rows(named, n_clients) for kind, named in wide.tensors.items()}
     kept = {f.name: _split(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
     for i in range(n_clients):
@@ -110,14 +111,11 @@ def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
         yield Contribution({kind: named[i] for kind, named in tensors.items()}, memory)
 
 
-def _rows(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
-    of = {name: parts(value, n_clients) for name, value in named.items()}
+def _rows(named: NamedTensors, n_clients: int) -> list[Row]:
+    of = {name: parts(value.detach(), n_clients) for name, value in named.items()}
     row_KN = torch.cat([value.reshape(n_clients, -1) for value in of.values()], dim=1)
-    sizes, shapes = [v[0].numel() for v in of.values()], [v.shape[1:] for v in of.values()]
-    return [
-        {n: v.view(s) for n, v, s in zip(of, row.split(sizes), shapes, strict=True)}
-        for row in row_KN
-    ]
+    like = {name: value[0] for name, value in of.items()}
+    return [Row(row, like) for row in row_KN]
 
 
 def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
@@ -141,7 +139,7 @@ class WideEnd:
 
     def sum(self, name: str, values: NamedTensors) -> Total:
         """See `Exchange.sum`; values and totals are side by side."""
-        of = dict(zip(self.names, _split(values, len(self.names)), strict=True))
+        of = dict(zip(self.names, _rows(values, len(self.names)), strict=True))
         asks = {client: (name, own) for client, own in of.items() if client not in self.left}
         total, stay = self.ongoing.sum(asks)
         self.left |= asks.keys() - set(stay)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from typing import final
 
 import numpy as np
 import torch
@@ -14,18 +15,43 @@ from securefl.exchange.base import Values
 from securefl.types import NamedTensors
 
 
+@final
+class Row(Mapping[str, Tensor]):
+    """Tensors that lie in one vector, one after the other."""
+
+    def __init__(self, vector: Tensor, like: NamedTensors) -> None:
+        """`vector` has no graph; of `like`, names and shapes count."""
+        self.vector = vector
+        self._like = like
+
+    def __getitem__(self, name: str) -> Tensor:
+        start = 0
+        for other, tensor in self._like.items():
+            end = start + tensor.numel()
+            if other == name:
+                return self.vector[start:end].view(tensor.shape)
+            start = end
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._like)
+
+    def __len__(self) -> int:
+        return len(self._like)
+
+
 def pack(message: str, tensors: NamedTensors, max_value: float) -> NDArray[np.floating]:
     """All values in one vector, each finite and within ±`max_value`.
 
-    In the tensors' own precision, at least single; no copy where they lie in one piece.
+    In the tensors' own precision, at least single; of a `Row` no copy is made.
 
     Raises:
         ValueRefused: naming the first tensor, index and value that is not.
     """
-    parts = [tensor.detach() for tensor in tensors.values()]
-    whole = _one_piece(parts)
-    if whole is None:
-        whole = torch.cat([part.reshape(-1) for part in parts])
+    if isinstance(tensors, Row):
+        whole = tensors.vector
+    else:
+        whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()])
     if whole.dtype is not torch.float64:
         whole = whole.float()  # numpy has no bfloat16
     values: NDArray[np.floating] = whole.cpu().numpy()
@@ -33,20 +59,6 @@ def pack(message: str, tensors: NamedTensors, max_value: float) -> NDArray[np.fl
     if not (-max_value <= float(values.min()) and float(values.max()) <= max_value):
         raise _first_refused(message, tensors, max_value)
     return values
-
-
-def _one_piece(parts: Sequence[Tensor]) -> Tensor | None:
-    """The vector that these tensors are parts of, one after the other."""
-    first, end = parts[0], parts[0].data_ptr()
-    for part in parts:
-        if part.data_ptr() != end or part.dtype != first.dtype or not part.is_contiguous():
-            return None
-        end += part.numel() * part.element_size()
-    start, n_bytes = first.storage_offset(), first.untyped_storage().nbytes()
-    n_values = (end - first.data_ptr()) // first.element_size()
-    if (start + n_values) * first.element_size() > n_bytes:
-        return None  # neighbours by chance
-    return first.as_strided((n_values,), (1,))
 
 
 def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> ValueRefused:
