@@ -13,7 +13,7 @@ from torch.nn import functional
 from securefl.algorithms.base import Loss, copied
 from securefl.data.resident import Resident
 from securefl.data.samples import Samples, batch_indices
-from securefl.engines.open_round import OpenRound
+from securefl.engines.ongoing import Ongoing
 from securefl.engines.wide_model import parts, repeated, side_by_side
 from securefl.exchange.layout import Row
 from securefl.types import Contribution, Memory, NamedTensors, State, Total
@@ -130,7 +130,7 @@ class WideEnd:
     A client whose values are refused leaves the round: its channels go on, and nobody looks.
     """
 
-    ongoing: OpenRound
+    ongoing: Ongoing
     names: Sequence[str]
     left: set[str]
     """Who has left."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from securefl.engines.handed import HandedSum, Parcel, Unsent, Way, parcels
+from securefl.engines.handed import HandedSum, Parcel, Unsent, Way
 from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
+from securefl.engines.outgoing import Sent
 from securefl.engines.sealing import Sealing
 from securefl.errors import MessageRefused, TooFewContributions
 from securefl.exchange.base import OpenedSum
@@ -58,11 +59,10 @@ class Delivery:
         self,
         round_number: int,
         exchange: int,
-        specs: Sequence[MessageSpec],
-        times: Mapping[str, int],
+        ways: tuple[Way, ...],
     ) -> OpenExchange:
-        """Start the sums of messages that travel together; `times` is how often clients count."""
-        return OpenExchange(self, round_number, exchange, self.ways(specs), times)
+        """Start the sums of messages that travel together."""
+        return OpenExchange(self, round_number, exchange, ways)
 
     def ways(self, specs: Sequence[MessageSpec]) -> tuple[Way, ...]:
         """How each of these messages goes to the server."""
@@ -78,7 +78,6 @@ class OpenExchange:
         round_number: int,
         exchange: int,
         ways: tuple[Way, ...],
-        times: Mapping[str, int],
     ) -> None:
         self._delivery = delivery
         self._round = round_number
@@ -94,42 +93,29 @@ class OpenExchange:
             for way in ways
             if way.handed
         }
-        self._times = times
         self._like: Mapping[str, NamedTensors] = {}
         self._refused: list[Incident] = []
         self._diverged = False
 
-    def deliver(self, name: str, tensors: Mapping[str, NamedTensors]) -> bool:
-        """Seal, send and add one client's tensors of each message; False if any was refused.
+    def take(self, name: str, sent: Sent) -> bool:
+        """Add what a client has sent of each message; False if any was refused.
 
-        All are sealed before the first is sent, and all are admitted before the first is added: a
-        client counts in all of them or in none.
+        All are admitted before the first is added: a client counts in all of them or in none.
         """
-        client, about = self._delivery.clients[name], (self._delivery.run, self._round)
-        sent = parcels(self._ways, client, about, tensors, self._times[name])
-        return self.take(name, sent, tensors)
-
-    def take(
-        self, name: str, sent: Sequence[Parcel] | Unsent, like: Mapping[str, NamedTensors]
-    ) -> bool:
-        """Add what a client has sent of each message, as `deliver` does.
-
-        `like` has tensors of the names and shapes in the messages.
-        """
-        if isinstance(sent, Unsent):
+        if isinstance(sent.parcels, Unsent):
             self._diverged = True
-            self._leave_out(sent.name, name, sent.reason)
+            self._leave_out(sent.parcels.name, name, sent.parcels.reason)
             return False
         additions = []
-        for way, parcel in zip(self._ways, sent, strict=True):
+        for way, parcel in zip(self._ways, sent.parcels, strict=True):
             try:
-                additions.append(self._admitted(name, way, parcel, like))
+                additions.append(self._admitted(name, way, parcel, sent.like))
             except MessageRefused as error:
                 self._leave_out(way.spec.name, name, str(error))
                 return False
         for add in additions:
             add()
-        self._like = like
+        self._like = sent.like
         return True
 
     def _admitted(
@@ -142,11 +128,6 @@ class OpenExchange:
         size = self._delivery.server.n_bytes(self._round, spec, name)
         self._note(spec, (name, SERVER), "plaintext", like[spec.name], size)
         return self._handed[spec.name].admit(name, parcel)
-
-    def refuse(self, name: str, reason: str) -> None:
-        """Leave out a client whose own values have diverged."""
-        self._leave_out("memory", name, reason)
-        self._diverged = True
 
     def _leave_out(self, what: str, name: str, reason: str) -> None:
         self._refused.append(Incident(self._round, what, name, reason))

@@ -10,10 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from securefl.engines.base import End
 from securefl.engines.clients import Clients, Place
 from securefl.engines.layer_draws import LayerDraws
-from securefl.engines.open_round import OpenRound
+from securefl.engines.ongoing import End, Ongoing
 from securefl.engines.turns import Ask, ClientThread, Done
 from securefl.types import Contribution, Total
 
@@ -39,7 +38,7 @@ class InTurns:
         # The threads outlive a round, since each keeps torch's own worker threads.
         self._pool = ThreadPoolExecutor(len(clients.data), thread_name_prefix="client")
 
-    def train(self, ongoing: OpenRound) -> None:
+    def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
         answer: Total | None = None
         contributions: dict[str, Contribution] = {}
@@ -63,7 +62,7 @@ class InTurns:
             ongoing.finish(name, contribution)
 
     @contextmanager
-    def _started(self, ongoing: OpenRound) -> Iterator[dict[str, _Turns]]:
+    def _started(self, ongoing: Ongoing) -> Iterator[dict[str, _Turns]]:
         """A thread for each client; whatever happens, none is left behind."""
         while len(self._places) < len(ongoing.times):
             self._places.append(Place(self._clients.model))
@@ -80,7 +79,7 @@ class InTurns:
             for one in turns.values():
                 one.thread.wait()
 
-    def _turns(self, name: str, ongoing: OpenRound, place: Place) -> _Turns:
+    def _turns(self, name: str, ongoing: Ongoing, place: Place) -> _Turns:
         clients, state = self._clients, ongoing.state
         work = clients.work(name, state, place, ongoing.memories[name])
         weight = ongoing.weight(name)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-
-import torch
+from collections.abc import Iterable, Mapping
 
 from securefl.engines.delivery import Delivery, OpenExchange
-from securefl.errors import ConfigError, DataError
+from securefl.engines.handed import Way
+from securefl.engines.outgoing import Outgoing, Sent
+from securefl.errors import DataError
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
 
 
@@ -28,8 +27,15 @@ class OpenRound:
         self.plan = plan
         self.times = times
         self.memories = memories
+        self.outgoing = Outgoing(
+            delivery.run,
+            state.round + 1,
+            {way.spec.name: way for way in delivery.ways(plan.sums)},
+            delivery.ways(plan.update),
+            times,
+            delivery.clients,
+        )
         self._delivery = delivery
-        self._specs = {spec.name: spec for spec in plan.sums}
         # Where nothing before a layer learns (BN on the input), no gradient is asked for.
         self._due = {spec.name for spec in plan.sums if spec.kind is not Kind.GRADIENTS}
         self._exchange = 1
@@ -37,7 +43,7 @@ class OpenRound:
 
     def weight(self, name: str) -> float:
         """A client's, before it is divided by the sum of weights."""
-        return self.times[name] * self._delivery.clients[name].weight
+        return self.outgoing.weight(name)
 
     def sum(self, asks: Mapping[str, tuple[str, NamedTensors]]) -> tuple[Total, list[str]]:
         """One sum in the middle of the round, and who may go on: whose values were not refused.
@@ -48,33 +54,32 @@ class OpenRound:
         Raises:
             DataError: they are for different sums, or for one that the plan does not list.
         """
-        names = {name for name, _ in asks.values()}
-        if len(names) > 1 or not names <= self._specs.keys():
-            raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
-        (name,) = names
-        opened = self._delivery.begin(
-            self.state.round + 1, self._exchange, [self._specs[name]], self.times
-        )
-        left = [c for c, (_, values) in asks.items() if opened.deliver(c, {name: values})]
+        way = self.outgoing.due({name for name, _ in asks.values()})
+        sent = ((c, self.outgoing.asked(c, way, values)) for c, (_, values) in asks.items())
+        return self._sum(way, sent)
+
+    def sum_sent(self, asks: Mapping[str, tuple[str, Sent]]) -> tuple[Total, list[str]]:
+        """As `sum`, of what clients have sent for it."""
+        way = self.outgoing.due({name for name, _ in asks.values()})
+        return self._sum(way, ((client, sent) for client, (_, sent) in asks.items()))
+
+    def _sum(self, way: Way, sent: Iterable[tuple[str, Sent]]) -> tuple[Total, list[str]]:
+        opened = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
+        left = [client for client, own in sent if opened.take(client, own)]
         (total,) = opened.finish(receivers=left).values()
         self._exchange += 1
-        self._due.discard(name)
+        self._due.discard(way.spec.name)
         return total, left
 
     def finish(self, name: str, contribution: Contribution) -> None:
         """A client has trained: its contribution is added, and what it keeps is kept."""
-        if not isinstance(contribution, Contribution):
-            raise ConfigError(
-                f"the algorithm's client() gave a {type(contribution).__name__}: it must return a "
-                "securefl.types.Contribution"
-            )
-        ending = self._begun_ending()
-        if lost := not_finite(contribution.memory):
-            ending.refuse(name, f"{name}: its own {lost} is not finite")
-            return
-        tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
-        if ending.deliver(name, tensors):
-            self.memories[name] = contribution.memory
+        sent = self.outgoing.trained(name, contribution)
+        self.finish_sent(name, sent, contribution.memory)
+
+    def finish_sent(self, name: str, sent: Sent, memory: Memory) -> None:
+        """As `finish`, of what a client has sent at the end of its round."""
+        if self._begun_ending().take(name, sent):
+            self.memories[name] = memory
 
     def totals(self) -> dict[Kind, Total]:
         """Of all contributions.
@@ -95,12 +100,6 @@ class OpenRound:
                     f"no client asked for the planned sums {sorted(self._due)}: is a BN layer "
                     "never called, or used by another way than its own forward?"
                 )
-            number, plan = self.state.round + 1, self.plan
-            self._ending = self._delivery.begin(number, self._exchange, plan.update, self.times)
+            number, ways = self.state.round + 1, self.outgoing.update
+            self._ending = self._delivery.begin(number, self._exchange, ways)
         return self._ending
-
-
-def not_finite(memory: Memory) -> str:
-    """The first tensor with a NaN or an infinity in it; empty where there is none."""
-    kept = (named for field in fields(memory) for named in getattr(memory, field.name).items())
-    return next((name for name, value in kept if not torch.isfinite(value).all()), "")

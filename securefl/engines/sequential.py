@@ -5,11 +5,10 @@ The best engine for convolutions on a CPU, where a model of many clients at once
 
 from __future__ import annotations
 
-from securefl.engines.base import End, no_sum
 from securefl.engines.clients import Clients, Place
 from securefl.engines.in_turns import InTurns
 from securefl.engines.layer_draws import LayerDraws
-from securefl.engines.open_round import OpenRound
+from securefl.engines.ongoing import End, Ongoing, no_sum
 
 
 class Sequential:
@@ -20,7 +19,7 @@ class Sequential:
         self._place = Place(clients.model)
         self._turns = InTurns(clients)
 
-    def train(self, ongoing: OpenRound) -> None:
+    def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
         if ongoing.plan.sums:
             self._turns.train(ongoing)

@@ -32,7 +32,7 @@ from securefl.engines.cohort import (
     wide_memory,
     wide_state,
 )
-from securefl.engines.open_round import OpenRound
+from securefl.engines.ongoing import Ongoing
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
 from securefl.engines.wide_model import require_separate, wide
@@ -65,7 +65,7 @@ class Vectorised:
         on_cpu = clients.device.type == "cpu"
         self._most = max(1, WIDE_BYTES // size) if on_cpu else len(clients.data)
 
-    def train(self, ongoing: OpenRound) -> None:
+    def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
         cohorts = self._cohorts(ongoing)
         together = len(cohorts) == 1 or not ongoing.plan.sums
@@ -75,7 +75,7 @@ class Vectorised:
         else:
             self._alone.train(ongoing)
 
-    def _cohorts(self, ongoing: OpenRound) -> list[list[str]]:
+    def _cohorts(self, ongoing: Ongoing) -> list[list[str]]:
         """Who trains side by side; for sums in the middle of the round, as many as can."""
         training, alike = self._clients.training, defaultdict[tuple[int, int], list[str]](list)
         for name in ongoing.times:
@@ -88,7 +88,7 @@ class Vectorised:
             for start in range(0, len(names), most)
         ]
 
-    def _train(self, names: Sequence[str], ongoing: OpenRound) -> None:
+    def _train(self, names: Sequence[str], ongoing: Ongoing) -> None:
         clients, state, k = self._clients, ongoing.state, len(names)
         if k not in self._places:
             for oldest in list(self._places)[: 1 - MOST_PLACES]:

@@ -1,0 +1,77 @@
+"""What leaves the clients in a round, wherever they train: in this process, or in a worker's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from securefl.engines.handed import Parcel, Unsent, Way, parcels
+from securefl.errors import ConfigError, DataError
+from securefl.roles.client import Client
+from securefl.types import Contribution, Memory, NamedTensors
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One client's messages that travel together, or why none of them leaves it."""
+
+    parcels: Sequence[Parcel] | Unsent
+    like: Mapping[str, NamedTensors]
+    """By message, tensors of the names, shapes and types in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """How clients send in one round of a run."""
+
+    run: str
+    round: int
+    sums: Mapping[str, Way]
+    """Of messages in the middle of the round, by name."""
+    update: tuple[Way, ...]
+    """Of messages at its end."""
+    times: Mapping[str, int]
+    """How often clients count."""
+    clients: Mapping[str, Client]
+
+    def weight(self, name: str) -> float:
+        """A client's, before it is divided by the sum of weights."""
+        return self.times[name] * self.clients[name].weight
+
+    def due(self, names: set[str]) -> Way:
+        """The one sum that all who ask now ask for.
+
+        Raises:
+            DataError: they are for different sums, or for one that the plan does not list.
+        """
+        if len(names) != 1 or not names <= self.sums.keys():
+            raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
+        return self.sums[next(iter(names))]
+
+    def asked(self, name: str, way: Way, values: NamedTensors) -> Sent:
+        """What a client sends for a sum in the middle of its round."""
+        return self._sent(name, (way,), {way.spec.name: values})
+
+    def trained(self, name: str, contribution: Contribution) -> Sent:
+        """What a client sends at the end of its round; nothing where what it keeps is spoilt."""
+        if not isinstance(contribution, Contribution):
+            raise ConfigError(
+                f"the algorithm's client() gave a {type(contribution).__name__}: it must return a "
+                "securefl.types.Contribution"
+            )
+        if lost := not_finite(contribution.memory):
+            return Sent(Unsent("memory", f"{name}: its own {lost} is not finite"), {})
+        tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
+        return self._sent(name, self.update, tensors)
+
+    def _sent(self, name: str, ways: tuple[Way, ...], tensors: Mapping[str, NamedTensors]) -> Sent:
+        client, about = self.clients[name], (self.run, self.round)
+        return Sent(parcels(ways, client, about, tensors, self.times[name]), tensors)
+
+
+def not_finite(memory: Memory) -> str:
+    """The first tensor with a NaN or an infinity in it; empty where there is none."""
+    kept = (named for field in fields(memory) for named in getattr(memory, field.name).items())
+    return next((name for name, value in kept if not torch.isfinite(value).all()), "")
