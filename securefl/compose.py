@@ -137,7 +137,7 @@ def compose(
     delivery = _roles(config, task.model, keys, weights, identities, record)
     index = {name: i for i, name in enumerate(data)}
     clients = Clients(algorithm, copy.deepcopy(task.model), data, training, index)
-    chosen = chosen_engine(config.run.engine, clients)
+    chosen = chosen_engine(config.run.engine, clients, config.run.workers)
     rounds = LocalRounds(clients, chosen.engine, delivery)
     channels = _channels(config, match_keys, identities.roster, record)
     ground = Ground(task.model, data, public, training, delivery, needed, public_samples)

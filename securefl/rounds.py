@@ -172,7 +172,13 @@ class Rounds:
         self._metrics += metrics
 
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
-        """All rounds that are left."""
+        """All rounds that are left; processes and threads end with them."""
+        try:
+            return self._run(on_round, folder)
+        finally:
+            self._local.close()
+
+    def _run(self, on_round: OnRound | None, folder: RunFolder | None) -> Result:
         self._record.folder = folder
         if folder:
             folder.note_clients(self._qualities, self._participation.devices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,7 @@ from securefl.algorithms.base import Algorithm, Loss, Sgd, averaged_tensors
 from securefl.choose import n_selected
 from securefl.config.schema import Config, Encrypt, Weights
 from securefl.data.samples import Samples
-from securefl.engines.training import Training
+from securefl.engines.training import Schedule, Training
 from securefl.errors import ConfigError
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Floats, Kind
@@ -79,20 +79,12 @@ def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
     )
 
 
-def schedule(config: Config) -> Callable[[int], Sgd]:
+def schedule(config: Config) -> Schedule:
     """How a local step is taken, by rounds completed."""
     train = config.train
-    drops_at = [config.rounds_in(share) for share in train.lr_drops]
-
-    def sgd(rounds_done: int) -> Sgd:
-        drops = sum(rounds_done >= done for done in drops_at)
-        return Sgd(
-            lr=train.lr * train.lr_drop_factor**drops * train.lr_decay**rounds_done,
-            momentum=train.momentum,
-            weight_decay=train.weight_decay,
-        )
-
-    return sgd
+    drops_at = tuple(config.rounds_in(share) for share in train.lr_drops)
+    first = Sgd(train.lr, train.momentum, train.weight_decay)
+    return Schedule(first, drops_at, train.lr_drop_factor, train.lr_decay)
 
 
 def client_weights(

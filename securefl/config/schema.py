@@ -56,9 +56,21 @@ class RunTable(Table):
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """Fixes the split, the first weights and every mini-batch."""
     rounds: Count = 200
-    engine: Literal["auto", "sequential", "vectorised"] = "auto"
-    """How a simulation trains its clients: one after the other, or many side by side. The result is
-    the same but for rounding; `auto` takes what is fastest for the model and the machine."""
+    engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
+    """How a simulation trains its clients: one after the other, many side by side, or in several
+    processes. The result is the same but for rounding; `auto` takes what is fastest for the model
+    and the machine."""
+    workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """Processes of `parallel`; one for each core, or GPU, where absent."""
+
+    @model_validator(mode="after")
+    def _workers_have_an_engine(self) -> RunTable:
+        if self.workers is not None and self.engine not in {"parallel", "auto"}:
+            raise ValueError(
+                f'run.workers = {self.workers} goes with run.engine = "parallel" or "auto" alone, '
+                f'not with "{self.engine}"'
+            )
+        return self
 
 
 class ModelTable(Table):

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from securefl.engines.base import Engine
 from securefl.engines.clients import Clients
+from securefl.engines.parallel import Parallel, reason_against_workers
 from securefl.engines.sequential import Sequential
 from securefl.engines.vectorised import Vectorised, reason_against
+from securefl.errors import ConfigError
 from securefl.norms.standardised import Convolution
 
 
@@ -25,12 +27,19 @@ class Chosen:
     """For whoever starts a run."""
 
 
-def chosen_engine(name: str, clients: Clients) -> Chosen:
+def chosen_engine(name: str, clients: Clients, n_workers: int | None = None) -> Chosen:
     """The engine of this name, or for `auto` the fastest.
+
+    Args:
+        name: as in the settings.
+        clients: of the run.
+        n_workers: of the parallel engine; one for each core, or GPU, where None.
 
     Raises:
         ConfigError: the engine that is asked for cannot train these clients.
     """
+    if name == "parallel":
+        return _parallel(clients, n_workers)
     if name == "sequential":
         return Chosen(Sequential(clients), "sequential, as asked for")
     if name == "vectorised":
@@ -39,6 +48,18 @@ def chosen_engine(name: str, clients: Clients) -> Chosen:
         return Chosen(Sequential(clients), f"sequential: {why_not}")
     where = "on a GPU" if clients.device.type == "cuda" else "of linear layers"
     return Chosen(Vectorised(clients), f"vectorised: clients of a model {where} train side by side")
+
+
+def _parallel(clients: Clients, n_workers: int | None) -> Chosen:
+    if reason := reason_against_workers(clients):
+        raise ConfigError(
+            f'run.engine = "parallel": {reason}; or set run.engine = "sequential", or "vectorised"'
+        )
+    inside = Sequential if _slower(clients) or reason_against(clients) else Vectorised
+    engine = Parallel(clients, inside, n_workers)
+    one_by_one = "one after the other" if inside is Sequential else "side by side"
+    workers = f"{engine.n_workers} worker{'s' if engine.n_workers > 1 else ''}"
+    return Chosen(engine, f"parallel, as asked for: {workers}, clients of each {one_by_one}")
 
 
 def _slower(clients: Clients) -> str:

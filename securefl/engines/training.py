@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,24 @@ SELECTION, DROPOUT, DEVICES = 2**31, 2**31 + 1, 2**31 + 2
 """In the place of a client's number: what the server draws."""
 PROFILING = 2**32
 """Added to a client's number: its noise on what it is asked before a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The settings of SGD by the number of rounds completed."""
+
+    first: Sgd
+    drops_at: tuple[int, ...]
+    """After so many rounds the learning rate drops."""
+    drop_factor: float
+    decay: float
+    """By which it is multiplied after each round."""
+
+    def __call__(self, rounds_done: int) -> Sgd:
+        """Of the round that is next."""
+        drops = sum(rounds_done >= done for done in self.drops_at)
+        lr = self.first.lr * self.drop_factor**drops * self.decay**rounds_done
+        return replace(self.first, lr=lr)
 
 
 @dataclass(frozen=True, slots=True)

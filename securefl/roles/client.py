@@ -45,6 +45,10 @@ class Client:
         """The public half, for the roster."""
         return self._identity.public_key()
 
+    def identity_secret(self) -> bytes:
+        """The identity's secret half, for a process of the simulation that plays this client."""
+        return self._identity.private_bytes_raw()
+
     def contribute(
         self,
         run: str,

@@ -15,7 +15,6 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.synchronize import Event
 from typing import Any, ClassVar
@@ -30,6 +29,7 @@ from securefl.audit.membership.confidences import Phi, confidences
 from securefl.config.load import parse_tables
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
+from securefl.engines.interrupts import deaf_to_interrupts
 from securefl.errors import ConfigError
 from securefl.runrecord import RoundMetrics
 from securefl.runs import run
@@ -141,25 +141,12 @@ def _done(jobs: list[_Job], workers: int) -> Iterator[Phi]:
     stop = context.Event()
     with ProcessPoolExecutor(workers, context, _begin, (stop,)) as processes:
         try:
-            with _deaf_to_interrupts():
+            with deaf_to_interrupts():
                 shadows = processes.map(_shadow, jobs)
             yield from shadows
         except BaseException:  # Ctrl-C above all: the pool would wait for models that nobody wants
             stop.set()
             raise
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """What is started within never hears Ctrl-C: a pool whose processes it kills may hang."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 class _Worker:

@@ -1,0 +1,367 @@
+"""Workers make the bits that one process makes, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import task
+from hired import Agency, Deadly, Returning, Spoiling, spoilt_loss
+from interruptible import SECUREFL
+
+import securefl
+from securefl.engines import choice, crossing, parallel, worker_process
+from securefl.errors import ConfigError, Diverged, PeerError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason
+
+SMALL = (
+    "run.rounds=3",
+    "algorithm.local_steps=2",
+    "train.batch_size=5",
+    "train.lr=0.1",
+    "train.weight_decay=0.01",
+    "exchange.encrypt=none",
+)
+SIZES = (5, 9, 14, 8, 6)
+
+
+@pytest.fixture(scope="module")
+def agency():
+    """Two workers for all tests that none of them dies in."""
+    lender = Agency()
+    yield lender
+    lender.close()
+
+
+@pytest.fixture
+def lent(agency, monkeypatch):
+    """Runs take the agency's workers."""
+    agency.at_work.clear()
+    monkeypatch.setattr(parallel, "WorkerProcess", agency)
+    return agency
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Within a worker, clients train one after the other, though these models need not."""
+    monkeypatch.setattr(choice, "_slower", lambda _clients: "a test wants the same bits")
+
+
+def trained(settings, engine, job=None, n_workers=2, **more):
+    """What a run leaves."""
+    chosen = [f"run.engine={engine}"]
+    if engine == "parallel":
+        chosen.append(f"run.workers={n_workers}")
+    config = securefl.load_config(None, [*SMALL, *settings, *chosen])
+    return securefl.run(config, job or task(sizes=SIZES), **more)
+
+
+def vector(model):
+    return torch.cat([value.flatten().double() for value in model.state_dict().values()])
+
+
+def require_same_bits(settings, job=None, agency=None):
+    """Model, metrics, messages and incidents."""
+    one = trained(settings, "sequential", job)
+    if agency:
+        agency.at_work.clear()
+    other = trained(settings, "parallel", job)
+    require_alike(one, other)
+    return other
+
+
+def require_alike(one, other):
+    assert torch.equal(vector(one.model), vector(other.model))
+    assert [m.loss for m in one.metrics] == [m.loss for m in other.metrics]
+    assert one.ledger.entries == other.ledger.entries
+    assert one.incidents == other.incidents
+    assert one.turnouts == other.turnouts
+
+
+USUAL = POLICIES["fedavg"], SOLVERS["sgd"], SERVERS["average"], MOMENTA["reset"]
+
+
+def combination(number, choice_):
+    """The usual settings, but for one axis."""
+    return [s for i, part in enumerate(USUAL) for s in (choice_ if i == number else part)]
+
+
+ONE_AXIS = {
+    f"{name}": combination(number, axis[name])
+    for number, axis in enumerate((POLICIES, SOLVERS, SERVERS, MOMENTA))
+    for name in axis
+}
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("name", ONE_AXIS)
+def test_workers_make_the_same_bits(lent, name):
+    """Each normalisation, solver, server optimiser and way with momentum."""
+    require_same_bits(ONE_AXIS[name], agency=lent)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_workers_make_the_same_bits_in_all_combinations(lent, policy, solver):
+    """All normalisations, solvers, servers and momenta that go together."""
+    for server in SERVERS:
+        for momentum in MOMENTA:
+            parts = POLICIES[policy], SOLVERS[solver], SERVERS[server], MOMENTA[momentum]
+            if not any(reason(*pair) for pair in combinations(parts, 2)):
+                require_same_bits([s for part in parts for s in part], agency=lent)
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("name", ["random", "random, full", "random, with replacement", "afl"])
+def test_workers_train_who_is_selected(lent, name):
+    """Whichever workers they are with."""
+    fraction = "selection.fraction=0.6"
+    settings = [*SELECTIONS[name], "algorithm.name=fedavg", "run.rounds=6", fraction]
+    require_same_bits(settings, agency=lent)
+
+
+@pytest.mark.usefixtures("one_by_one", "uncounted")
+@pytest.mark.parametrize("level", ["record", "client"])
+def test_workers_add_the_same_seeded_noise(lent, level):
+    """Differential privacy is the clients' own, with noise that a test can repeat."""
+    noise = ("privacy.noise=seeded", "privacy.sigma=1.0")
+    settings = ["algorithm.name=fedavg", *PRIVACY[level], *noise, "run.rounds=2"]
+    job = task(norm="group", sizes=(120, 110, 104, 100))
+    require_same_bits(settings, job, agency=lent)
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("name", [name for name in FNR if name != "none"])
+def test_workers_refine_alike(lent, name):
+    """FNR-FL, whose clients have public samples too."""
+    x, y = task(sizes=(40,)).clients[0]
+    job = task(sizes=(24, 30, 36, 24), public=(x + 1, y))
+    settings = ["algorithm.name=fedavg", *FNR[name], "fnr.batch_size=16", "train.lr=0.01"]
+    if reason(*[tuple(settings)]):
+        pytest.skip("needs more")
+    require_same_bits(settings, job, agency=lent)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (5, 9, 5, 9, 9, 9, 5, 14, 9, 9, 9, 5)])
+@pytest.mark.parametrize("settings", [["algorithm.name=fedavg"], ["algorithm.name=fedtan"]])
+def test_clients_of_a_worker_can_be_side_by_side(lent, monkeypatch, sizes, settings):
+    """Within rounding; also where workers finish them in another order than they are added in."""
+    monkeypatch.setattr(worker_process, "MOST_SLOTS", 2)
+    one = trained(settings, "sequential", task(sizes=sizes))
+    other = trained(settings, "parallel", task(sizes=sizes))
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
+    assert one.ledger.entries == other.ledger.entries
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("solver", ["sgd", "scaffold"])
+def test_a_worker_waits_for_room(lent, monkeypatch, solver):
+    """With two slots for six clients of each worker, and with no shared memory at all."""
+    monkeypatch.setattr(worker_process, "MOST_SLOTS", 2)
+    job = task(sizes=(5, 9, 5, 9, 9, 9, 5, 14, 9, 9, 9, 5))
+    settings = ["algorithm.name=fedavg", f"solver.name={solver}"]
+    require_same_bits(settings, job, agency=lent)
+    monkeypatch.setattr(crossing.Block, "made", lambda _n_bytes: None)
+    require_same_bits(settings, job, agency=lent)
+
+
+@pytest.mark.parametrize(
+    ("encrypt", "algorithm"),
+    [("statistics", "fedtan"), ("statistics", "fedavg"), ("model", "fedavg")],
+)
+def test_workers_seal_and_sign(lent, encrypt, algorithm):
+    """Totals differ by the openings' own noise; the messages are the same, to the byte."""
+    settings = [f"exchange.encrypt={encrypt}", f"algorithm.name={algorithm}"]
+    one, other = (trained(settings, engine) for engine in ("sequential", "parallel"))
+    assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
+    assert one.ledger.entries == other.ledger.entries
+    signers = [[(o.name, o.signers, o.refused) for o in run.openings] for run in (one, other)]
+    assert signers[0] == signers[1] != []
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("encrypt", ["none", "model"])
+def test_a_client_whose_values_are_refused_is_left_out_alike(lent, encrypt):
+    """The round goes on with the others."""
+    job = task(sizes=SIZES, algorithm=Spoiling(n_samples=9))
+    settings = ["algorithm.name=fedavg", f"exchange.encrypt={encrypt}"]
+    one, other = (trained(settings, engine, job) for engine in ("sequential", "parallel"))
+    assert one.incidents == other.incidents
+    assert [m.dropped for m in other.metrics] == [(), ("client-2",), ()]
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_a_client_that_leaves_in_a_sum_is_left_out_alike(lent):
+    """A loss of NaN shows in the gradients of the statistics; both clients of one worker leave."""
+    job = task(sizes=SIZES, loss=spoilt_loss)
+    clients = [(x, y.clamp_max(1) + (i in {1, 3}) * 9) for i, (x, y) in enumerate(job.clients)]
+    clients = [(x, y.where(y < 9, torch.tensor(2))) for x, y in clients]
+    other = require_same_bits(["algorithm.name=fedtan"], replace(job, clients=clients), agency=lent)
+    assert other.metrics[0].dropped == ("client-2", "client-4")
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_workers_resume_with_the_same_bits(lent, tmp_path):
+    """What clients remember is in the main process, and so in the checkpoint."""
+    settings = ["algorithm.name=fedavg", "solver.name=feddyn", "run.rounds=4"]
+    one, job = trained(settings, "sequential"), task(sizes=SIZES)
+
+    def stop(metrics):
+        if metrics.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(settings, "parallel", job, out=tmp_path / "run", on_round=stop)
+    lent.at_work.clear()
+    other = securefl.resume(tmp_path / "run", job)
+    assert torch.equal(vector(one.model), vector(other.model))
+
+
+# From here on workers die, or are not there.
+
+
+@pytest.mark.usefixtures("one_by_one", "no_hang")
+@pytest.mark.parametrize(
+    ("algorithm", "encrypt"), [("fedavg", "none"), ("fedtan", "none"), ("fedtan", "statistics")]
+)
+def test_a_worker_that_is_killed_changes_no_bit(tmp_path, algorithm, encrypt):
+    """Another one trains its clients from the round's start; sums that were opened stay opened."""
+    settings = [f"algorithm.name={algorithm}", f"exchange.encrypt={encrypt}"]
+    job = task(sizes=SIZES, loss=Deadly(tmp_path, call=9))
+    one, other = (trained(settings, engine, job) for engine in ("sequential", "parallel"))
+    assert len(list(tmp_path.iterdir())) == 1
+    if encrypt == "none":
+        require_alike(one, other)
+    else:
+        assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
+        assert one.ledger.entries == other.ledger.entries
+        assert [o.name for o in one.openings] == [o.name for o in other.openings]
+
+
+@pytest.mark.usefixtures("one_by_one", "no_hang")
+def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path):
+    """With the way out; and none is left."""
+    job = task(sizes=SIZES[:2], loss=Deadly(tmp_path, call=1, deaths=9))
+    with pytest.raises(PeerError, match=r'round 1: a worker has died 3 times .*"sequential"'):
+        trained(["algorithm.name=fedavg"], "parallel", job, n_workers=1)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 3
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.usefixtures("no_hang")
+@pytest.mark.parametrize(
+    ("changes", "settings", "error", "message"),
+    [
+        ({"algorithm": Returning(1)}, [], ConfigError, r"client\(\) gave a NoneType: it must"),
+        ({}, ["algorithm.name=fedavg", "train.lr=1e300"], Diverged, "no client's values"),
+    ],
+)
+def test_what_is_raised_in_a_worker_is_raised(changes, settings, error, message):
+    """As it is, and no worker is left."""
+    job = task(sizes=SIZES[:2], **changes)
+    with pytest.raises(error, match=message):
+        trained(settings, "parallel", job, n_workers=1)
+
+
+def test_what_no_other_process_can_have_is_refused_before_anything_starts(tmp_path):
+    """A lambda as loss: the message says which part it is, and the way out."""
+    job = task(sizes=SIZES, loss=lambda output, y: output.sum() * y.sum())
+    with pytest.raises(ConfigError, match=r"the loss cannot be given .*module.*\"sequential\""):
+        trained([], "parallel", job, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_number_of_workers_needs_an_engine_that_has_some():
+    """Not silently ignored."""
+    with pytest.raises(ConfigError, match=r'run\.workers = 2 goes with run\.engine = "parallel"'):
+        securefl.load_config(None, ["run.engine=sequential", "run.workers=2"])
+
+
+JOB = """
+import securefl
+from torch import nn
+{net}
+config = securefl.load_config(None, [
+    "run.rounds=1", "run.engine=parallel", "run.workers=1", "exchange.encrypt=none",
+    "data.clients=3",
+])
+print("accuracy", securefl.run(config{task}).accuracy)
+"""
+
+
+def python(*args, **more):
+    return subprocess.run(
+        [sys.executable, *args], capture_output=True, text=True, timeout=120, check=False, **more
+    )
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path):
+    """Each worker would run it again."""
+    script = tmp_path / "script.py"
+    script.write_text(JOB.format(net="", task=""))
+    done = python(script)
+    assert done.returncode == 1
+    assert 'put what the script does under `if __name__ == "__main__":`' in done.stderr
+    assert "accuracy" not in done.stdout
+
+
+def test_a_command_without_a_main_guard_runs():
+    """There is nothing for a worker to run again."""
+    assert python("-c", JOB.format(net="", task="")).stdout.startswith("accuracy 0.")
+
+
+def test_a_class_that_was_typed_in_is_refused():
+    """No worker could find it."""
+    net = "class Net(nn.Linear): pass"
+    more = (
+        "\nimport torch; d = torch.zeros(4, 3), torch.zeros(4, dtype=int)"
+        "\ntask = securefl.Task(nn.Sequential(Net(3, 2), nn.BatchNorm1d(2)), [d] * 3, d)"
+    )
+    done = python("-c", JOB.format(net=net + more, task=", task"))
+    assert "Net is defined in a notebook or a prompt): define it in a module" in done.stderr
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_its_run(tmp_path, signal_number):
+    """Neither after Ctrl-C nor where the main process is killed."""
+    settings = ["run.rounds=5000", "run.engine=parallel", "run.workers=2", "exchange.encrypt=none"]
+    sets = [part for setting in settings for part in ("--set", setting)]
+    process = subprocess.Popen(
+        [*SECUREFL, "run", *sets, "--out", tmp_path / "run"], stderr=subprocess.PIPE, text=True
+    )
+    metrics, give_up = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 100
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 2):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers = [int(pid) for pid in children.read_text().split()]
+    assert len(workers) >= 2
+    process.send_signal(signal_number)
+    _, stderr = process.communicate(timeout=60)
+    if signal_number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Traceback" not in stderr
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
