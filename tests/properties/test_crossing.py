@@ -1,0 +1,96 @@
+"""What crosses between a run's processes arrives as it was."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from securefl.engines.crossing import ALIGNED, Block, Gone, packed, packed_bytes, receive, send
+from securefl.types import Kind, Memory
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+@st.composite
+def tensors(draw):
+    """Of any type and shape, also laid out in another order, or part of a larger one."""
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    tensor = torch.arange(int(np.prod(shape)) or 1).remainder(5)[: int(np.prod(shape))]
+    tensor = tensor.reshape(shape).to(draw(st.sampled_from(DTYPES)))
+    tensor = tensor.permute(draw(st.permutations(range(len(shape)))))
+    if shape and draw(st.booleans()):
+        tensor = tensor[: tensor.shape[0] // 2]
+    return tensor.transpose(0, -1) if shape and draw(st.booleans()) else tensor
+
+
+def require_same(one, other):
+    assert other.dtype == one.dtype
+    assert other.shape == one.shape
+    assert torch.equal(other, one)
+    if one.numel():
+        assert other.stride() == one.stride()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(tensors(), max_size=3), st.binary(max_size=200))
+def test_a_block_gives_back_what_was_written(values, text):
+    """Names, bytes, and tensors with their types, shapes and strides; twice, since it is a copy."""
+    written = {"text": text, "memory": Memory(own=dict(enumerate(values))), "kind": Kind.CONTROL}
+    parts = packed(written)
+    block = Block.made(packed_bytes(parts) + ALIGNED)
+    other = Block.named(block.name)
+    try:
+        block.write(ALIGNED, parts)
+        for _ in range(2):
+            read = other.read(ALIGNED)
+            assert (read["text"], read["kind"]) == (text, Kind.CONTROL)
+            for i, value in enumerate(values):
+                require_same(value, read["memory"].own[i])
+                read["memory"].own[i].zero_()
+    finally:
+        other.close()
+        block.remove()
+
+
+def test_a_pipe_gives_what_was_sent():
+    """Arrays, empty ones too, and a model, whose parameters that are one stay one."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Conv2d(2, 3, 3))
+    model[2].to(memory_format=torch.channels_last)
+    model.append(model[0])
+    sent = {"values": np.arange(5.0), "none": np.zeros(0), "model": model}
+    here, there = multiprocessing.Pipe()
+    thread = threading.Thread(target=send, args=(here, sent))
+    thread.start()
+    got = receive(there)
+    thread.join()
+    assert np.array_equal(got["values"], sent["values"])
+    assert got["none"].shape == (0,)
+    assert got["model"][3] is got["model"][0]
+    for (name, one), (_, other) in zip(
+        model.state_dict().items(), got["model"].state_dict().items(), strict=True
+    ):
+        assert torch.equal(one, other), name
+        assert one.stride() == other.stride(), name
+    assert all(p.data_ptr() % ALIGNED == 0 for p in got["model"].parameters())
+
+
+def test_who_speaks_to_nobody_is_told_so():
+    """At both ends."""
+    here, there = multiprocessing.Pipe()
+    there.close()
+    with pytest.raises(Gone):
+        send(here, "hello")
+    with pytest.raises(Gone):
+        receive(here)
+
+
+def test_a_block_that_does_not_fit_is_none():
+    """No process is killed at its first use, as shared memory without room would have it."""
+    assert Block.made(2**50) is None
