@@ -115,10 +115,10 @@ def _space(lengths: Sequence[int]) -> memoryview:
 
 def send(pipe: Connection, value: Any) -> None:
     """Through a pipe; waits while it is full. Raises Gone."""
-    parts = packed(value)
+    head, *beside = packed(value)
     try:
-        pipe.send_bytes(np.array([part.nbytes for part in parts], np.int64).tobytes())
-        for part in parts:
+        pipe.send_bytes(_lengths([head, *beside]) + head)  # one message, where there is no more
+        for part in beside:
             if part.nbytes:
                 pipe.send_bytes(part)
     except OSError as error:
@@ -128,14 +128,21 @@ def send(pipe: Connection, value: Any) -> None:
 def receive(pipe: Connection) -> Any:
     """The next value in a pipe; waits for it. Raises Gone."""
     try:
-        lengths = np.frombuffer(pipe.recv_bytes(), np.int64).tolist()
+        first = pipe.recv_bytes()
+        n_parts = int(np.frombuffer(first, np.int64, 1)[0])
+        lengths: list[int] = np.frombuffer(first, np.int64, 1 + n_parts).tolist()[1:]
         space = _space(lengths)
-        for start, length in zip(_starts(lengths), lengths, strict=False):
+        space[: lengths[0]] = memoryview(first)[_LENGTH_BYTES * (1 + n_parts) :]
+        for start, length in list(zip(_starts(lengths), lengths, strict=False))[1:]:
             if length:
                 pipe.recv_bytes_into(space[start : start + length])
     except (EOFError, OSError) as error:
         raise Gone from error
     return _unpacked(lengths, space)
+
+
+def _lengths(parts: Sequence[memoryview]) -> bytes:
+    return np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes()
 
 
 @final
@@ -181,7 +188,7 @@ class Block:
     def write(self, start: int, parts: Sequence[memoryview]) -> None:
         """What `packed` gave, for which there must be room from `start` on."""
         lengths = [part.nbytes for part in parts]
-        head = np.array([len(parts), *lengths], np.int64).tobytes()
+        head = _lengths(parts)
         first = start + _starts([len(head)])[1]
         for begin, part in zip(_starts(lengths), parts, strict=False):
             self._bytes[first + begin : first + begin + part.nbytes] = part
