@@ -18,8 +18,8 @@ import torch
 from securefl.engines.clients import Clients
 from securefl.engines.crossing import Block, packed, packed_bytes
 from securefl.engines.open_round import OpenRound
+from securefl.engines.orders import Inner, Member, Order, Shard, TorchSettings
 from securefl.engines.shared_round import Part, SharedRound
-from securefl.engines.worker import Inner, Member, Order, Shard, TorchSettings
 from securefl.engines.worker_process import WorkerProcess
 from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer

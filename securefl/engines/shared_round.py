@@ -17,8 +17,7 @@ import torch
 
 from securefl.engines.crossing import Gone
 from securefl.engines.open_round import OpenRound
-from securefl.engines.outgoing import Sent
-from securefl.engines.worker import (
+from securefl.engines.orders import (
     Answer,
     Asked,
     Content,
@@ -30,6 +29,7 @@ from securefl.engines.worker import (
     Shard,
     Trained,
 )
+from securefl.engines.outgoing import Sent
 from securefl.engines.worker_process import WorkerProcess
 from securefl.errors import ConfigError, PeerError
 from securefl.types import NamedTensors

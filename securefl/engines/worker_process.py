@@ -9,7 +9,8 @@ from typing import Any
 
 from securefl.engines.crossing import Block, Gone, receive, send
 from securefl.engines.interrupts import deaf_to_interrupts
-from securefl.engines.worker import Content, Free, Slots, TorchSettings, Trained, work
+from securefl.engines.orders import Content, Free, Slots, TorchSettings, Trained
+from securefl.engines.worker import work
 
 LOOK_AHEAD_BYTES = 2**25
 """Of what a worker's clients have sent that may wait to be added."""

@@ -111,6 +111,16 @@ def test_workers_make_the_same_bits(lent, name):
     require_same_bits(ONE_AXIS[name], agency=lent)
 
 
+def test_convolutions_make_the_same_bits(lent):
+    """In single precision, whose fastest layout a client's momentum has too."""
+    job = task("cnn")
+    clients = [(x.float(), y) for x, y in job.clients]
+    x, y = job.test
+    job = replace(job, model=job.model.float(), clients=clients, test=(x.float(), y))
+    settings = ["algorithm.name=fedbn", "solver.name=scaffold", *MOMENTA["local"]]
+    require_same_bits(settings, job, agency=lent)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("solver", SOLVERS)
