@@ -382,6 +382,7 @@ def test_no_worker_outlives_its_run(tmp_path, signal_number):
     if signal_number == signal.SIGINT:
         assert process.returncode == 130
         assert "Traceback" not in stderr
+        assert "leaked" not in stderr  # shared memory
     while any(alive(pid) for pid in workers):
         assert time.monotonic() < give_up
         time.sleep(0.05)
