@@ -41,8 +41,8 @@ from securefl.types import State
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
-WIDE_BYTES = 2**22
-"""Of parameters that train side by side: as many clients as keep in a processor's cache."""
+WIDE_BYTES = 2**25
+"""Of parameters that train side by side on a CPU; more is no faster, and takes memory."""
 MOST_PLACES = 4
 """Wide models that are kept from round to round."""
 
