@@ -120,6 +120,8 @@ def load_tensors(model: nn.Module, state: State) -> None:
 
 def lay_over(model: nn.Module, own: NamedTensors) -> None:
     """Write a client's own tensors over the global ones."""
+    if not own:
+        return
     with torch.no_grad():
         for named in averaged_tensors(model).values():
             for name in named.keys() & own.keys():

@@ -14,7 +14,7 @@ from securefl.algorithms.base import Loss, copied
 from securefl.data.resident import Resident
 from securefl.data.samples import Samples, batch_indices
 from securefl.engines.ongoing import Ongoing
-from securefl.engines.wide_model import parts, repeated, side_by_side
+from securefl.engines.wide_model import parts, repeated
 from securefl.exchange.layout import Row
 from securefl.types import Contribution, Memory, NamedTensors, State, Total
 
@@ -78,9 +78,14 @@ def wide_batches(
             y.unflatten(0, index_BK.shape).transpose(0, 1),
         )
     while True:
-        taken = [d.take(next(of)) for d, of in zip(data.values(), indices, strict=True)]
-        x = side_by_side([x for x, _ in taken])
-        yield x.to(device), torch.stack([y for _, y in taken]).to(device)
+        labels = []
+        for i, (samples, of) in enumerate(zip(data.values(), indices, strict=True)):
+            x, y = samples.take(next(of))
+            if not labels:
+                x_BK = x.new_empty((len(x), len(data), *x.shape[1:]))
+            x_BK[:, i] = x  # at once, while it is in the processor's cache
+            labels.append(y)
+        yield x_BK.flatten(1, 2).to(device), torch.stack(labels).to(device)
 
 
 def wide_memory(memories: Sequence[Memory], state: State) -> Memory:

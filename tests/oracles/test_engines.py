@@ -199,3 +199,9 @@ def test_data_that_are_drawn_anew_are_the_same_for_the_same_seed():
         trained(["algorithm.name=fedavg"], "vectorised", job)
     one, other = (trained(["algorithm.name=fedavg"], "auto", job) for _ in range(2))
     assert torch.equal(vector(one.model), vector(other.model))
+
+
+def test_samples_that_are_too_many_to_copy_are_taken_client_by_client(monkeypatch):
+    """The same batches, without a second copy of all data."""
+    monkeypatch.setattr("securefl.data.resident.MOST_CPU_BYTES", 0)
+    require_same(["algorithm.name=fedavg"])
