@@ -171,12 +171,16 @@ class Rounds:
             )
         self._metrics += metrics
 
+    def close(self) -> None:
+        """Let go of processes and threads; `run` does so by itself."""
+        self._local.close()
+
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left; processes and threads end with them."""
         try:
             return self._run(on_round, folder)
         finally:
-            self._local.close()
+            self.close()
 
     def _run(self, on_round: OnRound | None, folder: RunFolder | None) -> Result:
         self._record.folder = folder

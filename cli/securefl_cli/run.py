@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 @click.option("--rounds", help="How many rounds.")
 @click.option(
     "--engine",
-    help="How clients are simulated: sequential, vectorised, or auto (the fastest by a rule).",
+    help="How clients are simulated: sequential, vectorised, parallel, or auto.",
 )
 @click.option(
     "--select",

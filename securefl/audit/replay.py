@@ -7,6 +7,7 @@ models are apart says whether that holds (fresh privacy noise is never drawn aga
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import final
 
@@ -131,12 +132,13 @@ def replayed(
     rounds = Rounds(in_the_clear(config), task, None, None, record=record)
     rounds.follow(turnouts)
     models = [global_model(rounds.state)]
-    while not rounds.complete:
-        travelling = _travelling(config, rounds.state, task)
-        recorder.begin_round({kind: travelling[kind] for kind in in_clear})
-        rounds.step()
-        models.append(global_model(rounds.state))
-        progress(rounds.round, rounds.last_round)
+    with closing(rounds):
+        while not rounds.complete:
+            travelling = _travelling(config, rounds.state, task)
+            recorder.begin_round({kind: travelling[kind] for kind in in_clear})
+            rounds.step()
+            models.append(global_model(rounds.state))
+            progress(rounds.round, rounds.last_round)
     return Replay(models, recorder.updates, tuple(record.ledger.entries))
 
 
@@ -154,8 +156,9 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     rounds = Rounds(config, task, keys, match_keys, identities, record)
     stopped, ended = "", list[Leak]()
     try:
-        while rounds.round < min(n_rounds, rounds.last_round):
-            rounds.step()
+        with closing(rounds):
+            while rounds.round < min(n_rounds, rounds.last_round):
+                rounds.step()
     except _ENDS as error:
         stopped = str(error)
     except SecureFLError as error:

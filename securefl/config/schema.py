@@ -58,16 +58,15 @@ class RunTable(Table):
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
     """How a simulation trains its clients: one after the other, many side by side, or in several
-    processes. The result is the same but for rounding; `auto` takes what is fastest for the model
-    and the machine."""
+    processes. The result is the same but for rounding; `auto` takes the faster of the first two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Processes of `parallel`; one for each core, or GPU, where absent."""
 
     @model_validator(mode="after")
     def _workers_have_an_engine(self) -> RunTable:
-        if self.workers is not None and self.engine not in {"parallel", "auto"}:
+        if self.workers is not None and self.engine != "parallel":
             raise ValueError(
-                f'run.workers = {self.workers} goes with run.engine = "parallel" or "auto" alone, '
+                f'run.workers = {self.workers} goes with run.engine = "parallel" alone, '
                 f'not with "{self.engine}"'
             )
         return self

@@ -12,7 +12,7 @@ from torch import Tensor
 from securefl.data.samples import Samples, TensorSamples
 
 MOST_CPU_BYTES = 2**28
-"""Of a second copy in main memory; on a GPU it is the first."""
+"""Of a second copy in main memory; a GPU may have a quarter of what is free."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,10 @@ def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | No
     if len(tensors) < len(data) or len(kinds) > 1:
         return None
     n_bytes = sum(x.numel() * x.element_size() for x, _ in tensors)
-    if device.type == "cpu" and n_bytes > MOST_CPU_BYTES:
+    most = MOST_CPU_BYTES
+    if device.type == "cuda":
+        most = torch.cuda.mem_get_info(device)[0] // 4
+    if n_bytes > most:
         return None
     ends = accumulate((len(y) for _, y in tensors), initial=0)
     return Resident(

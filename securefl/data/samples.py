@@ -38,7 +38,8 @@ class TensorSamples:
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """See `Samples.take`."""
-        return self.x.index_select(0, index), self.y.index_select(0, index)
+        x, y = self.x, self.y
+        return x.index_select(0, index.to(x.device)), y.index_select(0, index.to(y.device))
 
 
 @dataclass(frozen=True, slots=True)

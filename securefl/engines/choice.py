@@ -1,4 +1,4 @@
-"""Which engine trains a run's clients: the one asked for, or the fastest by a short rule.
+"""Which engine trains a run's clients: the one asked for, or the faster in one process by a rule.
 
 The rule is of measurements (docs/results/engines.md) and not measured anew at each start: the same
 settings on the same kind of machine always train alike, so that a run resumes and is replayed bit
@@ -43,6 +43,11 @@ def chosen_engine(name: str, clients: Clients, n_workers: int | None = None) -> 
     if name == "sequential":
         return Chosen(Sequential(clients), "sequential, as asked for")
     if name == "vectorised":
+        if why_not := reason_against(clients):
+            raise ConfigError(
+                f'run.engine = "vectorised" cannot train clients side by side: {why_not}; use '
+                '"sequential", or "auto"'
+            )
         return Chosen(Vectorised(clients), "vectorised, as asked for")
     if why_not := _slower(clients) or reason_against(clients):
         return Chosen(Sequential(clients), f"sequential: {why_not}")

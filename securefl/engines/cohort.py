@@ -16,10 +16,10 @@ from securefl.data.samples import Samples, batch_indices
 from securefl.engines.ongoing import Ongoing
 from securefl.engines.wide_model import parts, repeated
 from securefl.exchange.layout import Row
-from securefl.types import Contribution, Memory, NamedTensors, State, Total
+from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
-_MEANS = (functional.cross_entropy, functional.mse_loss)
-"""Losses that are means over a batch of samples alike."""
+_IGNORED = -100
+"""The label that `cross_entropy` leaves out of its mean."""
 
 
 class Repeated(Mapping[str, Tensor]):
@@ -49,12 +49,24 @@ def wide_loss(loss: Loss, n_clients: int) -> Loss:
     """The sum of the clients' losses, of outputs (B, K C, ...) and labels (K, B, ...)."""
 
     def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
-        outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1)
-        if loss in _MEANS:
-            return n_clients * loss(outputs_KB.flatten(0, 1), y_KB.flatten(0, 1))
+        outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1).contiguous()
+        y_KB = y_KB.contiguous()
+        if loss is functional.cross_entropy and not y_KB.is_floating_point():
+            return _cross_entropies(outputs_KB, y_KB)
+        if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape:
+            return n_clients * loss(outputs_KB, y_KB)
         return torch.stack([loss(o, y) for o, y in zip(outputs_KB, y_KB, strict=True)]).sum()
 
     return summed
+
+
+def _cross_entropies(outputs_KB: Tensor, y_KB: Tensor) -> Tensor:
+    """Each client's mean over its own labels, summed."""
+    losses = functional.cross_entropy(
+        outputs_KB.flatten(0, 1), y_KB.flatten(0, 1), ignore_index=_IGNORED, reduction="none"
+    )
+    counted_K = (y_KB != _IGNORED).flatten(1).sum(dim=1)
+    return (losses.view(len(y_KB), -1).sum(dim=1) / counted_K).sum()
 
 
 def wide_batches(
@@ -78,7 +90,7 @@ def wide_batches(
             y.unflatten(0, index_BK.shape).transpose(0, 1),
         )
     while True:
-        labels = []
+        labels: list[Tensor] = []
         for i, (samples, of) in enumerate(zip(data.values(), indices, strict=True)):
             x, y = samples.take(next(of))
             if not labels:
@@ -88,23 +100,21 @@ def wide_batches(
         yield x_BK.flatten(1, 2).to(device), torch.stack(labels).to(device)
 
 
-def wide_memory(memories: Sequence[Memory], state: State) -> Memory:
-    """What the clients keep, side by side: zeros, or the global tensor, for who keeps nothing."""
-    known = {name: value for named in state.tensors.values() for name, value in named.items()}
+def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:
+    """What the clients keep, side by side: zeros, or the model's tensor, for who keeps nothing."""
+    model = (state.tensors.get(kind, {}) for kind in (Kind.PARAMETERS, Kind.STATISTICS))
+    known = {name: value for named in model for name, value in named.items()}
 
     def joined(field: str) -> dict[str, Tensor]:
         kept: list[NamedTensors] = [getattr(memory, field) for memory in memories]
         names = {name: named[name] for named in kept for name in named}
+        absent = {n: known[n] if field == "own" else torch.zeros_like(v) for n, v in names.items()}
         return {
-            name: torch.cat([named.get(name, _absent(field, known, name, like)) for named in kept])
-            for name, like in names.items()
+            name: torch.cat([named.get(name, other).to(device) for named in kept])
+            for name, other in absent.items()
         }
 
     return Memory(**{field.name: joined(field.name) for field in fields(Memory)})
-
-
-def _absent(field: str, known: NamedTensors, name: str, like: Tensor) -> Tensor:
-    return known[name] if field == "own" else torch.zeros_like(like)
 
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:

@@ -89,7 +89,7 @@ class OpenExchange:
             if not way.handed
         }
         self._handed = {
-            way.spec.name: HandedSum(delivery.plain, way.spec.n_values)
+            way.spec.name: HandedSum(delivery.plain, delivery.server.roster, way.spec.n_values)
             for way in ways
             if way.handed
         }

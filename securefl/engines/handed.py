@@ -15,6 +15,7 @@ from securefl.errors import Duplicate, MessageRefused, ValueRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.roles.client import Client, Handed
+from securefl.roles.wire import Roster
 from securefl.types import MessageSpec, NamedTensors
 
 Parcel = bytes | Handed
@@ -68,15 +69,25 @@ def parcels(
 class HandedSum:
     """The server's sum of what is handed over."""
 
-    def __init__(self, plain: PlainChannel, n_values: int) -> None:
+    def __init__(self, plain: PlainChannel, roster: Roster, n_values: int) -> None:
         self._plain = plain
+        self._roster = roster
         self._values: Values = np.zeros(n_values)
         self._weighted: Values = np.empty(n_values)
         self._weight = 0.0
         self._names: set[str] = set()
 
     def admit(self, sender: str, handed: Handed) -> Callable[[], None]:
-        """What comes back adds a contribution; raises Duplicate, or MessageRefused for its size."""
+        """What comes back adds a contribution.
+
+        Raises:
+            UnknownSender, SenderExpired, SenderRevoked: of nobody who may take part.
+            Duplicate: the client has contributed already.
+            MessageRefused: for its size or its weight.
+        """
+        self._roster.key_of(sender)
+        if not 0 < handed.weight <= 1:
+            raise MessageRefused(f"{sender}: weight {handed.weight} outside (0, 1]")
         if sender in self._names:
             raise Duplicate(f"{sender} has contributed already")
         if len(handed.values) != len(self._values):

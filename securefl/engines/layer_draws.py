@@ -30,8 +30,9 @@ class LayerDraws:
                     torch.cuda.set_rng_state(state, device)
             else:
                 torch.default_generator.manual_seed(self._seed)
-                if self._devices:
-                    torch.cuda.manual_seed(self._seed)
+                for device in self._devices:
+                    with torch.cuda.device(device):
+                        torch.cuda.manual_seed(self._seed)
             try:
                 yield
             finally:

@@ -10,12 +10,14 @@ from securefl.engines.broadcast import Broadcast
 from securefl.engines.clients import Clients
 from securefl.engines.delivery import Delivery
 from securefl.engines.open_round import OpenRound
+from securefl.engines.training import round_generator
 from securefl.errors import ConfigError
+from securefl.privacy.randomness import seeded_layers
 from securefl.types import Memory, Plan, State
 
 
 class LocalRounds:
-    """One after the other. The same seed gives the same bits."""
+    """One after the other. The same seed and engine give the same bits."""
 
     def __init__(self, clients: Clients, engine: Engine, delivery: Delivery) -> None:
         """`clients` and `delivery.clients` have the same names.
@@ -48,7 +50,10 @@ class LocalRounds:
         self.broadcast.send(state, times)
         ongoing = OpenRound(self._delivery, state, plan, times, self.memories)
         self._engine.train(ongoing)
-        next_state = self._clients.algorithm.update(state, ongoing.totals())
+        seed = round_generator(self._clients.training.seed, state.round, 0).initial_seed()
+        totals = ongoing.totals()
+        with seeded_layers(self._clients.device, seed):  # one's own algorithm may draw here
+            next_state = self._clients.algorithm.update(state, totals)
         if not isinstance(next_state, State):
             raise ConfigError(
                 f"the algorithm's update() gave a {type(next_state).__name__}: it must return a "

@@ -36,13 +36,16 @@ from securefl.engines.ongoing import Ongoing
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
 from securefl.engines.wide_model import require_separate, wide
-from securefl.errors import ConfigError, DataError
+from securefl.errors import DataError
 from securefl.types import State
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
 WIDE_BYTES = 2**25
 """Of parameters that train side by side on a CPU; more is no faster, and takes memory."""
+PER_PARAMETER = 16
+"""Of a GPU's free memory, the share for parameters: the rest is for gradients, momentum and
+activations."""
 MOST_PLACES = 4
 """Wide models that are kept from round to round."""
 
@@ -51,19 +54,16 @@ class Vectorised:
     """Clients side by side in every round that allows it, else one after the other."""
 
     def __init__(self, clients: Clients) -> None:
-        """Raises ConfigError where no round could have clients side by side."""
-        if reason := reason_against(clients):
-            raise ConfigError(
-                f'run.engine = "vectorised" cannot train clients side by side: {reason}; use '
-                '"sequential", or "auto"'
-            )
+        """`reason_against` has nothing against these clients."""
         self._clients = clients
         self._alone = Sequential(clients)
         self._places: dict[int, Place] = {}
         self._resident = resident(clients.data, clients.device)
         size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
-        on_cpu = clients.device.type == "cpu"
-        self._most = max(1, WIDE_BYTES // size) if on_cpu else len(clients.data)
+        most_bytes = WIDE_BYTES
+        if clients.device.type == "cuda":
+            most_bytes = torch.cuda.mem_get_info(clients.device)[0] // PER_PARAMETER
+        self._most = max(1, most_bytes // size)
 
     def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
@@ -77,10 +77,12 @@ class Vectorised:
 
     def _cohorts(self, ongoing: Ongoing) -> list[list[str]]:
         """Who trains side by side; for sums in the middle of the round, as many as can."""
-        training, alike = self._clients.training, defaultdict[tuple[int, int], list[str]](list)
+        training, alike = self._clients.training, defaultdict[tuple[object, ...], list[str]](list)
         for name in ongoing.times:
             data = self._clients.data[name]
-            alike[training.steps(data), min(training.batch_size, len(data))].append(name)
+            shape = (data.x.shape[1:], data.x.dtype) if isinstance(data, TensorSamples) else ()
+            batch_size = min(training.batch_size, len(data))
+            alike[training.steps(data), batch_size, shape].append(name)
         most = len(ongoing.times) if ongoing.plan.sums else self._most
         return [
             names[start : start + most]
@@ -108,7 +110,7 @@ class Vectorised:
             training.steps(first),
             wide_loss(training.loss, k),
             training.sgd(state.round),
-            wide_memory([ongoing.memories[name] for name in names], state),
+            wide_memory([ongoing.memories[name] for name in names], state, clients.device),
             generators[0],
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
@@ -128,7 +130,7 @@ def reason_against(clients: Clients) -> str:
     algorithm = _federated(clients.algorithm)
     if algorithm is None:
         return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
-    if not isinstance(_innermost(algorithm), SOLVERS):
+    if type(_innermost(algorithm)) not in SOLVERS:  # a subclass may do anything
         return (
             f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
         )
@@ -154,7 +156,7 @@ def _by_channel(clients: Clients, state: State) -> bool:
 
 def _federated(algorithm: Algorithm) -> Federated | None:
     inner = algorithm.inner if isinstance(algorithm, Participating) else algorithm
-    return inner if isinstance(inner, Federated) else None
+    return inner if type(inner) is Federated else None
 
 
 def _innermost(algorithm: Federated) -> object:

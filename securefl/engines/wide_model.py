@@ -75,6 +75,9 @@ def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
     else:
         kind = type(layer).__name__
         raise DataError(f"layer {name!r} is a {kind}, which is not known side by side")
+    own_values = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+    if any(not value.dim() and value.is_floating_point() for value in own_values):
+        raise DataError(f"layer {name!r} has a single number of its own")
     for own, parameter in list(layer.named_parameters(recurse=False)):
         value = repeated(parameter.detach(), n_clients)
         setattr(layer, own, nn.Parameter(value, parameter.requires_grad))
@@ -109,22 +112,59 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
         model: not changed.
         x: a few samples.
     """
+    both = wide(model, 2)
+    try:
+        with torch.random.fork_rng([]):
+            together, apart = _both_ways(model, both, x)
+    except DataError:
+        raise
+    except Exception as error:  # a user's forward may raise anything
+        raise DataError(f"its forward does not run side by side ({error})") from error
+    for one, other in zip(together, apart, strict=True):
+        if one.shape != other.shape or not torch.allclose(
+            one, other, rtol=_TOLERANCE, atol=_TOLERANCE
+        ):
+            raise DataError("it mixes channels beyond its layers")
+
+
+def _both_ways(model: nn.Module, both: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and gradients of two clients side by side, and of each alone."""
     # In double precision, so that what is left of a difference is none of rounding.
     rng, exact = torch.Generator().manual_seed(0), torch.float64
-    both, x = wide(model, 2).to("cpu", exact).train(), x.to("cpu", exact)
+    both, x = both.to("cpu", exact).train(), x.to("cpu", exact)
     alone = [copy.deepcopy(model).to("cpu", exact).train() for _ in range(2)]
-    batches = [x, x.flip(0) + 1]
     with torch.no_grad():
         for name, parameter in both.named_parameters():
             parameter.add_(torch.rand(parameter.shape, generator=rng, dtype=exact), alpha=0.1)
             for one, value in zip(alone, parts(parameter, 2), strict=True):
                 one.get_parameter(name).copy_(value)
-        try:
-            together = both(side_by_side(batches))
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise DataError(f"its forward does not run side by side ({error})") from error
-        apart = side_by_side([one(x) for one, x in zip(alone, batches, strict=True)])
-    if together.shape != apart.shape or not torch.allclose(
-        together, apart, rtol=_TOLERANCE, atol=_TOLERANCE
-    ):
-        raise DataError("its forward mixes channels beyond its layers")
+    batches = [x, x.flip(0) + 1]
+    drawn = torch.get_rng_state()
+    together = both(side_by_side(batches))
+    apart = side_by_side([one(x) for one, x in zip(alone, batches, strict=True)])
+    if not torch.equal(drawn, torch.get_rng_state()):
+        raise DataError("its forward draws at random")
+    towards = torch.rand(apart.shape, generator=rng, dtype=exact)
+    trained = [name for name, p in both.named_parameters() if p.requires_grad]
+    of_both = torch.autograd.grad(
+        (together * towards).sum(), [both.get_parameter(n) for n in trained], allow_unused=True
+    )
+    of_each = [
+        torch.autograd.grad(
+            (apart * towards).sum(),
+            [one.get_parameter(n) for n in trained],
+            allow_unused=True,
+            retain_graph=True,
+        )
+        for one in alone
+    ]
+    of_alone = [
+        None if first is None else torch.cat([first, second])
+        for first, second in zip(*of_each, strict=True)
+    ]
+    if [g is None for g in of_both] != [g is None for g in of_alone]:
+        raise DataError("its parameters have no gradients of their own")
+    return (
+        [together, *(g for g in of_both if g is not None)],
+        [apart, *(g for g in of_alone if g is not None)],
+    )

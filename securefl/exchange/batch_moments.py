@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class _BatchMoments(torch.autograd.Function):
@@ -19,6 +20,7 @@ class _BatchMoments(torch.autograd.Function):
         return mu_C, var_C
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         y, mu_C = ctx.saved_tensors
         grad_mu_C, grad_var_C = grads

@@ -20,7 +20,7 @@ class Row(Mapping[str, Tensor]):
     """Tensors that lie in one vector, one after the other."""
 
     def __init__(self, vector: Tensor, like: NamedTensors) -> None:
-        """`vector` has no graph; of `like`, names and shapes count."""
+        """`vector` has no graph; of `like`, names, shapes and types count."""
         self.vector = vector
         self._like = like
 
@@ -29,7 +29,7 @@ class Row(Mapping[str, Tensor]):
         for other, tensor in self._like.items():
             end = start + tensor.numel()
             if other == name:
-                return self.vector[start:end].view(tensor.shape)
+                return self.vector[start:end].view(tensor.shape).to(tensor.dtype)
             start = end
         raise KeyError(name)
 
@@ -52,7 +52,9 @@ def pack(message: str, tensors: NamedTensors, max_value: float) -> NDArray[np.fl
         whole = tensors.vector
     else:
         whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()])
-    if whole.dtype is not torch.float64:
+    if not whole.is_floating_point():
+        whole = whole.double()
+    elif whole.dtype is not torch.float64:
         whole = whole.float()  # numpy has no bfloat16
     values: NDArray[np.floating] = whole.cpu().numpy()
     # Written so that NaN, which compares false with everything, is refused.

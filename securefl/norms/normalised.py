@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class _Normalised(torch.autograd.Function):
@@ -25,6 +26,7 @@ class _Normalised(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         y, mu_C, var_C, weight_C = ctx.saved_tensors
         (grad,) = grads

@@ -27,7 +27,7 @@ class Handed:
 
 @dataclass(slots=True)
 class Client:
-    """One participant. Its identity key is made here, lives as long as the run, and stays here."""
+    """One participant. Its identity key lives as long as the run."""
 
     name: str
     weight: float

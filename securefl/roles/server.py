@@ -41,6 +41,11 @@ class Server:
         running = adder.start(spec.n_values)
         return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running)
 
+    @property
+    def roster(self) -> wire.Roster:
+        """Who may take part."""
+        return self._roster
+
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Exact length of a client's message."""
         expected = self._expected(round_number, spec)

@@ -128,6 +128,14 @@ class Roster:
         """Who may take part."""
         return frozenset(self._keys)
 
+    def key_of(self, sender: str) -> Ed25519PublicKey:
+        """A client's; raises UnknownSender, SenderExpired or SenderRevoked for who has none."""
+        key = self._keys.get(sender)
+        if key is None:
+            gone = self._gone.get(sender, UnknownSender)
+            raise gone(f"{sender!r} {_WHY_NOT[gone]}")
+        return key
+
     def check(self, message: SignedHeader, expected: Expected) -> None:
         """Raise unless a client of the roster has signed just this header, and it is expected.
 
@@ -139,12 +147,8 @@ class Roster:
             Relabelled: of another name, encoding or size.
         """
         header = message.header
-        key = self._keys.get(header.sender)
-        if key is None:
-            gone = self._gone.get(header.sender, UnknownSender)
-            raise gone(f"{header.sender!r} {_WHY_NOT[gone]}")
         try:
-            key.verify(message.signature, message.signed)
+            self.key_of(header.sender).verify(message.signature, message.signed)
         except InvalidSignature:
             raise SignatureRefused(f"not signed by {header.sender!r}") from None
         if (header.key_id, header.epoch) != (expected.key_id, expected.epoch):

@@ -13,6 +13,8 @@ from torch import nn
 
 import securefl
 from securefl.errors import ConfigError
+from securefl.roles.identities import Identities
+from securefl.roles.wire import Roster
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS, reason
@@ -205,3 +207,132 @@ def test_samples_that_are_too_many_to_copy_are_taken_client_by_client(monkeypatc
     """The same batches, without a second copy of all data."""
     monkeypatch.setattr("securefl.data.resident.MOST_CPU_BYTES", 0)
     require_same(["algorithm.name=fedavg"])
+
+
+@pytest.mark.parametrize("policy", ["fedbn", "local-affine", "silobn"])
+@pytest.mark.parametrize("beside", ["solver.name=scaffold", "solver.name=feddc"])
+def test_who_keeps_nothing_yet_begins_with_the_models_own(policy, beside):
+    """Not with the control variate of the same name."""
+    some = ["selection.name=random", "selection.fraction=0.5", "run.rounds=5"]
+    require_same([f"algorithm.name={policy}", beside, *some])
+
+
+def test_labels_that_are_ignored_are_each_clients_own():
+    """Of a mean over a client's labels, the neighbour's do not count."""
+    job = task(sizes=(10, 10, 10))
+    job.clients[0][1][2:] = -100
+    require_same(["algorithm.name=fedavg"], job)
+
+
+def two_numbers(model):
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        (
+            torch.randn(8, 12, generator=rng, dtype=torch.float64),
+            torch.randint(2, (8, 4), generator=rng).double(),
+        )
+        for _ in range(3)
+    ]
+    return clients, model.double()
+
+
+def flat_loss(outputs, y):
+    return nn.functional.binary_cross_entropy_with_logits(outputs.view(-1), y.view(-1))
+
+
+def test_a_loss_may_look_at_its_labels_as_one_vector():
+    """It gets what it gets alone."""
+    clients, model = two_numbers(nn.Sequential(nn.Linear(12, 4)))
+    require_same(
+        ["algorithm.name=fedavg"], securefl.Task(model, clients, clients[0], loss=flat_loss)
+    )
+
+
+class Squeezed(nn.Module):
+    """One number for each sample, without an axis for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 1)
+
+    def forward(self, x):
+        return self.layer(x).squeeze(-1)
+
+
+class Strict(nn.Linear):
+    """It insists on its width."""
+
+    def forward(self, x):
+        assert x.shape[1] == 12
+        return super().forward(x)
+
+
+class Drawing(nn.Sequential):
+    """Its forward may skip noise, and says so to nobody."""
+
+    def forward(self, x):
+        return super().forward(x) + (torch.rand(()) if torch.rand(()) < 1e-6 else 0)
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / grad.norm()
+
+
+class Backward(nn.Sequential):
+    """Its backward pass looks at all channels at once."""
+
+    def forward(self, x):
+        return _Scaled.apply(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Squeezed(), Strict(12, 4), Drawing(nn.Linear(12, 4)), Backward(nn.Linear(12, 4))],
+    ids=lambda model: type(model).__name__,
+)
+def test_auto_trains_alone_what_is_not_the_same_side_by_side(model):
+    """Whatever its forward raises, draws, or does backward."""
+    clients, model = two_numbers(model)
+    if isinstance(model, Squeezed):
+        clients = [(x, y[:, 0]) for x, y in clients]
+    job = securefl.Task(model, clients, clients[0], loss=nn.functional.mse_loss)
+    said, before = [], torch.get_rng_state()
+    config = securefl.load_config(None, [*SMALL, "algorithm.name=fedavg"])
+    securefl.run(config, job, on_start=said.append)
+    assert said[0].startswith("sequential: ")
+    if not isinstance(model, Drawing):  # which draws when it is scored, too
+        assert torch.equal(before, torch.get_rng_state())
+
+
+def test_clients_of_other_shapes_are_beside_their_like():
+    """A network that takes pictures of any size."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 4),
+    )
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randn(6, 1, n, n, generator=rng).double(), torch.randint(4, (6,), generator=rng))
+        for n in (8, 10, 8)
+    ]
+    require_same(["algorithm.name=fedavg"], securefl.Task(model.double(), clients, clients[0]))
+
+
+def test_who_is_not_on_the_roster_hands_nothing_over():
+    """As over a wire: a revoked client is left out, with the reason."""
+    keys = Identities.ephemeral([f"client-{i}" for i in range(1, 5)])
+    left = {name: keys.keys[name].public_key() for name in keys.keys if name != "client-2"}
+    roster = Identities(keys.keys, Roster(left, revoked=["client-2"]))
+    config = securefl.load_config(None, [*SMALL, "algorithm.name=fedavg"])
+    run = securefl.run(config, task(), identities=roster)
+    assert {i.client for i in run.incidents} == {"client-2"}
+    assert "revoked" in run.incidents[0].reason
