@@ -1,7 +1,9 @@
 """Trains clients in several processes at once, each of which has clients of its own.
 
 Client i belongs to worker i mod n, so that all workers are about as far while contributions are
-added in the clients' order: the sums have the bits that they have where one process trains. A
+added in the clients' order: with `Sequential` in the workers and one torch thread, the sums have
+the bits that they have where one process trains; with `Vectorised` they are as far off as rounding,
+since others are side by side. A
 worker runs ahead by so many contributions as fit into its slots.
 """
 

@@ -2,7 +2,8 @@
 
 What is added stays added. A worker that takes another's place trains the clients whose
 contributions are missing from the round's start; where it asks for a sum that the round has had,
-it hears the total that the others have heard. As all is seeded, the result has the same bits.
+it hears the total that the others have heard. As all is seeded, the result is the same: to the bit
+where clients train one after the other.
 """
 
 from __future__ import annotations
