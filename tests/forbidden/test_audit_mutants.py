@@ -187,14 +187,14 @@ def a_message_is_not_written_down(patch):
 
 def sending(patch, make):
     """Beside what each client delivers, `make(delivery, name, tensors)`: an entry and its bytes."""
-    deliver = OpenExchange.deliver
+    take = OpenExchange.take
 
-    def more(self, name, tensors):
-        entry, content = make(self._delivery, self._round, name, tensors)
+    def more(self, name, sent):
+        entry, content = make(self._delivery, self._round, name, sent.like)
         self._delivery.ledger.note(replace(entry, bytes=len(content)), content)
-        return deliver(self, name, tensors)
+        return take(self, name, sent)
 
-    patch.setattr(OpenExchange, "deliver", more)
+    patch.setattr(OpenExchange, "take", more)
 
 
 @mutant("model", "samples", FOLDER, TAP)
@@ -247,36 +247,36 @@ def a_client_tells_another(patch):
 @mutant("fedavg", "model/statistics", TAP, round_number=2)
 def a_broadcast_carries_one_clients_statistics(patch):
     """In the place of the mean."""
-    own, broadcast, deliver = {}, Delivery.broadcast, OpenExchange.deliver
+    own, broadcast, take = {}, Delivery.broadcast, OpenExchange.take
 
-    def delivered(self, name, tensors):
-        own.setdefault(self._round, tensors[STATISTICS])
-        return deliver(self, name, tensors)
+    def taken(self, name, sent):
+        own.setdefault(self._round, sent.like[STATISTICS])
+        return take(self, name, sent)
 
     def sent(self, state, news, client):
         if state.round in own:
             state = replace(state, tensors={**state.tensors, Kind.STATISTICS: own[state.round]})
         broadcast(self, state, news, client)
 
-    patch.setattr(OpenExchange, "deliver", delivered)
+    patch.setattr(OpenExchange, "take", taken)
     patch.setattr(Delivery, "broadcast", sent)
 
 
 @mutant("fedtan", "1/mean", TAP)
 def a_total_is_one_clients_mean(patch):
     """Sent to all, where the mean over clients should be."""
-    first, deliver, write = {}, OpenExchange.deliver, OpenExchange._note
+    first, take, write = {}, OpenExchange.take, OpenExchange._note
 
-    def delivered(self, name, tensors):
-        first.setdefault((self._round, *tensors), next(iter(tensors.values())))
-        return deliver(self, name, tensors)
+    def taken(self, name, sent):
+        first.setdefault((self._round, *sent.like), next(iter(sent.like.values())))
+        return take(self, name, sent)
 
     def noted(self, spec, way, form, content, n_bytes=None):
         if n_bytes is not None:
             content = first[self._round, spec.name]
         write(self, spec, way, form, content, n_bytes)
 
-    patch.setattr(OpenExchange, "deliver", delivered)
+    patch.setattr(OpenExchange, "take", taken)
     patch.setattr(OpenExchange, "_note", noted)
 
 

@@ -127,7 +127,7 @@ def test_a_client_whose_code_fails_ends_the_run_and_leaves_no_thread_waiting():
 def test_tensors_and_datasets_give_the_same_run():
     """A torch Dataset with the same samples trains the same model."""
     job = small_task()
-    config = securefl.load_config(None, PLAIN)
+    config = securefl.load_config(None, [*PLAIN, "run.engine=sequential"])
     datasets = [TensorDataset(x, y) for x, y in job.clients]
     one = securefl.run(config, job)
     other = securefl.run(config, securefl.Task(job.model, datasets, TensorDataset(*job.test)))
