@@ -114,6 +114,13 @@ def test_a_private_step_is_measured_each_way(benchmark, tmp_path):
 QUICK_PARTS = ("mlp", "lenet5", "overhead", "fedtan-step", "phases", "clients", "values")
 
 
+@pytest.fixture
+def one_process(benchmark, monkeypatch):
+    """Without the engine whose workers take seconds to start."""
+    monkeypatch.delitem(benchmark("engine_jobs").ENGINES, "parallel")
+
+
+@pytest.mark.usefixtures("one_process")
 def test_each_engine_is_timed_or_left_out_with_a_reason(benchmark, tmp_path):
     """In every part of the benchmark of engines; a page, plots and JSON hold what was found."""
     page, found = tmp_path / "page.md", tmp_path / "found.json"
@@ -144,6 +151,7 @@ def test_what_is_compared_takes_the_steps_of_a_round(benchmark, monkeypatch):
         assert batches == [4] * 2 * 2 == [job.batch_size] * job.n_selected * job.local_steps
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_population_is_ten_times_as_large_and_fits_into_two_gibibytes(benchmark):
     """Measured in a process of its own, whose peak is not that of the tests' process."""
     part = benchmark("engines").main(["--small", "--repeats", "1", "--jobs", "population"])
