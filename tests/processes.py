@@ -224,10 +224,12 @@ class Site:
         return (self.folder / "run/incidents.jsonl").read_text()
 
     def in_one_process(self):
-        """The folder of the same run by `securefl.run`."""
+        """The folder of the same run by `securefl.run`, one client after the other."""
         out = self.folder / "alone"
         keys = load_all(self.keys, PASSPHRASE) if self.sealed else None
-        securefl.run(self.config, keys=keys, out=out)
+        one_by_one = self.config.run.model_copy(update={"engine": "sequential"})
+        config = self.config.model_copy(update={"run": one_by_one})
+        securefl.run(config, keys=keys, out=out)
         return out
 
 
