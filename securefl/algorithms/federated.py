@@ -146,7 +146,8 @@ def _travelling(state: State, norm: RoundNorm, model: nn.Module) -> dict[Kind, N
     """The state's tensors that clients contribute to in this round; the others stay as they are."""
     stays = norm.stays(model)
     found = {
-        kind: {name: value for name, value in named.items() if name not in stays}
+        # As it is where all travel: some engines make a tensor only where it is asked for.
+        kind: {n: named[n] for n in named if n not in stays} if stays & named.keys() else named
         for kind, named in state.tensors.items()
     }
     return {kind: named for kind, named in found.items() if named}

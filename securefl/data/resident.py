@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
@@ -23,11 +23,20 @@ class Resident:
     y: Tensor
     start: Mapping[str, int]
     """Where each client's begin."""
+    _room: dict[int, Tensor] = field(default_factory=dict)
+    """For x, by the number of samples: fresh memory would cost as much as the samples."""
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples of these indices, of shape (n,)."""
-        index = index.to(self.x.device)
-        return self.x.index_select(0, index), self.y.index_select(0, index)
+        """The samples of these indices, of shape (n,).
+
+        The next call for as many writes over this one's x.
+        """
+        index, n = index.to(self.x.device), len(index)
+        if n not in self._room:
+            self._room.clear()
+            self._room[n] = self.x.new_empty((n, *self.x.shape[1:]))
+        x = torch.index_select(self.x, 0, index, out=self._room[n])
+        return x, self.y.index_select(0, index)
 
 
 def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | None:

@@ -23,14 +23,17 @@ _IGNORED = -100
 
 
 class Repeated(Mapping[str, Tensor]):
-    """The same tensors for every client; made where they are asked for."""
+    """The same tensors for every client; each is made where it is first asked for."""
 
     def __init__(self, named: NamedTensors, n_clients: int) -> None:
         self._named = named
         self._n_clients = n_clients
+        self._made: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
-        return repeated(self._named[name], self._n_clients)
+        if name not in self._made:
+            self._made[name] = repeated(self._named[name], self._n_clients)
+        return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._named)
