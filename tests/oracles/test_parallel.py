@@ -17,6 +17,7 @@ import torch
 from by_hand import task
 from hired import Agency, Deadly, Returning, Spoiling, spoilt_loss
 from interruptible import SECUREFL
+from test_engines import SMALL, vector
 
 import securefl
 from securefl.engines import choice, crossing, parallel, worker_process
@@ -25,14 +26,6 @@ from securefl.errors import ConfigError, Diverged, PeerError
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason
 
-SMALL = (
-    "run.rounds=3",
-    "algorithm.local_steps=2",
-    "train.batch_size=5",
-    "train.lr=0.1",
-    "train.weight_decay=0.01",
-    "exchange.encrypt=none",
-)
 SIZES = (5, 9, 14, 8, 6)
 
 
@@ -65,10 +58,6 @@ def trained(settings, engine, job=None, n_workers=2, **more):
         chosen.append(f"run.workers={n_workers}")
     config = securefl.load_config(None, [*SMALL, *settings, *chosen])
     return securefl.run(config, job or task(sizes=SIZES), **more)
-
-
-def vector(model):
-    return torch.cat([value.flatten().double() for value in model.state_dict().values()])
 
 
 def require_same_bits(settings, job=None, agency=None):
