@@ -1,13 +1,15 @@
 """Trains many clients at once, side by side in one wide model.
 
 The best engine for models of linear layers, and on a GPU. Clients are side by side whose batches
-are of one size and who take as many steps.
+are of one size; those who have taken their steps wait for the longest.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import torch
 
@@ -33,11 +35,11 @@ from securefl.engines.cohort import (
     wide_state,
 )
 from securefl.engines.ongoing import Ongoing
+from securefl.engines.ragged import LEAST_SHARE, Ragged, may_be_ragged, split
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
 from securefl.engines.wide_model import require_separate, wide
 from securefl.errors import DataError
-from securefl.types import State
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
@@ -59,6 +61,7 @@ class Vectorised:
         self._alone = Sequential(clients)
         self._places: dict[int, Place] = {}
         self._resident = resident(clients.data, clients.device)
+        self._algorithm = cast("Federated", _federated(clients.algorithm))
         size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
         most_bytes = WIDE_BYTES
         if clients.device.type == "cuda":
@@ -67,28 +70,32 @@ class Vectorised:
 
     def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
-        cohorts = self._cohorts(ongoing)
-        together = len(cohorts) == 1 or not ongoing.plan.sums
-        if together and _by_channel(self._clients, ongoing.state):
-            for names in cohorts:
-                self._train(names, ongoing)
-        else:
+        norm = self._algorithm.normalisation(ongoing.state, self._clients.model)
+        if norm.window or norm.measurement:  # which look at all channels at once
             self._alone.train(ongoing)
+            return
+        cohorts = self._cohorts(ongoing, norm.static)
+        if len(cohorts) > 1 and ongoing.plan.sums:
+            self._alone.train(ongoing)
+            return
+        for names in cohorts:
+            self._train(names, ongoing)
 
-    def _cohorts(self, ongoing: Ongoing) -> list[list[str]]:
+    def _cohorts(self, ongoing: Ongoing, static: bool) -> list[list[str]]:
         """Who trains side by side; for sums in the middle of the round, as many as can."""
         training, alike = self._clients.training, defaultdict[tuple[object, ...], list[str]](list)
+        steps = {name: training.steps(self._clients.data[name]) for name in ongoing.times}
+        ragged = may_be_ragged(self._algorithm)
         for name in ongoing.times:
             data = self._clients.data[name]
             shape = (data.x.shape[1:], data.x.dtype) if isinstance(data, TensorSamples) else ()
             batch_size = min(training.batch_size, len(data))
-            alike[training.steps(data), batch_size, shape].append(name)
-        most = len(ongoing.times) if ongoing.plan.sums else self._most
-        return [
-            names[start : start + most]
-            for names in alike.values()
-            for start in range(0, len(names), most)
-        ]
+            passes = len(data) // batch_size if static else None
+            alike[shape, batch_size, passes, None if ragged else steps[name]].append(name)
+        most, share = self._most, LEAST_SHARE
+        if ongoing.plan.sums:
+            most, share = len(ongoing.times), 0.0
+        return [c for names in alike.values() for c in split(names, steps.__getitem__, most, share)]
 
     def _train(self, names: Sequence[str], ongoing: Ongoing) -> None:
         clients, state, k = self._clients, ongoing.state, len(names)
@@ -99,15 +106,17 @@ class Vectorised:
         place, training = self._places[k], clients.training
         place.load(state)
         data = {name: clients.data[name] for name in names}
-        first = data[names[0]]
+        steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm
+        if len(set(steps)) > 1:
+            algorithm = replace(algorithm, solver=Ragged(algorithm.solver, steps))
         generators = [
             round_generator(training.seed, state.round, clients.index[name]) for name in names
         ]
         work = Work(
             place.model,
-            first,
+            data[names[0]],
             wide_batches(data, self._resident, training.batch_size, generators, clients.device),
-            training.steps(first),
+            steps[0],
             wide_loss(training.loss, k),
             training.sgd(state.round),
             wide_memory([ongoing.memories[name] for name in names], state, clients.device),
@@ -115,7 +124,7 @@ class Vectorised:
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
         end = WideEnd(ongoing, names, set(), weights)
-        trained = clients.algorithm.client(wide_state(state, k), work, end)
+        trained = algorithm.client(wide_state(state, k), work, end)
         for name, contribution in zip(names, separate(trained, k), strict=True):
             if name not in end.left:
                 ongoing.finish(name, contribution)
@@ -143,15 +152,6 @@ def reason_against(clients: Clients) -> str:
     except DataError as error:
         return str(error)
     return ""
-
-
-def _by_channel(clients: Clients, state: State) -> bool:
-    """Whether BN of this round is channel by channel, too."""
-    algorithm = _federated(clients.algorithm)
-    if algorithm is None:
-        return False
-    norm = algorithm.normalisation(state, clients.model)
-    return not (norm.static or norm.window or norm.measurement)
 
 
 def _federated(algorithm: Algorithm) -> Federated | None:

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.errors import DataError
+from securefl.models.resnet import Shortcut
 from securefl.norms.standardised import Convolution, StandardisedLinear, standardised
 
 _TOLERANCE = 1e-9
@@ -54,7 +55,9 @@ def wide(model: nn.Module, n_clients: int) -> nn.Module:
     for name, layer in model.named_modules():
         if isinstance(layer, _DropoutNd) and layer.p > 0:
             raise DataError(f"layer {name!r} draws at random")
-        if any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
+        if isinstance(layer, Shortcut):
+            layer.n_groups *= n_clients
+        elif any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
             _widen(name, layer, n_clients)
     return model
 

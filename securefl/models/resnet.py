@@ -79,8 +79,13 @@ class Shortcut(nn.Module):
         super().__init__()
         self.n_zero_channels = n_zero_channels
         self.stride = stride
+        self.n_groups = 1
+        """Of channels; each gets its own zeros."""
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
         """The subsampled image, its new channels behind the old ones."""
         pixels = x[:, :, :: self.stride, :: self.stride]
-        return functional.pad(pixels, (0, 0, 0, 0, 0, self.n_zero_channels))
+        if self.n_zero_channels == 0:
+            return pixels
+        grouped = pixels.unflatten(1, (self.n_groups, -1))
+        return functional.pad(grouped, (0, 0, 0, 0, 0, self.n_zero_channels)).flatten(1, 2)

@@ -12,6 +12,7 @@ from by_hand import task
 from torch import nn
 
 import securefl
+from securefl.engines.ragged import split
 from securefl.errors import ConfigError
 from securefl.roles.identities import Identities
 from securefl.roles.wire import Roster
@@ -72,11 +73,21 @@ def test_every_norm_goes_side_by_side(name, norm):
     require_same(["algorithm.name=fedavg"], task(name, norm, width=8))
 
 
-def test_a_network_that_pads_channels_is_trained_one_by_one():
-    """ResNet-20's shortcuts append channels of zeros, which side by side are not each client's."""
-    job = task("resnet20", sizes=(5, 6, 7))
-    with pytest.raises(ConfigError, match="its forward does not run side by side"):
-        trained(["algorithm.name=fedavg"], "vectorised", job)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
+def test_a_network_that_pads_channels_goes_side_by_side(algorithm):
+    """ResNet-20's shortcuts append channels of zeros, of each client beside its own."""
+    require_same([f"algorithm.name={algorithm}", "run.rounds=1"], task("resnet20", sizes=(5, 6, 7)))
+
+
+class Padding(nn.Module):
+    """It appends channels of zeros, as no layer that is known side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(14, 4)
+
+    def forward(self, x):
+        return self.layer(nn.functional.pad(x, (0, 2)))
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,41 @@ def test_a_network_that_pads_channels_is_trained_one_by_one():
 def test_who_takes_part_and_for_how_long_changes_nothing(settings):
     """Clients of other batches and steps are beside their like, and memories are each one's own."""
     require_same(["algorithm.name=fedavg", *settings])
+
+
+UNEQUAL = (
+    "algorithm.local_epochs=2",
+    "train.batch_size=4",
+    "train.momentum=0.9",
+)
+"""Clients of 9, 30, 14, 4 and 17 samples take 4, 14, 6, 2 and 8 steps."""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
+def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, share, monkeypatch):
+    """Whoever waits for the longest client beside it sends what it had, and keeps that."""
+    monkeypatch.setattr("securefl.engines.vectorised.LEAST_SHARE", share)
+    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
+    if reason(POLICIES[policy], beside):
+        pytest.skip("refused together")
+    settings = [*POLICIES[policy], *beside, *UNEQUAL]
+    require_same(settings, task(sizes=(9, 30, 14, 4, 17)))
+
+
+@pytest.mark.parametrize("across", ["local", "global"])
+def test_momentum_that_lasts_is_of_a_clients_own_steps(across):
+    """Clients of unequal steps are then not in one cohort."""
+    lasting = f"train.momentum_across_rounds={across}"
+    require_same(["algorithm.name=fedavg", *UNEQUAL, lasting], task(sizes=(9, 30, 14, 4, 17)))
+
+
+def test_who_takes_many_more_steps_is_not_waited_for():
+    """By no one who takes less than half as many."""
+    steps = dict(a=4, b=14, c=6, d=2, e=8, f=7)
+    assert list(split(list(steps), steps.__getitem__, 3, 0.5)) == [["b", "e", "f"], ["c", "a"], ["d"]]
+    assert list(split(list(steps), steps.__getitem__, 6, 0)) == [["b", "e", "f", "c", "a", "d"]]
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)
@@ -161,12 +207,13 @@ def shared():
 @pytest.mark.parametrize(
     ("model", "why"),
     [
+        (Padding(), "its forward does not run side by side"),
         (Mixing(), "mixes channels beyond its layers"),
         (Scaled(), "'' is a Scaled, which is not known side by side"),
         (shared(), "share a parameter"),
         (nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.5)), "layer '1' draws at random"),
     ],
-    ids=["mixing", "scaled", "shared", "dropout"],
+    ids=["padding", "mixing", "scaled", "shared", "dropout"],
 )
 def test_a_model_that_cannot_be_side_by_side_is_refused_and_auto_trains_it_alone(model, why):
     """It is tried on the clients' own samples before anything is trained."""

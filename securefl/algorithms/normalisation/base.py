@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol, TypeAlias
 
 import torch
@@ -90,9 +90,9 @@ class RoundNorm:
             with frozen_batch_norm(work.model, self.freeze):
                 yield
         elif self.static:
-            n_batches = len(work.data) // len((first := next(work.batches))[1])
+            n_batches = len(work.data) // len((first := next(work.batches))[0])
             others = islice(work.batches, n_batches - 1)
-            measure_statistics(work.model, [first[0], *(x for x, _ in others)])
+            measure_statistics(work.model, (x for x, _ in chain([first], others)))
             measured = copied(statistics(work.model))
             yield
             with torch.no_grad():
