@@ -17,6 +17,7 @@ from securefl.algorithms.base import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.schema import Config
+from securefl.data.resident import near
 from securefl.data.samples import samples
 from securefl.engines.choice import chosen_engine
 from securefl.engines.clients import Clients
@@ -57,6 +58,7 @@ from securefl.runfolder import RunFolder
 from securefl.selecting import Ground, participation
 from securefl.task import Task, client_data
 from securefl.terms import (
+    check_precision,
     check_sealed,
     client_weights,
     equal_weight,
@@ -121,9 +123,11 @@ def compose(
     """
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
+    data = near(data, next(task.model.parameters()).device)
     training = training_of(config, task.loss, batch_size)
     weights = client_weights(config, data, batch_size)
     algorithm = _algorithm(config, task, training, weights)
+    check_precision(config, task.model)
     check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
     check_refinement(config, task, algorithm, data)
@@ -163,6 +167,7 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
             '"record" or "client"'
         )
     data, batch_size = client_data(config, task)
+    check_precision(config, task.model)
     check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
     weights = client_weights(config, data, batch_size)

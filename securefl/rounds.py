@@ -33,7 +33,7 @@ from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
-from securefl.task import Task, client_names, configured_task
+from securefl.task import Task, client_names, configured_task, placed
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -90,7 +90,7 @@ class Rounds:
                 f"exchange.committee = {config.exchange.committee} makes keys of its own, and keys "
                 "are given: leave one of them out"
             )
-        task = task or configured_task(config)
+        task = placed(task or configured_task(config), config.run.device)
         task = warmed_up(config, task)
         self.config = config
         self.key_id = keys.public.key_id if keys else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -82,6 +83,23 @@ def configured_task(config: Config) -> Task:
         public=data.public,
         qualities=[quality.value for quality in data.qualities],
     )
+
+
+def placed(task: Task, device: str | None) -> Task:
+    """The task with its model on this device; as it is where None.
+
+    Raises:
+        ConfigError: torch knows no such device here.
+    """
+    if device is None:
+        return task
+    try:
+        return replace(task, model=copy.deepcopy(task.model).to(device))
+    except (RuntimeError, AssertionError) as error:  # the one of CUDA, the other without it
+        raise ConfigError(
+            f'run.device = "{device}": torch {torch.__version__} cannot use it here ({error}); '
+            'take "cpu", or leave it out'
+        ) from error
 
 
 def configured_loss(config: Config) -> Loss:

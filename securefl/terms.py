@@ -75,8 +75,23 @@ def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
     """The settings of local training."""
     table = config.algorithm
     return Training(
-        loss, schedule(config), table.local_steps, batch_size, config.run.seed, table.local_epochs
+        loss,
+        schedule(config),
+        table.local_steps,
+        batch_size,
+        config.run.seed,
+        table.local_epochs,
+        torch.bfloat16 if config.train.precision == "bfloat16" else None,
     )
+
+
+def check_precision(config: Config, model: nn.Module) -> None:
+    """Raise ConfigError where local steps cannot have the precision asked for."""
+    if config.train.precision == "bfloat16" and precision_of(model) == "float64":
+        raise ConfigError(
+            'train.precision = "bfloat16" with a model of float64: autocast leaves doubles as they '
+            'are; set model.dtype = "float32", or leave train.precision out'
+        )
 
 
 def schedule(config: Config) -> Schedule:

@@ -61,6 +61,9 @@ class RunTable(Table):
     processes. The result is the same but for rounding; `auto` takes the faster of the first two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Processes of `parallel`; one for each core, or GPU, where absent."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] | None = None
+    """Where a simulation trains: `cpu`, `cuda` or `cuda:1`. Where the model is if absent, which is
+    the CPU for a model of the settings."""
 
     @model_validator(mode="after")
     def _workers_have_an_engine(self) -> RunTable:
@@ -169,6 +172,9 @@ class TrainTable(Table):
 
     batch_size: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 32
     """A client with fewer samples takes all of them; batch normalisation needs two."""
+    precision: Literal["model", "bfloat16"] = "model"
+    """Of what layers compute in local steps: the model's, or bfloat16 by torch's autocast. Weights,
+    statistics, what is sent and every evaluation keep the model's."""
     lr: Positive = 0.5
     lr_drops: tuple[Share, ...] = (0.5, 0.75)
     """Shares of the rounds after which the learning rate drops."""

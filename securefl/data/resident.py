@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -27,11 +27,11 @@ class Resident:
     """For x, by the number of samples: fresh memory would cost as much as the samples."""
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples of these indices, of shape (n,).
+        """The samples of these indices, of shape (n,), on the samples' device.
 
         The next call for as many writes over this one's x.
         """
-        index, n = index.to(self.x.device), len(index)
+        n = len(index)
         if n not in self._room:
             self._room.clear()
             self._room[n] = self.x.new_empty((n, *self.x.shape[1:]))
@@ -45,11 +45,7 @@ def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | No
     kinds = {(x.dtype, x.shape[1:], y.dtype, y.shape[1:]) for x, y in tensors}
     if len(tensors) < len(data) or len(kinds) > 1:
         return None
-    n_bytes = sum(x.numel() * x.element_size() for x, _ in tensors)
-    most = MOST_CPU_BYTES
-    if device.type == "cuda":
-        most = torch.cuda.mem_get_info(device)[0] // 4
-    if n_bytes > most:
+    if _n_bytes(tensors) > _most_bytes(device):
         return None
     ends = accumulate((len(y) for _, y in tensors), initial=0)
     return Resident(
@@ -57,3 +53,29 @@ def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | No
         torch.cat([y for _, y in tensors]).to(device),
         dict(zip(data, ends, strict=False)),
     )
+
+
+def near(data: Mapping[str, Samples], device: torch.device) -> dict[str, Samples]:
+    """The same samples; on a GPU, in its memory, where they are tensors and few enough."""
+    if device.type == "cpu":
+        return dict(data)
+    tensors = [(d.x, d.y) for d in data.values() if isinstance(d, TensorSamples)]
+    if _n_bytes(tensors) > _most_bytes(device):
+        return dict(data)
+
+    def moved(of: Samples) -> Samples:
+        if not isinstance(of, TensorSamples):
+            return of
+        return TensorSamples(of.x.to(device), of.y.to(device))
+
+    return {name: moved(of) for name, of in data.items()}
+
+
+def _n_bytes(tensors: Iterable[tuple[Tensor, Tensor]]) -> int:
+    return sum(x.numel() * x.element_size() for x, _ in tensors)
+
+
+def _most_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 4
+    return MOST_CPU_BYTES

@@ -104,16 +104,19 @@ def minibatches(
 
     Each has min(batch_size, n) samples.
     """
-    for index in batch_indices(len(data), batch_size, rng):
+    where = data.x.device if isinstance(data, TensorSamples) else torch.device("cpu")
+    for index in batch_indices(len(data), batch_size, rng, where):
         x, y = data.take(index)
         yield x.to(device), y.to(device)
 
 
-def batch_indices(n_samples: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Which samples each of `minibatches` has."""
+def batch_indices(
+    n_samples: int, batch_size: int, rng: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
+    """Which samples each of `minibatches` has, on a device that gets a permutation at a time."""
     size = min(batch_size, n_samples)
     while True:
-        order = torch.randperm(n_samples, generator=rng)
+        order = torch.randperm(n_samples, generator=rng).to(device)
         for start in range(0, n_samples - size + 1, size):
             yield order[start : start + size]
 

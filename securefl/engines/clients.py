@@ -33,6 +33,14 @@ class Clients:
         """The model's."""
         return next(self.model.parameters()).device
 
+    def casting(self) -> torch.autocast:
+        """The context of a client's round, in which layers compute in the precision asked for."""
+        dtype = self.training.autocast
+        # Weights change between the forward passes within, so that no cast of one is kept.
+        return torch.autocast(
+            self.device.type, dtype, enabled=dtype is not None, cache_enabled=False
+        )
+
     def work(self, name: str, state: State, place: Place, memory: Memory) -> Work:
         """What this client's round after `state` begins with, on the model of `place`."""
         place.load(state)

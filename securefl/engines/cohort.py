@@ -80,11 +80,12 @@ def wide_batches(
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...)."""
+    where = together.x.device if together else torch.device("cpu")
     indices = [
-        batch_indices(len(samples), batch_size, rng)
+        batch_indices(len(samples), batch_size, rng, where)
         for samples, rng in zip(data.values(), generators, strict=True)
     ]
-    start_K = torch.tensor([together.start[name] for name in data] if together else [])
+    start_K = torch.tensor([together.start[name] for name in data] if together else []).to(where)
     while together:
         index_BK = torch.stack([next(of) for of in indices], dim=1) + start_K
         x, y = together.take(index_BK.flatten())

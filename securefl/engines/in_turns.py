@@ -5,7 +5,7 @@ Their graphs are alive at the same time. They move in a fixed order, one at a ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from securefl.engines.clients import Clients, Place
 from securefl.engines.layer_draws import LayerDraws
 from securefl.engines.ongoing import End, Ongoing
 from securefl.engines.turns import Ask, ClientThread, Done
-from securefl.types import Contribution, Total
+from securefl.types import Contribution, NamedTensors, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,12 @@ class InTurns:
         clients, state = self._clients, ongoing.state
         work = clients.work(name, state, place, ongoing.memories[name])
         weight = ongoing.weight(name)
-        thread = ClientThread[Contribution](
-            self._pool, lambda ask: clients.algorithm.client(state, work, End(weight, ask))
-        )
+
+        def client(ask: Callable[[str, NamedTensors], Total]) -> Contribution:
+            with clients.casting():  # which is a thread's own
+                return clients.algorithm.client(state, work, End(weight, ask))
+
+        thread = ClientThread[Contribution](self._pool, client)
         return _Turns(thread, LayerDraws(clients.device, work.rng))
 
     def close(self) -> None:

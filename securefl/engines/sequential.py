@@ -28,7 +28,7 @@ class Sequential:
         for name in ongoing.times:
             work = clients.work(name, ongoing.state, self._place, ongoing.memories[name])
             exchange = End(ongoing.weight(name), no_sum)
-            with LayerDraws(clients.device, work.rng).drawing():
+            with LayerDraws(clients.device, work.rng).drawing(), clients.casting():
                 contribution = clients.algorithm.client(ongoing.state, work, exchange)
             ongoing.finish(name, contribution)
 

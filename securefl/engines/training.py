@@ -47,6 +47,8 @@ class Training:
     seed: int
     local_epochs: int | None = None
     """Passes over a client's own data, in the place of `local_steps`."""
+    autocast: torch.dtype | None = None
+    """What layers compute in, where that is not the model's own precision."""
 
     def steps(self, data: Samples) -> int:
         """How many local steps a client with these data takes."""

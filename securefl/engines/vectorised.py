@@ -124,7 +124,8 @@ class Vectorised:
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
         end = WideEnd(ongoing, names, set(), weights)
-        trained = algorithm.client(wide_state(state, k), work, end)
+        with clients.casting():
+            trained = algorithm.client(wide_state(state, k), work, end)
         for name, contribution in zip(names, separate(trained, k), strict=True):
             if name not in end.left:
                 ongoing.finish(name, contribution)

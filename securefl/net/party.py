@@ -109,6 +109,8 @@ def check_scope(config: Config) -> None:
         "server.name": (config.server.name, ("average",)),
         "fnr.name": (config.fnr.name, ("none",)),
         "privacy.level": (config.privacy.level, ("none",)),
+        "train.precision": (config.train.precision, ("model",)),
+        "run.device": (config.run.device or "cpu", ("cpu",)),
     }
     for key, (value, allowed) in wanted.items():
         if value not in allowed:

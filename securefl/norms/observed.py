@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from securefl.exchange.moments import along_channels, channel_mean
 from securefl.norms.find import batch_norm_layers
+from securefl.norms.replaced import full
 
 Seen = dict[str, list[tuple[Tensor, Tensor]]]
 """By layer, for each forward pass: mean and biased variance, both of shape (C,)."""
@@ -25,7 +26,7 @@ def observed_batch_norm(model: nn.Module) -> Iterator[Seen]:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if layer is not watched:  # a copy of the model takes its hooks along
                 return
-            (y,) = inputs
+            y = full(*inputs)
             with torch.no_grad():
                 mu_C = channel_mean(y)
                 var_C = channel_mean((y - along_channels(mu_C, y)).square())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from securefl.errors import DataError
@@ -31,9 +32,18 @@ def replaced_forwards(
                 "behind it"
             )
     for name, layer in layers.items():
-        layer.forward = forward(name, layer)  # type: ignore[method-assign, assignment]
+        layer.forward = _of_full(forward(name, layer))  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         for layer in layers.values():
             del layer.forward
+
+
+def full(y: Tensor) -> Tensor:
+    """What autocast has made of float32, exact enough for moments."""
+    return y.float() if y.dtype is torch.bfloat16 else y
+
+
+def _of_full(forward: Forward) -> Forward:
+    return lambda y: forward(full(y))

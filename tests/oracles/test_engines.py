@@ -138,9 +138,14 @@ def test_momentum_that_lasts_is_of_a_clients_own_steps(across):
 
 def test_who_takes_many_more_steps_is_not_waited_for():
     """By no one who takes less than half as many."""
-    steps = dict(a=4, b=14, c=6, d=2, e=8, f=7)
-    assert list(split(list(steps), steps.__getitem__, 3, 0.5)) == [["b", "e", "f"], ["c", "a"], ["d"]]
-    assert list(split(list(steps), steps.__getitem__, 6, 0)) == [["b", "e", "f", "c", "a", "d"]]
+    steps = {"a": 4, "b": 14, "c": 6, "d": 2, "e": 8, "f": 7}
+
+    def cohorts(most, share):
+        return ["".join(names) for names in split(list(steps), steps.__getitem__, most, share)]
+
+    assert cohorts(3, 0.5) == ["bef", "ca", "d"]
+    assert cohorts(6, 0.5) == ["bef", "ca", "d"]
+    assert cohorts(6, 0.0) == ["befcad"]
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)

@@ -1,0 +1,153 @@
+"""Local steps in bfloat16: what layers compute is coarse, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import by_hand
+import pytest
+import torch
+from torch import nn
+
+import securefl
+from securefl.errors import ConfigError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from combinations import POLICIES, PRIVACY, SOLVERS, reason
+
+SETTINGS = (
+    "run.rounds=2",
+    "algorithm.local_steps=2",
+    "train.batch_size=8",
+    "train.lr=0.05",
+    "exchange.encrypt=none",
+)
+COARSE = "train.precision=bfloat16"
+EPS = torch.finfo(torch.bfloat16).eps
+
+
+def single(name="mlp"):
+    """Clients with a model and data in float32."""
+    job = by_hand.task(name, sizes=(8, 9, 14, 8), width=8)
+    x, y = job.test
+    return replace(
+        job,
+        model=job.model.float(),
+        clients=[(x.float(), y) for x, y in job.clients],
+        test=(x.float(), y),
+    )
+
+
+def trained(job, *settings):
+    return securefl.run(securefl.load_config(None, [*SETTINGS, *settings]), job)
+
+
+def vector(model):
+    return torch.cat([value.flatten() for value in model.state_dict().values()])
+
+
+def far(one, other):
+    """How far two models are from each other, in steps of bfloat16 at the longer."""
+    distance = (vector(one.model) - vector(other.model)).norm()
+    return float(distance / vector(one.model).norm() / EPS)
+
+
+PAIRS = [
+    (policy, solver)
+    for policy, solver in product(POLICIES, SOLVERS)
+    if (solver == "sgd" or policy in {"fedtan", "fixbn"})
+    and policy != "singlenet"  # no model leaves a client
+    and not reason(POLICIES[policy], SOLVERS[solver])
+]
+
+
+@pytest.mark.parametrize(("engine", "name"), [("sequential", "cnn"), ("vectorised", "mlp")])
+@pytest.mark.parametrize(("policy", "solver"), PAIRS)
+def test_a_coarse_run_ends_beside_the_exact_one(policy, solver, engine, name):
+    """Other than it, since something is rounded; and no further than rounding takes it."""
+    if engine == "vectorised" and solver == "moon":
+        pytest.skip("one by one")
+    settings = [*POLICIES[policy], *SOLVERS[solver], f"run.engine={engine}"]
+    exact, coarse = trained(single(name), *settings), trained(single(name), *settings, COARSE)
+    assert {value.dtype for value in coarse.model.parameters()} == {torch.float32}
+    assert 0 < far(exact, coarse) < 10
+    assert not coarse.incidents
+
+
+class Watching(nn.Linear):
+    """Notes what its forward passes compute in."""
+
+    def __init__(self):
+        super().__init__(12, 4)
+        self.seen = set()
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.seen.add((self.training, y.dtype))
+        return y
+
+
+@pytest.mark.parametrize("settings", [(), (COARSE,)])
+def test_evaluation_is_as_exact_as_the_model(settings, monkeypatch):
+    """Whatever local steps are in."""
+    seen = set()
+    monkeypatch.setattr(Watching, "__deepcopy__", lambda own, _: _twin(own, seen), raising=False)
+    job = replace(single(), model=_twin(Watching(), seen))
+    trained(job, "algorithm.name=fedavg", "run.engine=sequential", *settings)
+    steps = torch.bfloat16 if settings else torch.float32
+    assert seen >= {(True, steps), (False, torch.float32)}
+    assert (False, torch.bfloat16) not in seen
+
+
+def _twin(layer, seen):
+    """A copy that notes in the same place."""
+    twin = Watching()
+    twin.load_state_dict(layer.state_dict())
+    twin.seen = seen
+    return twin
+
+
+def test_what_is_sent_is_in_float32():
+    """Every contribution is of 4 bytes a value, as without."""
+    exact, coarse = (
+        trained(single(), "algorithm.name=fedtan", *settings) for settings in ((), (COARSE,))
+    )
+    assert set(exact.ledger.entries) == set(coarse.ledger.entries)
+
+
+@pytest.mark.parametrize("moments", ["two-pass", "fused"])
+def test_pooled_moments_are_summed_in_float32(moments):
+    """A mean far from 0 keeps its digits, which bfloat16 has not."""
+    job = single()
+    job = replace(job, clients=[(x + 300, y) for x, y in job.clients])
+    model = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 4))
+    one, other = (
+        trained(
+            replace(job, model=model),
+            "algorithm.name=fedtan",
+            f"algorithm.moments={moments}",
+            "algorithm.local_steps=1",
+            *settings,
+        )
+        for settings in ((), (COARSE,))
+    )
+    torch.testing.assert_close(
+        one.model[0].running_mean, other.model[0].running_mean, rtol=1e-6, atol=0
+    )
+
+
+def test_a_model_of_doubles_is_refused():
+    """Autocast leaves doubles as they are."""
+    with pytest.raises(ConfigError, match="a model of float64"):
+        trained(by_hand.task(), "algorithm.name=fedavg", COARSE)
+
+
+def test_records_are_not_clipped_by_coarse_norms():
+    """A gradient that is clipped 0.4 % too long is more than the noise is for."""
+    with pytest.raises(ConfigError, match=r"off by 0\.4 %"):
+        securefl.load_config(
+            None, ["algorithm.name=fixbn", "exchange.encrypt=none", COARSE, *PRIVACY["record"]]
+        )
