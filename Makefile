@@ -6,7 +6,7 @@ BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test check bench peers clean
+.PHONY: demo test check bench gpu peers clean
 
 demo: .venv/installed
 	$(BIN)/securefl demo
@@ -29,6 +29,11 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/committee.py
 	$(BIN)/python benchmarks/private_steps.py
 	$(BIN)/python benchmarks/engines.py
+
+# On a machine with a GPU, and a torch that is built for it: the tests that need one, then figures.
+gpu: .venv/installed
+	$(BIN)/python -m pytest -m gpu tests/oracles
+	$(BIN)/python benchmarks/gpu.py --out docs/results/gpu.md
 
 # SecureFL beside Flower, pfl-research and FedJAX, each in an environment that this makes.
 peers: .venv/installed

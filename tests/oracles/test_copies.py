@@ -10,6 +10,7 @@ import pytest
 import torch
 from by_hand import task
 from elsewhere import ELSEWHERE, ENGINES, crossings
+from on_device import memcpys
 from torch import nn
 
 import securefl
@@ -124,3 +125,17 @@ def test_test_data_cross_once_and_not_every_round():
     job = replace(job, model=job.model.to(ELSEWHERE), client_tests=job.clients)
     bench = TestBench(job)
     assert {of.x.device for of in (bench._common, *bench._own)} == {ELSEWHERE}
+
+
+def test_what_a_profiler_saw_is_counted_by_direction():
+    """Names as torch's profiler gives them; copies within the GPU and their calls do not count."""
+    names = [
+        "Memcpy HtoD (Pageable -> Device)",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy DtoH (Device -> Pageable)",
+        "Memcpy DtoD (Device -> Device)",
+        "cudaMemcpyAsync",
+        "aten::copy_",
+        "Memset (Device)",
+    ]
+    assert memcpys(names) == {"HtoD": 2, "DtoH": 1}
