@@ -17,6 +17,7 @@ from securefl.algorithms.public_training import PublicData, ServerTuned
 from securefl.choose import n_selected
 from securefl.config.schema import Config
 from securefl.data.public import check_disjoint
+from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError, DataError
 from securefl.task import Task
@@ -39,7 +40,8 @@ def refined(
             "some that no client holds, Task(public=(x, y)), by settings data.public = 180; or set "
             'fnr.name = "none"'
         )
-    held = samples(task.public, "the public set")
+    found = {"the public set": samples(task.public, "the public set")}
+    (held,) = near(found, next(task.model.parameters()).device).values()
     public = PublicData(held, table.batch_size, table.epochs, config.run.seed)
     if table.name == "server":
         return ServerTuned(inner, public, task.model, task.loss, sgd)

@@ -19,20 +19,22 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         y, mu_C, var_C, weight_C, bias_C, ctx.eps = inputs
-        ctx.save_for_backward(y, mu_C, var_C, weight_C)
-        out: Tensor = torch.native_batch_norm(
+        out: Tensor
+        out, *kept = torch.native_batch_norm(
             y, weight_C, bias_C, mu_C, var_C, training=False, momentum=0.0, eps=ctx.eps
-        )[0]
+        )
+        # What is kept is empty on a CPU, and a GPU's backward kernel does not run without it.
+        ctx.save_for_backward(y, mu_C, var_C, weight_C, *kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        y, mu_C, var_C, weight_C = ctx.saved_tensors
+        y, mu_C, var_C, weight_C, *kept = ctx.saved_tensors
         (grad,) = grads
         # Σ g x̂ and Σ g, with x̂ = (y - μ) s and s = 1 / √(σ² + ε)
         grad_y, grad_weight_C, grad_bias_C = torch.ops.aten.native_batch_norm_backward(
-            grad, y, weight_C, mu_C, var_C, None, None, False, ctx.eps, [True, True, True]
+            grad, y, weight_C, mu_C, var_C, *kept, False, ctx.eps, [True, True, True]
         )
         scale_C = weight_C * torch.rsqrt(var_C + ctx.eps)
         grad_mu_C = -scale_C * grad_bias_C
