@@ -1,10 +1,12 @@
-"""SecureFL's rounds of a job: python securefl_job.py JOB ROUNDS.
+"""SecureFL's rounds of a job: python securefl_job.py JOB ROUNDS [ENGINE].
 
 `Rounds.step` as a run does it, with its defaults: it scores the model after each round, here on one
 batch, which the peers do not, and keeps the ledger of all messages.
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from jobs import LR, STEPS, Job, Laps, asked
@@ -24,6 +26,7 @@ def main() -> None:
     for _ in range(n_rounds):
         rounds.step()
         laps.end()
+    rounds.close()
 
 
 def configured(job: Job) -> Config:
@@ -31,7 +34,7 @@ def configured(job: Job) -> Config:
     selection = {"name": "random", "fraction": job.cohort / job.n_clients}
     return Config.model_validate(
         {
-            "run": {"rounds": 10**6},
+            "run": {"rounds": 10**6, "engine": (*sys.argv[3:], "auto")[0]},
             "algorithm": {"name": "fedavg", "local_steps": STEPS},
             "train": {"lr": LR, "batch_size": job.batch, "lr_drops": ()},
             "exchange": {"encrypt": "none"},
