@@ -269,4 +269,5 @@ def test_an_interrupted_process_can_be_resumed(uninterrupted, tmp_path, signal_n
     assert len(metrics.read_text().splitlines()) < 40
     resumed = CliRunner().invoke(main, ["run", "--resume", str(tmp_path / "cut")])
     assert resumed.exit_code == 0, resumed.output
+    assert [row["round"] for row in lines(metrics)] == list(range(1, 41))
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == uninterrupted
