@@ -169,12 +169,10 @@ def _observed(model: nn.Module, name: str) -> Iterator[list[Any]]:
         raise DataError(f"layer {name!r}: no such layer; the model has {_names(model)}")
     training = [(module, module.training) for module in model.modules()]
     seen: list[Any] = []
-
-    def note(_layer: nn.Module, _inputs: Any, y: Any) -> None:
-        # Copied, as an activation that works in place comes next.
-        seen.append(y.clone() if isinstance(y, Tensor) else y)
-
-    handle = layers[name].register_forward_hook(note)
+    # Copied, as an activation that works in place comes next.
+    handle = layers[name].register_forward_hook(
+        lambda _layer, _inputs, y: seen.append(y.clone() if isinstance(y, Tensor) else y)
+    )
     try:
         model.eval()
         with torch.no_grad():
