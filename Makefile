@@ -8,7 +8,7 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 # The files that have slow tests: to collect all the others takes a quarter of a minute.
 SLOW = $(shell grep -rl mark.slow tests)
 
-.PHONY: demo test check bench peers clean
+.PHONY: demo test check bench gpu peers clean
 
 demo: .venv/installed
 	$(BIN)/securefl demo
@@ -31,6 +31,11 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/committee.py
 	$(BIN)/python benchmarks/private_steps.py
 	$(BIN)/python benchmarks/engines.py
+
+# On a machine with a GPU, and a torch that is built for it: the tests that need one, then figures.
+gpu: .venv/installed
+	$(BIN)/python -m pytest -m gpu tests/oracles
+	$(BIN)/python benchmarks/gpu.py --out docs/results/gpu.md
 
 # SecureFL beside Flower, pfl-research and FedJAX, each in an environment that this makes.
 peers: .venv/installed

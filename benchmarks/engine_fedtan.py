@@ -61,7 +61,7 @@ def fedtan_step_part(settings: Settings) -> Part:
             ours = stack.enter_context(started(job, task_of(job)))
             ways |= {(engine, step): rounds.step for engine, rounds in ours.rounds.items()}
             refused[step] = ours.refused
-        found = in_turns(ways, settings.repeats)
+        found = in_turns(ways, settings.repeats, job.wait)
     engines = dict.fromkeys(engine for engine, step in ways if step == "ordinary")
     results = [
         FirstStep(e, {step: found[e, step] for step in STEPS if (e, step) in found})

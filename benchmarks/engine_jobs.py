@@ -51,13 +51,17 @@ class Job:
     algorithm: str = "fedavg"
     moments: str = "two-pass"
     encrypt: str = "none"
+    device: str = "cpu"
+    precision: str = "model"
+    """Of local steps, as in the settings; the model is in float32."""
 
     def __str__(self) -> str:
         who = f"{self.n_clients:,} clients" if self.n_clients > 1 else "1 client"
         if self.fraction < 1:
             who += f", {self.n_selected} of them in a round"
         steps = f"{self.local_steps} steps" if self.local_steps > 1 else "1 step"
-        return f"{self.model}, {who}, {steps} of {self.batch_size}"
+        coarse = f", {self.precision}" if self.precision != "model" else ""
+        return f"{self.model}, {who}, {steps} of {self.batch_size}{coarse}"
 
     @property
     def n_selected(self) -> int:
@@ -73,13 +77,17 @@ class Job:
         """The settings, with these of the table `[run]`."""
         selection = {"name": "random", "fraction": self.fraction} if self.fraction < 1 else {}
         return {
-            "run": {"rounds": 10_000, **(run or {})},
+            "run": {"rounds": 10_000, "device": self.device, **(run or {})},
             "algorithm": {
                 "name": self.algorithm,
                 "moments": self.moments,
                 "local_steps": self.local_steps,
             },
-            "train": {"batch_size": self.batch_size, "lr": LR},
+            "train": {
+                "batch_size": self.batch_size,
+                "lr": LR,
+                "precision": self.precision,
+            },
             "exchange": {"encrypt": self.encrypt},
             "selection": selection,
         }
@@ -87,6 +95,16 @@ class Job:
     def rounds(self, task: Task, run: Mapping[str, Any]) -> Rounds:
         """A run of this job; raises ConfigError where the settings refuse it."""
         return Rounds(parse_tables(Config, self.tables(run)), task, None, None)
+
+    def casting(self) -> torch.autocast:
+        """The context of a forward pass, for the ways that are not ours."""
+        coarse = self.precision == "bfloat16"
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=coarse)
+
+    def wait(self) -> None:
+        """Until the device has done what it was told: a GPU is told ahead."""
+        if torch.device(self.device).type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def small(self) -> Job:
         """As quick as can be: to try a benchmark, not to measure."""

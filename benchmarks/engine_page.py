@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from measure import Machine, show
 
-MEASURED = "<!-- Below this line, benchmarks/engines.py writes. -->"
+MEASURED = "<!-- Below this line, a benchmark writes. -->"
+TITLE = "How fast clients are simulated"
 _SECTION = re.compile(r"^<!-- part: (\S+) -->\n", re.MULTILINE)
 
 
@@ -77,7 +78,11 @@ def circumstances() -> str:
 
 
 def write_page(
-    path: Path, parts: Mapping[str, Part], commands: Mapping[str, str], before: str
+    path: Path,
+    parts: Mapping[str, Part],
+    commands: Mapping[str, str],
+    before: str,
+    title: str = TITLE,
 ) -> None:
     """Put these parts into the page, and their pictures beside it.
 
@@ -86,8 +91,9 @@ def write_page(
         parts: by name, in the order in which a new page has them.
         commands: what made each part.
         before: the circumstances when they were made.
+        title: of a new page.
     """
-    old = path.read_text() if path.exists() else "# How fast clients are simulated\n\n"
+    old = path.read_text() if path.exists() else f"# {title}\n\n"
     introduction, _, measured = old.partition(MEASURED)
     _, *found = _SECTION.split(measured)
     sections = dict(zip(found[::2], found[1::2], strict=True))

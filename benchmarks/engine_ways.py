@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -22,6 +23,10 @@ from securefl.task import Task
 
 NAIVE, CENTRALISED = "naive loop", "centralised"
 CHANNELS_LAST = "centralised, channels_last"
+ABOUT = (
+    "× naive: how many times as fast as the naive loop. / centralised: how many times the time of "
+    "centralised training. Both are medians over the repeats."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,11 @@ class Settings:
     """Each job as small as can be, to try the benchmark."""
     note: Callable[[str], None] = print
     """Called with what is being measured, or left out."""
+    device: str = "cpu"
 
     def sized(self, job: Job) -> Job:
-        """The job, or the small one that stands for it."""
-        return job.small() if self.small else job
+        """The job, or the small one that stands for it, on the device."""
+        return replace(job.small() if self.small else job, device=self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +114,20 @@ class Rates:
         return Grid(columns, [self.row(way) for way in self.seconds])
 
 
-def yardsticks(job: Job, task: Task) -> dict[str, Callable[[], Any]]:
-    """The ways that are not ours."""
-    ways: dict[str, Callable[[], Any]] = {
-        NAIVE: NaiveLoop(job, task),
-        CENTRALISED: Centralised(job, torch.contiguous_format),
+def makers(job: Job, task: Task) -> dict[str, Callable[[], Callable[[], None]]]:
+    """What makes each of the ways that are not ours."""
+    ways: dict[str, Callable[[], Callable[[], None]]] = {
+        NAIVE: partial(NaiveLoop, job, task),
+        CENTRALISED: partial(Centralised, job, torch.contiguous_format),
     }
     if len(job.shape) == 3:
-        ways[CHANNELS_LAST] = Centralised(job, torch.channels_last)
+        ways[CHANNELS_LAST] = partial(Centralised, job, torch.channels_last)
     return ways
+
+
+def yardsticks(job: Job, task: Task) -> dict[str, Callable[[], Any]]:
+    """The ways that are not ours."""
+    return {way: make() for way, make in makers(job, task).items()}
 
 
 def rates(job: Job, settings: Settings) -> Rates:
@@ -124,7 +135,7 @@ def rates(job: Job, settings: Settings) -> Rates:
     task = task_of(job)
     with started(job, task) as ours:
         steps = {engine: rounds.step for engine, rounds in ours.rounds.items()}
-        found = in_turns({**yardsticks(job, task), **steps}, settings.repeats)
+        found = in_turns({**yardsticks(job, task), **steps}, settings.repeats, job.wait)
     return Rates(str(job), job.n_batches * job.batch_size, found, ours.refused)
 
 
@@ -133,9 +144,5 @@ def rates_part(job: Job, settings: Settings) -> Part:
     job = settings.sized(job)
     settings.note(str(job))
     result = rates(job, settings)
-    about = (
-        "× naive: how many times as fast as the naive loop. / centralised: how many times the "
-        "time of centralised training. Both are medians over the repeats."
-    )
-    notes = [about, *refusals({job.model: result.refused})]
+    notes = [ABOUT, *refusals({job.model: result.refused})]
     return Part(f"FedAvg: {job}", {"One round": result.grid()}, [result], notes)

@@ -14,15 +14,26 @@ Seconds = dict[Key, list[float]]
 """By way, one reading for each repeat."""
 
 
-def in_turns(ways: Mapping[Key, Callable[[], Any]], repeats: int) -> Seconds[Key]:
-    """Each way's seconds: `repeats` turns in an order that changes, after one rehearsal."""
+def in_turns(
+    ways: Mapping[Key, Callable[[], Any]], repeats: int, wait: Callable[[], None] | None = None
+) -> Seconds[Key]:
+    """Each way's seconds: `repeats` turns in an order that changes, after one rehearsal.
+
+    `wait` comes back once the machine has done what a turn has told it to do; it counts.
+    """
     found: Seconds[Key] = {way: [] for way in ways}
     for i in range(repeats + 1):
         for way in random.sample(list(ways), len(ways)):
-            _, seconds = timed(ways[way])
+            _, seconds = timed(_awaited, ways[way], wait)
             if i:  # the first is a rehearsal
                 found[way].append(seconds)
     return found
+
+
+def _awaited(way: Callable[[], Any], wait: Callable[[], None] | None) -> None:
+    way()
+    if wait:
+        wait()
 
 
 def typical_ratio(one: list[float], other: list[float]) -> float:

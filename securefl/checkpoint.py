@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import averaged_tensors
 from securefl.errors import RunFolderError
-from securefl.types import Kind, Memory, State
+from securefl.types import Kind, Memory, NamedTensors, State
 
 META = "securefl"
 """The file's metadata: one JSON text, since several entries would stand in no fixed order."""
@@ -99,6 +99,29 @@ class Checkpoint:
                 "start the run anew in another folder"
             ) from error
         return cls(State(round_number, tensors, private), memories, numbers)
+
+    def beside(self, other: State) -> Checkpoint:
+        """The same, on the devices of a state of the same layout; what clients keep, the model's.
+
+        A file's tensors are on the CPU.
+        """
+        model = next(iter(other.tensors[Kind.PARAMETERS].values())).device
+        state = State(
+            self.state.round,
+            {kind: _beside(own, other.tensors[kind]) for kind, own in self.state.tensors.items()},
+            _beside(self.state.private, other.private),
+        )
+        memories = {
+            client: Memory(
+                **{p: {n: v.to(model) for n, v in getattr(kept, p).items()} for p in PARTS}
+            )
+            for client, kept in self.memories.items()
+        }
+        return replace(self, state=state, memories=memories)
+
+
+def _beside(named: NamedTensors, others: NamedTensors) -> dict[str, Tensor]:
+    return {name: value.to(others[name].device) for name, value in named.items()}
 
 
 def _number(value: Tensor) -> float:

@@ -151,6 +151,7 @@ class Rounds:
         if not self._own_algorithm:  # what that one keeps, it alone knows
             for client, memory in checkpoint.memories.items():
                 check_memory(client, memory, self._model)
+        checkpoint = checkpoint.beside(self._state)
         self._state = checkpoint.state
         self._local.memories |= checkpoint.memories
         self._participation.go_on_from(checkpoint.numbers)

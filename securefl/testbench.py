@@ -8,6 +8,7 @@ from statistics import fmean
 from torch import nn
 
 from securefl.algorithms.base import lay_over, load_tensors
+from securefl.data.resident import near
 from securefl.data.samples import samples
 from securefl.engines.evaluation import Score, evaluate
 from securefl.errors import ConfigError
@@ -33,11 +34,11 @@ class TestBench:
                 "client its own, or none"
             )
         self._loss = task.loss
-        self._common = samples(task.test, "the test data")
-        self._own = [
-            samples(data, f"the test data of client-{i}")
-            for i, data in enumerate(task.client_tests, 1)
-        ]
+        own = {f"the test data of client-{i}": of for i, of in enumerate(task.client_tests, 1)}
+        tests = {"the test data": task.test, **own}
+        found = {owner: samples(data, owner) for owner, data in tests.items()}
+        device = next(task.model.parameters()).device  # where they are passed over every round
+        self._common, *self._own = near(found, device).values()
 
     def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
         """Of the models after a round; `model` holds the global one before and after."""

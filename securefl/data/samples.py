@@ -114,11 +114,15 @@ def batch_indices(
     n_samples: int, batch_size: int, rng: torch.Generator, device: torch.device
 ) -> Iterator[Tensor]:
     """Which samples each of `minibatches` has, on a device that gets a permutation at a time."""
-    size = min(batch_size, n_samples)
     while True:
-        order = torch.randperm(n_samples, generator=rng).to(device)
-        for start in range(0, n_samples - size + 1, size):
-            yield order[start : start + size]
+        yield from batches_of(torch.randperm(n_samples, generator=rng).to(device), batch_size)
+
+
+def batches_of(order: Tensor, batch_size: int) -> Iterator[Tensor]:
+    """A permutation in batches of one size, without what is left over."""
+    size = min(batch_size, len(order))
+    for start in range(0, len(order) - size + 1, size):
+        yield order[start : start + size]
 
 
 def batches_in_epoch(data: Samples, batch_size: int) -> int:

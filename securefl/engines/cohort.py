@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from securefl.algorithms.base import Loss, copied
 from securefl.data.resident import Resident
-from securefl.data.samples import Samples, batch_indices
+from securefl.data.samples import Samples, TensorSamples, batches_of
 from securefl.engines.ongoing import Ongoing
 from securefl.engines.wide_model import parts, repeated
 from securefl.exchange.layout import Row
@@ -80,14 +81,15 @@ def wide_batches(
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...)."""
-    where = together.x.device if together else torch.device("cpu")
-    indices = [
-        batch_indices(len(samples), batch_size, rng, where)
-        for samples, rng in zip(data.values(), generators, strict=True)
+    drawers = [
+        _Drawer(len(samples), batch_size, rng, together.start[name] if together else 0)
+        for (name, samples), rng in zip(data.items(), generators, strict=True)
     ]
-    start_K = torch.tensor([together.start[name] for name in data] if together else []).to(where)
+    first = next(iter(data.values()))
+    x = together.x if together else first.x if isinstance(first, TensorSamples) else None
+    indices = _indices(drawers, torch.device("cpu") if x is None else x.device)
     while together:
-        index_BK = torch.stack([next(of) for of in indices], dim=1) + start_K
+        index_BK = torch.stack(next(indices), dim=1)
         x, y = together.take(index_BK.flatten())
         yield (
             x.unflatten(0, index_BK.shape).flatten(1, 2),
@@ -95,13 +97,39 @@ def wide_batches(
         )
     while True:
         labels: list[Tensor] = []
-        for i, (samples, of) in enumerate(zip(data.values(), indices, strict=True)):
-            x, y = samples.take(next(of))
+        for i, (samples, index) in enumerate(zip(data.values(), next(indices), strict=True)):
+            x, y = samples.take(index)
             if not labels:
                 x_BK = x.new_empty((len(x), len(data), *x.shape[1:]))
             x_BK[:, i] = x  # at once, while it is in the processor's cache
             labels.append(y)
         yield x_BK.flatten(1, 2).to(device), torch.stack(labels).to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawer:
+    """One client's permutations."""
+
+    n_samples: int
+    batch_size: int
+    rng: torch.Generator
+    start: int
+    """Added to each index."""
+
+    def order(self) -> Tensor:
+        return torch.randperm(self.n_samples, generator=self.rng) + self.start
+
+
+def _indices(drawers: Sequence[_Drawer], device: torch.device) -> Iterator[list[Tensor]]:
+    """Each client's samples, step by step; permutations that begin together travel together."""
+    left: list[deque[Tensor]] = [deque() for _ in drawers]
+    while True:
+        if ended := [i for i, of in enumerate(left) if not of]:
+            orders = [drawers[i].order() for i in ended]
+            moved = torch.cat(orders).to(device).split([len(order) for order in orders])
+            for i, order in zip(ended, moved, strict=True):
+                left[i].extend(batches_of(order, drawers[i].batch_size))
+        yield [of.popleft() for of in left]
 
 
 def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:

@@ -17,8 +17,8 @@ from securefl.exchange.plain import PlainChannel
 from securefl.roles.client import Client
 from securefl.types import Kind, Memory, Plan, State, Total
 
-Layout = Mapping[str, Mapping[str, tuple[tuple[int, ...], torch.dtype]]]
-"""Names, shapes and types of the tensors in each message."""
+Layout = Mapping[str, Mapping[str, tuple[tuple[int, ...], torch.dtype, str]]]
+"""Names, shapes, types and kinds of device of the tensors in each message."""
 
 
 class Inner(Protocol):

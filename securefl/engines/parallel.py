@@ -71,7 +71,8 @@ class Parallel:
                 team.workers.append(WorkerProcess(self._settings(number), n_clients))
             order = _Orders(ongoing, team)
             parts = [self._part(number, ongoing) for number in range(self.n_workers)]
-            shared = SharedRound(ongoing, [part for part in parts if part.names], order.tell)
+            busy = [part for part in parts if part.names]
+            shared = SharedRound(ongoing, busy, order.tell, self._clients.device)
             shared.run()
             team.largest = max(team.largest, shared.largest)
         except BaseException:
@@ -79,13 +80,14 @@ class Parallel:
             raise
 
     def _settings(self, number: int) -> TorchSettings:
-        on_gpu = self._clients.device.type == "cuda"
+        device = self._clients.device
+        on_gpu = device.type == "cuda"  # whose own is the first worker's
         return TorchSettings(
             max(1, torch.get_num_threads() // self.n_workers),
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(),
-            number % torch.cuda.device_count() if on_gpu else None,
+            ((device.index or 0) + number) % torch.cuda.device_count() if on_gpu else None,
         )
 
     def _names(self, number: int) -> list[str]:

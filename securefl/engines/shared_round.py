@@ -78,9 +78,13 @@ class SharedRound:
     """From the first order to the last contribution."""
 
     def __init__(
-        self, ongoing: OpenRound, parts: list[Part], order: Callable[[Part], None]
+        self,
+        ongoing: OpenRound,
+        parts: list[Part],
+        order: Callable[[Part], None],
+        device: torch.device,
     ) -> None:
-        """`order` tells a part's worker to train its clients."""
+        """`order` tells a part's worker to train its clients; `device` is the model's here."""
         self.largest = 0
         """Bytes of any contribution."""
         self._ongoing = ongoing
@@ -89,8 +93,7 @@ class SharedRound:
         self._owner = {name: part for part in parts for name in part.names}
         self._missing = deque(ongoing.times)
         self._answers: list[Answer] = []
-        tensors = (t for named in ongoing.state.tensors.values() for t in named.values())
-        self._device = next(tensors).device
+        self._device = device
 
     def run(self) -> None:
         """Raises what is raised in a worker, and PeerError where one does not live long enough."""
@@ -201,12 +204,14 @@ def _make_room(part: Part) -> None:
 
 
 def _like(layout: Layout, device: torch.device) -> dict[str, dict[str, torch.Tensor]]:
-    """Tensors of these shapes, which take no memory."""
+    """Tensors of these shapes, which take no memory; `device` is that of its kind here."""
+
+    def like(shape: tuple[int, ...], dtype: torch.dtype, kind: str) -> torch.Tensor:
+        where = device if device.type == kind else torch.device(kind)
+        return torch.empty((), dtype=dtype, device=where).expand(shape)
+
     return {
-        message: {
-            name: torch.empty((), dtype=dtype, device=device).expand(shape)
-            for name, (shape, dtype) in named.items()
-        }
+        message: {name: like(*of) for name, of in named.items()}
         for message, named in layout.items()
     }
 

@@ -224,6 +224,6 @@ class _ShardRound:
 
 def _layout(sent: Sent) -> Layout:
     return {
-        message: {name: (tuple(value.shape), value.dtype) for name, value in named.items()}
+        message: {n: (tuple(v.shape), v.dtype, v.device.type) for n, v in named.items()}
         for message, named in sent.like.items()
     }

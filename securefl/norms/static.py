@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +23,24 @@ def measure_statistics(model: nn.Module, inputs: Iterable[Tensor]) -> None:
     was_training = model.training
     model.train()
     try:
-        for layer in layers:
-            layer.reset_running_stats()
-            layer.momentum = None  # PyTorch's word for the plain mean over batches
-        with torch.no_grad():
+        with torch.no_grad(), ExitStack() as hooks:
+            for layer in layers:
+                layer.reset_running_stats()
+                hooks.callback(layer.register_forward_pre_hook(_plain_mean()).remove)
             for x in inputs:
                 model(x)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
         model.train(was_training)
+
+
+def _plain_mean() -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    """As PyTorch's momentum of None, which would wait for a GPU to tell how many batches it saw."""
+    n_batches = count(1)
+
+    def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        del inputs
+        layer.momentum = 1 / next(n_batches)  # type: ignore[assignment]  # of a BN layer, a number
+
+    return hook

@@ -90,7 +90,8 @@ def seeded_layers(device: torch.device, seed: int) -> Iterator[None]:
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)
         if on_gpu:
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 

@@ -139,6 +139,54 @@ def test_each_engine_is_timed_or_left_out_with_a_reason(benchmark, tmp_path):
     assert len(json.loads(found.read_text())["results"]) == n_results
 
 
+@pytest.mark.usefixtures("one_process")
+def test_a_job_on_a_gpu_is_timed_in_two_precisions(benchmark, tmp_path):
+    """Tried on the CPU, whose memory is not told."""
+    page, found = tmp_path / "gpu.md", tmp_path / "found.json"
+    arguments = ["--device", "cpu", "--small", "--repeats", "1", "--out", str(page)]
+    names = ["mlp", "lenet5", "fedtan-step"]
+    parts = benchmark("gpu").main([*arguments, "--json", str(found), "--jobs", *names])
+    assert list(parts["lenet5"].grids) == ["One round, float32", "One round, bfloat16"]
+    coarse = parts["lenet5"].results[1]
+    assert coarse.job.endswith("bfloat16")
+    engines = set(benchmark("engine_jobs").ENGINES)
+    assert engines <= coarse.seconds.keys() | coarse.refused.keys()
+    written = page.read_text()
+    assert written.startswith("# How fast clients are simulated on a GPU\n")
+    assert all(f"<!-- part: {name} -->" in written for name in names)
+    assert json.loads(found.read_text())["results"][0]["name"] == "no GPU"
+
+
+def test_jobs_that_would_begin_after_the_minutes_are_over_are_left_out(benchmark, capsys):
+    """A GPU may be there for minutes only."""
+    assert benchmark("gpu").main(["--device", "cpu", "--small", "--minutes", "0"]) == {}
+    assert "resnet20 is left out: 0 minutes are over" in capsys.readouterr().out
+
+
+def test_where_no_gpu_is_the_script_says_so(benchmark, monkeypatch, capsys):
+    """In its words and its exit code."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        benchmark("gpu").main([])
+    assert ended.value.code == 2
+    assert "sees no GPU here" in capsys.readouterr().err
+
+
+def test_peaks_of_memory_are_of_each_way_alone(benchmark, monkeypatch):
+    """By readings as a GPU would give them: 3 MiB before, 5 at most."""
+    readings = {
+        "reset_peak_memory_stats": None,
+        "memory_allocated": 3 * 2**20,
+        "max_memory_allocated": 5 * 2**20,
+    }
+    for name, reading in readings.items():
+        monkeypatch.setattr(torch.cuda, name, lambda _device, reading=reading: reading)
+    peaks = benchmark("gpu_ways")._peaks(benchmark("engine_jobs").MLP.small())
+    assert peaks.mib == dict.fromkeys(
+        ("naive loop", "centralised", "sequential", "vectorised", "auto"), 2.0
+    )
+
+
 def test_what_is_compared_takes_the_steps_of_a_round(benchmark, monkeypatch):
     """The naive loop and centralised training: as many batches, of the same size."""
     jobs, naive = benchmark("engine_jobs"), benchmark("naive")

@@ -1,0 +1,101 @@
+"""How fast clients are simulated on a GPU: rounds of each engine, beside research code there.
+
+As benchmarks/engines.py, whose jobs and ways these are, in float32 and with local steps in
+bfloat16, and with the most memory that each way takes. All ways of a job take turns; a turn ends
+once the GPU has done its work. What would begin after so many minutes is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from engine_fedtan import fedtan_step_part
+from engine_jobs import CNN, LENET5, MLP, RESNET20
+from engine_page import Part, circumstances, write_page
+from engine_ways import Settings
+from gpu_ways import Gpu, gpu_part
+from measure import write_json
+
+PARTS: Mapping[str, Callable[[Settings], Part]] = {
+    "mlp": partial(gpu_part, MLP),
+    "cnn": partial(gpu_part, CNN),
+    "resnet20": partial(gpu_part, RESNET20),
+    "lenet5": partial(gpu_part, LENET5),
+    "fedtan-step": fedtan_step_part,
+}
+TITLE = "How fast clients are simulated on a GPU"
+EXAMPLES = """examples:
+  python benchmarks/gpu.py --out docs/results/gpu.md
+  python benchmarks/gpu.py --jobs resnet20 --repeats 9 --json found.json
+  python benchmarks/gpu.py --device cpu --small --repeats 1       tries everything, measures nothing
+
+--out replaces the sections of these jobs in the page, and leaves the others as they are. Without a
+GPU the script ends with exit code 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
+    """Measure, print, and write what the arguments ask for."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.device != "cpu" and not torch.cuda.is_available():
+        parser.error(
+            f"torch {torch.__version__} sees no GPU here: run this where one is, with a torch that "
+            "is built for it; --device cpu --small tries the script"
+        )
+    gpu = Gpu.of(args.device)
+    before, found = f"{gpu}; {circumstances()}", dict[str, Part]()
+    print(before)
+    ends = time.monotonic() + 60 * args.minutes
+    settings = Settings(args.repeats, args.small, device=args.device)
+    for name in dict.fromkeys(args.jobs):
+        if time.monotonic() >= ends:
+            print(f"{name} is left out: {args.minutes:g} minutes are over")
+            continue
+        found[name] = PARTS[name](settings)
+        found[name].show()
+        if args.out:  # at once: what was measured stays, whatever comes
+            commands = {name: _command(name, args)}
+            write_page(args.out, {name: found[name]}, commands, before, TITLE)
+    if args.json:
+        write_json(args.json, [gpu, *(r for part in found.values() for r in part.results)])
+    return found
+
+
+def _command(name: str, args: argparse.Namespace) -> str:
+    size = " --small" if args.small else ""
+    options = f"--jobs {name} --device {args.device} --repeats {args.repeats}{size}"
+    return f"python benchmarks/gpu.py {options}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--jobs",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="JOB",
+        help=f"of {', '.join(PARTS)}; all where absent",
+    )
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu (cuda)")
+    parser.add_argument("--repeats", type=int, default=5, help="after the rehearsal (5)")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="no job begins after so many (8)"
+    )
+    parser.add_argument("--small", action="store_true", help="tiny jobs, to try this script")
+    parser.add_argument("--out", type=Path, metavar="PAGE.md", help="a page with what was found")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all readings")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Clients that train on another device: what crosses does so once a round, and not step by step."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import task
+from elsewhere import ELSEWHERE, ENGINES, crossings
+from on_device import memcpys
+from torch import nn
+
+import securefl
+from securefl.checkpoint import Checkpoint
+from securefl.engines.shared_round import _like
+from securefl.testbench import TestBench
+from securefl.types import Kind, Memory, State
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS
+
+SIZES = (40, 40, 34)
+"""Two passes of 16 steps of 2, and one more, are within one permutation of each."""
+
+
+def copies(job, engine, steps, *chosen):
+    fixed = ("run.engine=sequential", "train.batch_size=2", "exchange.encrypt=none")
+    config = securefl.load_config(None, [*fixed, f"algorithm.local_steps={steps}", *chosen])
+    return crossings(config, job, engine)
+
+
+def require_no_more(engine, *chosen, job=None):
+    """For four times as many steps."""
+    few, many = (copies(job or task(sizes=SIZES), engine, n, *chosen) for n in (2, 8))
+    assert len(many) == len(few)
+    return few
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_more_steps_cross_no_more_often(policy, engine):
+    """Nor does any of them wait for a value."""
+    require_no_more(engine, *POLICIES[policy])
+
+
+OTHERS = [
+    *(SOLVERS[name] for name in SOLVERS if name != "sgd"),
+    *MOMENTA.values(),
+    SERVERS["fednova"],
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("beside", OTHERS, ids=lambda of: of[-1])
+def test_nor_do_those_of_another_solver_or_with_momentum(beside, engine):
+    """Second rounds, when clients remember."""
+    if (engine, beside) == ("vectorised", SOLVERS["moon"]):
+        pytest.skip("one by one")
+    require_no_more(engine, "algorithm.name=fedavg", *beside)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["cnn", "resnet20"])
+def test_nor_do_those_of_convolutions(name, engine):
+    """With FedTAN, whose first step asks for sums."""
+    require_no_more(engine, "algorithm.name=fedtan", job=task(name, sizes=SIZES[:2]))
+
+
+def test_a_permutation_of_all_clients_side_by_side_crosses_at_once():
+    """One by one, each client's."""
+    chosen = ("algorithm.name=fedavg",)
+    assert len(require_no_more("vectorised", *chosen)) == 1
+    assert len(require_no_more("sequential", *chosen)) == len(SIZES)
+
+
+def test_clients_of_other_shapes_do_not_cross_step_by_step_either():
+    """Which are in no one tensor of all samples."""
+    job = task(sizes=SIZES)
+    clients = [(x, y) if i else (x.float(), y) for i, (x, y) in enumerate(job.clients)]
+    model = nn.Sequential(Doubles(), *job.model)
+    require_no_more(
+        "vectorised", "algorithm.name=fedavg", job=replace(job, model=model, clients=clients)
+    )
+
+
+class Doubles(nn.Module):
+    """Makes them of whatever it gets."""
+
+    def forward(self, x):
+        return x.double()
+
+
+def test_what_a_run_goes_on_from_is_where_the_run_is():
+    """A file's tensors are on the CPU; what is on the CPU in the run stays there."""
+
+    def state(device):
+        w = {"w": torch.zeros(2, device=device)}
+        kinds = {Kind.PARAMETERS: w, Kind.CLIPPING: {"parameters": torch.zeros(())}}
+        return State(3, kinds, {"m": torch.zeros(2, device=device)})
+
+    memory = Memory(own={"w": torch.zeros(2)}, solver={"c": torch.zeros(2)})
+    found = Checkpoint(state("cpu"), {"client-1": memory}).beside(state(ELSEWHERE))
+    kept = found.memories["client-1"]
+    assert found.state.tensors[Kind.PARAMETERS]["w"].device == ELSEWHERE
+    assert found.state.tensors[Kind.CLIPPING]["parameters"].device.type == "cpu"
+    assert {v.device for v in (found.state.private["m"], kept.own["w"], kept.solver["c"])} == {
+        ELSEWHERE
+    }
+
+
+def test_what_a_worker_sent_from_the_cpu_comes_back_to_it():
+    """A total is where the values were that it is of, though the model is on a GPU."""
+    layout = {"sum": {"w": ((2,), torch.float64, "meta"), "counts": ((3,), torch.float64, "cpu")}}
+    found = _like(layout, ELSEWHERE)["sum"]
+    assert (found["w"].device, found["counts"].device) == (ELSEWHERE, torch.device("cpu"))
+    assert (found["w"].shape, found["counts"].shape) == ((2,), (3,))
+
+
+def test_test_data_cross_once_and_not_every_round():
+    """Each client's own as well."""
+    job = task()
+    job = replace(job, model=job.model.to(ELSEWHERE), client_tests=job.clients)
+    bench = TestBench(job)
+    assert {of.x.device for of in (bench._common, *bench._own)} == {ELSEWHERE}
+
+
+def test_what_a_profiler_saw_is_counted_by_direction():
+    """Names as torch's profiler gives them; copies within the GPU and their calls do not count."""
+    names = [
+        "Memcpy HtoD (Pageable -> Device)",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy DtoH (Device -> Pageable)",
+        "Memcpy DtoD (Device -> Device)",
+        "cudaMemcpyAsync",
+        "aten::copy_",
+        "Memset (Device)",
+    ]
+    assert memcpys(names) == {"HtoD": 2, "DtoH": 1}

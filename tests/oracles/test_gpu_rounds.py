@@ -1,0 +1,91 @@
+"""How rounds are on a GPU: what crosses to it, how coarse bfloat16 is, that FedTAN does not hang.
+
+As `test_gpu`, `SECUREFL_TEST_DEVICE=cpu pytest -m gpu` tries the tests themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import task
+from on_device import configured, copies_of_a_round
+from test_precision import COARSE, far, single, trained
+
+from securefl.rounds import Rounds
+
+DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
+ENGINES = ("sequential", "vectorised")
+PATIENCE_S = 120
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no GPU"),
+    # Once, of autograd's own thread, which gets what it needs.
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
+    pytest.mark.filterwarnings("ignore:.*[Pp]rofiler"),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedtan_does_not_wait_for_ever(engine):
+    """In its backward pass clients wait for each other; whoever hangs is given up."""
+    script = Path(__file__).with_name("fedtan_on_device.py")
+    command = [sys.executable, str(script), DEVICE, engine]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
+
+
+WAYS = {
+    "sgd": (),
+    "momentum": ("train.momentum=0.9",),
+    "scaffold": ("solver.name=scaffold",),
+    "fedprox": ("solver.name=fedprox",),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("way", WAYS)
+def test_more_steps_are_copied_no_more_often(way, name, engine):
+    """Within one permutation of the samples: 4 steps of 2, and 16."""
+    few, many = (
+        copies_of_a_round(
+            DEVICE,
+            task(name, sizes=(40, 36, 40)),
+            "algorithm.name=fedavg",
+            f"run.engine={engine}",
+            "train.batch_size=2",
+            f"algorithm.local_steps={steps}",
+            *WAYS[way],
+        )
+        for steps in (4, 16)
+    )
+    assert few == many
+    assert DEVICE != "cuda" or few["HtoD"] >= 1 <= few["DtoH"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_samples_are_in_the_gpus_memory_before_the_first_round(engine):
+    """Those to train with, and those to test on."""
+    config = configured(DEVICE, "algorithm.name=fedavg", f"run.engine={engine}")
+    rounds = Rounds(config, task(), None, None)
+    held = [*rounds._local._clients.data.values(), rounds._test._common]
+    assert {values.device.type for of in held for values in (of.x, of.y)} == {DEVICE}
+    rounds.close()
+
+
+@pytest.mark.parametrize(("engine", "name"), [("sequential", "cnn"), ("vectorised", "mlp")])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan", "fixbn", "fedbn"])
+def test_a_coarse_run_ends_beside_the_exact_one(algorithm, engine, name):
+    """Other than it, and no further than rounding takes it."""
+    settings = (f"algorithm.name={algorithm}", f"run.engine={engine}", f"run.device={DEVICE}")
+    exact, coarse = trained(single(name), *settings), trained(single(name), *settings, COARSE)
+    assert {value.dtype for value in coarse.model.parameters()} == {torch.float32}
+    assert 0 < far(exact, coarse) < 10
+    assert not coarse.incidents
