@@ -21,7 +21,8 @@ def main() -> None:
     """The rounds."""
     job, n_rounds = asked()
     laps = Laps("securefl", "torch", "numpy")
-    rounds = Rounds(configured(job), task(job), None, None)
+    engine = sys.argv[3] if len(sys.argv) > 3 else "auto"
+    rounds = Rounds(configured(job, engine), task(job), None, None)
     laps.start()
     for _ in range(n_rounds):
         rounds.step()
@@ -29,12 +30,12 @@ def main() -> None:
     rounds.close()
 
 
-def configured(job: Job) -> Config:
+def configured(job: Job, engine: str) -> Config:
     """FedAvg in the clear, as the other tools do it."""
     selection = {"name": "random", "fraction": job.cohort / job.n_clients}
     return Config.model_validate(
         {
-            "run": {"rounds": 10**6, "engine": (*sys.argv[3:], "auto")[0]},
+            "run": {"rounds": 10**6, "engine": engine},
             "algorithm": {"name": "fedavg", "local_steps": STEPS},
             "train": {"lr": LR, "batch_size": job.batch, "lr_drops": ()},
             "exchange": {"encrypt": "none"},
