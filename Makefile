@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# The files that have slow tests: to collect all the others takes a quarter of a minute.
+SLOW = $(shell grep -rl mark.slow tests)
 
 .PHONY: demo test check bench gpu peers clean
 
@@ -13,7 +15,7 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(TEST) -m "not slow"
-	$(TEST) -m slow
+	$(TEST) -m slow $(SLOW)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

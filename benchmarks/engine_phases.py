@@ -1,6 +1,7 @@
 """Where a round's time goes, by the functions that do the work; the timers are in the figures.
 
-`parallel` is left out: its clients train, and seal, in other processes, where no timer looks.
+`parallel` is left out: its clients train, and seal, in other processes, where no timer looks. Of
+pictures only `auto` is timed.
 """
 
 from __future__ import annotations
@@ -88,9 +89,10 @@ def phases_part(job: Job, settings: Settings) -> Part:
     """A table for each engine."""
     job = settings.sized(job)
     settings.note(f"phases of {job}")
-    engines = {name: run for name, run in ENGINES.items() if name != "parallel"}
-    with started(job, task_of(job), engines) as ours:
-        timed = {e: TimedRounds(rounds, phases_of(job)) for e, rounds in ours.rounds.items()}
+    ours = {"auto"} if len(job.shape) == 3 else ENGINES.keys() - {"parallel"}
+    engines = {name: run for name, run in ENGINES.items() if name in ours}
+    with started(job, task_of(job), engines) as ways:
+        timed = {e: TimedRounds(rounds, phases_of(job)) for e, rounds in ways.rounds.items()}
         in_turns(timed, settings.repeats)
     results = [Shares(str(job), engine, t.typical()) for engine, t in timed.items()]
     notes = [
@@ -102,5 +104,5 @@ def phases_part(job: Job, settings: Settings) -> Part:
         f"By phase: {what}: {job}",
         {result.engine: result.grid() for result in results},
         results,
-        [*notes, *refusals({job.model: ours.refused})],
+        [*notes, *refusals({job.model: ways.refused})],
     )

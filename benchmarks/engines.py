@@ -26,7 +26,8 @@ from measure import write_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-ENCRYPTED = replace(RESNET20, n_clients=20, batch_size=32, algorithm="fedtan", encrypt="statistics")
+ENCRYPTED = replace(RESNET20, n_clients=20, algorithm="fedtan", encrypt="statistics")
+SMALL_BATCHES = replace(ENCRYPTED, batch_size=32, n_samples=160)
 PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "mlp": partial(rates_part, MLP),
     "cnn": partial(rates_part, CNN),
@@ -37,6 +38,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "fedtan-step": fedtan_step_part,
     "phases": partial(phases_part, MLP),
     "fedtan-encrypted": partial(phases_part, ENCRYPTED),
+    "fedtan-encrypted-32": partial(phases_part, SMALL_BATCHES),
     "clients": clients_part,
     "values": values_part,
     "cores": cores_part,

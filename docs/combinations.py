@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import get_args
 
 import torch
@@ -31,8 +32,8 @@ from securefl.models import build_model
 from securefl.task import Task
 
 Settings = tuple[str, ...]
-NEUTRAL = ("algorithm.name=fedavg", "exchange.encrypt=none")
-"""What an axis is at that is not spoken of."""
+NEUTRAL = ("algorithm.name=fedavg", "exchange.encrypt=none", "run.engine=sequential")
+"""What an axis is at that is not spoken of; the engine that trains whatever goes together."""
 SAMPLES = torch.zeros(2, 64), torch.zeros(2, dtype=torch.int64)
 PUBLIC = torch.ones(2, 64), torch.zeros(2, dtype=torch.int64)
 
@@ -79,7 +80,12 @@ ENCRYPT = {name: (f"exchange.encrypt={name}",) for name in ("none", "statistics"
 
 def reason(*chosen: Settings) -> str:
     """Why these settings do not go together; empty where they do."""
-    settings = [*NEUTRAL, *(setting for settings in chosen for setting in settings)]
+    return _reason(tuple(setting for settings in chosen for setting in settings))
+
+
+@cache
+def _reason(chosen: Settings) -> str:
+    settings = [*NEUTRAL, *chosen]
     if any(s.startswith("selection.name=") and s != "selection.name=all" for s in settings):
         settings.append(ALL_SELECTED)
     try:

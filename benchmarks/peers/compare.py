@@ -33,7 +33,9 @@ from measure import Machine, ms_text, ratio_text, show, write_json
 
 HERE = Path(__file__).parent
 WARM_UP = 3
-OURS = "securefl"
+SECUREFL = "securefl"
+OURS: dict[str, list[str]] = {SECUREFL: [], "securefl-parallel": ["parallel"]}
+"""What its process is told beside the job and the rounds: the engine, where it is not `auto`."""
 PEERS: dict[str, tuple[str, list[str]]] = {
     "flower": ("flower", []),
     "pfl": ("pfl", []),
@@ -60,7 +62,7 @@ class Rounds:
 
 def measured(job: str, peers: Sequence[str], rounds: int, repeats: int) -> Rounds:
     """All tools in turn, `repeats` times."""
-    tools = [OURS, *(peer for peer in peers if (peer, job) not in NOT_WRITTEN)]
+    tools = [*OURS, *(peer for peer in peers if (peer, job) not in NOT_WRITTEN)]
     seconds: dict[str, list[float]] = {tool: [] for tool in tools}
     versions = {}
     for _ in range(repeats):
@@ -74,8 +76,8 @@ def ran(tool: str, job: str, rounds: int) -> tuple[dict[str, str], list[float]]:
     """One process: its versions, and the seconds of each round; RuntimeError where it fails."""
     environment = os.environ | {"FLWR_HOME": str(FOLDER / "flwr")}
     command: list[str | Path]
-    if tool == OURS:
-        command = [sys.executable, HERE / f"{OURS}_job.py", job, str(rounds)]
+    if tool in OURS:
+        command = [sys.executable, HERE / "securefl_job.py", job, str(rounds), *OURS[tool]]
     else:
         name, options = PEERS[tool]
         command = [python_of(name), HERE / f"{name}_job.py", job, str(rounds), *options]
@@ -131,7 +133,7 @@ def print_table(result: Rounds) -> None:
             ms_text(result.median_s(tool)),
             ms_text(min(seconds)),
             ms_text(max(seconds)),
-            ratio_text(result.median_s(tool), result.median_s(OURS)),
+            ratio_text(result.median_s(tool), result.median_s(SECUREFL)),
         ]
         for tool, seconds in result.seconds.items()
     ]

@@ -1,10 +1,12 @@
-"""SecureFL's rounds of a job: python securefl_job.py JOB ROUNDS.
+"""SecureFL's rounds of a job: python securefl_job.py JOB ROUNDS [ENGINE].
 
 `Rounds.step` as a run does it, with its defaults: it scores the model after each round, here on one
 batch, which the peers do not, and keeps the ledger of all messages.
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from jobs import LR, STEPS, Job, Laps, asked
@@ -19,19 +21,21 @@ def main() -> None:
     """The rounds."""
     job, n_rounds = asked()
     laps = Laps("securefl", "torch", "numpy")
-    rounds = Rounds(configured(job), task(job), None, None)
+    engine = sys.argv[3] if len(sys.argv) > 3 else "auto"
+    rounds = Rounds(configured(job, engine), task(job), None, None)
     laps.start()
     for _ in range(n_rounds):
         rounds.step()
         laps.end()
+    rounds.close()
 
 
-def configured(job: Job) -> Config:
+def configured(job: Job, engine: str) -> Config:
     """FedAvg in the clear, as the other tools do it."""
     selection = {"name": "random", "fraction": job.cohort / job.n_clients}
     return Config.model_validate(
         {
-            "run": {"rounds": 10**6},
+            "run": {"rounds": 10**6, "engine": engine},
             "algorithm": {"name": "fedavg", "local_steps": STEPS},
             "train": {"lr": LR, "batch_size": job.batch, "lr_drops": ()},
             "exchange": {"encrypt": "none"},

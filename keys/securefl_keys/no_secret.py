@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key
 from securefl.errors import SecretFound
 
 _MARKS = re.compile(rb"securefl-[a-z-]{0,32}secret-key/|PRIVATE KEY-----")
+_WORDS = (b"secret-key/", b"PRIVATE KEY-----")
+"""Each mark has one; a search for marks is slow, and most files have none."""
 
 
 def require_no_secret(content: bytes) -> None:
@@ -17,11 +19,15 @@ def require_no_secret(content: bytes) -> None:
 
     CKKS contexts are left to the parsers of public files, which refuse one with a secret key.
     """
-    if _MARKS.search(content) or _is_der_private_key(content):
+    if _is_marked(content) or _is_der_private_key(content):
         raise SecretFound(
             "a secret key: only who made it may hold it; delete it here, and if others were given "
             "it, make new keys"
         )
+
+
+def _is_marked(content: bytes) -> bool:
+    return any(word in content for word in _WORDS) and bool(_MARKS.search(content))
 
 
 def _is_der_private_key(content: bytes) -> bool:

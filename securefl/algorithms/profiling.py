@@ -55,15 +55,21 @@ def profile(
         DataError: no such layer, one that does not run exactly once in a forward pass, an output
             that is neither (B, q) nor (B, q, H, W), a value that is not finite, or no sample.
     """
-    name = default_layer(model) if layer is None else layer
+    with representing(model, layer) as represented:
+        return merged_profile((represented(x) for x in batches), View(model, layer, version, 1.0))
+
+
+def merged_profile(batches: Iterable[Float64[Tensor, "B Q"]], view: View) -> Profile:
+    """`profile` of data that `representing` has represented, in the view's unit."""
+    name = default_layer(view.model) if view.layer is None else view.layer
     total: _Moments | None = None
-    with representing(model, name) as represented:
-        for x in batches:
-            batch = _moments(name, represented(x))
-            total = batch if total is None else total.merged(batch)
+    for values_BQ in batches:
+        batch = _moments(name, values_BQ)
+        total = batch if total is None else total.merged(batch)
     if total is None:
         raise DataError(f"layer {name!r} has nothing to profile: the data hold no batch")
-    return Profile(total.mean_Q.cpu(), (total.squares_Q / total.n).cpu(), version)
+    own = Profile(total.mean_Q.cpu(), (total.squares_Q / total.n).cpu(), view.version)
+    return own.in_unit(view.unit)
 
 
 def profile_length(model: nn.Module, layer: str | None, x: Tensor) -> int:
@@ -163,12 +169,10 @@ def _observed(model: nn.Module, name: str) -> Iterator[list[Any]]:
         raise DataError(f"layer {name!r}: no such layer; the model has {_names(model)}")
     training = [(module, module.training) for module in model.modules()]
     seen: list[Any] = []
-
-    def note(_layer: nn.Module, _inputs: Any, y: Any) -> None:
-        # Copied, as an activation that works in place comes next.
-        seen.append(y.clone() if isinstance(y, Tensor) else y)
-
-    handle = layers[name].register_forward_hook(note)
+    # Copied, as an activation that works in place comes next.
+    handle = layers[name].register_forward_hook(
+        lambda _layer, _inputs, y: seen.append(y.clone() if isinstance(y, Tensor) else y)
+    )
     try:
         model.eval()
         with torch.no_grad():

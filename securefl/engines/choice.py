@@ -2,7 +2,7 @@
 
 The rule is of measurements (docs/results/engines.md) and not measured anew at each start: the same
 settings on the same kind of machine always train alike, so that a run resumes and is replayed bit
-for bit.
+for bit. It does not start processes, which read a user's script anew and copy the clients' data.
 """
 
 from __future__ import annotations
@@ -74,5 +74,8 @@ def _slower(clients: Clients) -> str:
     if clients.device.type == "cpu":
         for layer in clients.model.modules():
             if isinstance(layer, Convolution):
-                return "convolutions are faster on a CPU one client after the other"
+                return (
+                    "convolutions are faster on a CPU one client after the other (on several "
+                    'cores, run.engine = "parallel" is faster still)'
+                )
     return ""

@@ -62,7 +62,7 @@ def _lay_out(model: nn.Module) -> None:
     """Convolutions' weights in the layout that is fastest, here and on a GPU; values stay."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d) and layer.weight.dtype is torch.float32:
-            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+            layer.weight.data = layer.weight.data.to(memory_format=torch.channels_last)
 
 
 @dataclass(slots=True, eq=False)

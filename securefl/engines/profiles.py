@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import load_tensors
+from securefl.algorithms.profiles import profiles
 from securefl.algorithms.profiling import View, profile, profile_length
 from securefl.data.samples import Samples, in_order
 from securefl.engines.delivery import Delivery
@@ -134,11 +135,16 @@ class ProfileQuestion:
         unit = range_unit(baseline)
         matched = baseline.in_unit(unit)
         survey = delivery.server.ask_profile(round_number, channel.matcher, matched, clients)
+        view = self._view(state, unit)
+        together = self._profiling.profiler is exact
+        made = profiles(view, {c: self._data[c] for c in clients}) if together else {}
         for client in clients:
             notes.write(UNIT, (SERVER, client), "plaintext", 1, wire.NUMBER.pack(unit))
             try:
-                made = self._profile(client, self._data[client], self._view(state, unit))
-                self._receive(survey, notes, client, made.in_range())
+                own = made[client] if together else self._profile(client, view)
+                if isinstance(own, DataError):
+                    raise own
+                self._receive(survey, notes, client, own.in_range())
             except (DataError, MessageRefused, ValueRefused) as error:
                 reason = error.without_value if isinstance(error, ValueRefused) else str(error)
                 delivery.report(Incident(round_number, PROFILE, client, reason))
@@ -211,9 +217,9 @@ class ProfileQuestion:
     def _view(self, state: State, unit: float) -> View:
         return View(self._profiling.model, self._profiling.layer, state.round, unit)
 
-    def _profile(self, client: str, data: Samples, view: View) -> Profile:
+    def _profile(self, client: str, view: View) -> Profile:
         randomness = self._profiling.randomness(view.version, client)
-        return self._profiling.profiler(view, _inputs(data), randomness)
+        return self._profiling.profiler(view, _inputs(self._data[client]), randomness)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,7 @@ def group_norm(groups: int = 2) -> Norm:
 
     The norm raises ValueError for a number of channels that `groups` does not divide.
     """
-
-    def norm(n_channels: int) -> nn.Module:
-        return grouped_norm(groups, n_channels)
-
-    return norm
+    return lambda n_channels: grouped_norm(groups, n_channels)
 
 
 def layer_norm(n_channels: int) -> nn.Module:

@@ -22,19 +22,20 @@ def observed_batch_norm(model: nn.Module) -> Iterator[Seen]:
     """Within, every forward pass notes the moments of the batches that BN layers get."""
     seen: Seen = {}
 
-    def note(name: str, watched: nn.Module) -> Any:
-        def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if layer is not watched:  # a copy of the model takes its hooks along
-                return
-            y = full(*inputs)
-            with torch.no_grad():
-                mu_C = channel_mean(y)
-                var_C = channel_mean((y - along_channels(mu_C, y)).square())
-            seen.setdefault(name, []).append((mu_C, var_C))
-
-        return hook
-
     with ExitStack() as handles:
         for name, layer in batch_norm_layers(model).items():
-            handles.callback(layer.register_forward_pre_hook(note(name, layer)).remove)
+            handles.callback(layer.register_forward_pre_hook(_hook(seen, name, layer)).remove)
         yield seen
+
+
+def _hook(seen: Seen, name: str, watched: nn.Module) -> Any:
+    """A copy of the model takes its hooks along, and what it gets is not noted."""
+    return lambda layer, inputs: _note(seen, name, inputs) if layer is watched else None
+
+
+def _note(seen: Seen, name: str, inputs: tuple[Tensor, ...]) -> None:
+    y = full(*inputs)
+    with torch.no_grad():
+        mu_C = channel_mean(y)
+        var_C = channel_mean((y - along_channels(mu_C, y)).square())
+    seen.setdefault(name, []).append((mu_C, var_C))

@@ -83,9 +83,7 @@ def pooled_batch_norm(
     Every client of the round must run the same layers. Raises DataError where one runs twice, or
     has a forward of its own.
     """
-
-    def forward(name: str, layer: BatchNorm) -> _PooledForward:
-        return _PooledForward(name, layer, exchange, moments, gradients)
-
-    with replaced_forwards(model, forward):
+    with replaced_forwards(
+        model, lambda name, layer: _PooledForward(name, layer, exchange, moments, gradients)
+    ):
         yield

@@ -4,7 +4,8 @@ Both accountants give upper bounds. PLD composes privacy loss distributions (Kos
 Honkela, Computing Tight Differential Privacy Guarantees Using FFT, AISTATS 2020; discretised as in
 Doroshenko et al., Connect the Dots, PoPETs 2022) and is tight to its grid. RDP adds up Rényi
 divergences (Mironov, Talwar, Zhang, Rényi Differential Privacy of the Sampled Gaussian Mechanism,
-2019) and lies above it: it is what most papers print.
+2019) and lies above it: it is what most papers print. The library takes a second to load: what
+nobody counts does without.
 """
 
 from __future__ import annotations
@@ -15,19 +16,17 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
 
-import dp_accounting
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import (
-    PrivacyLossDistribution,
-    from_gaussian_mechanism,
-)
-from dp_accounting.rdp import RdpAccountant
-from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from numpy.typing import NDArray
 
 from securefl.errors import ConfigError
 from securefl.privacy.events import Gaussian, PrivacyEvent, SampledGaussian, WithoutPrivacy
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 GRID = 1e-4
 """On which PLD rounds privacy losses, upwards, where ε is below 10."""
@@ -71,6 +70,10 @@ def epsilon(
         return math.inf
     if not counted:
         return 0.0
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from dp_accounting.rdp import RdpAccountant
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
     orders, rdp = RdpAccountant().orders, sum(n * _divergences(kind) for kind, n in counted)
     by_rdp = float(compute_epsilon(orders, rdp, delta)[0])
     if accountant is Accountant.RDP:
@@ -122,6 +125,8 @@ def _distribution(
 
 @lru_cache(maxsize=64)
 def _one_step(noise_multiplier: float, sample_rate: float, grid: float) -> PrivacyLossDistribution:
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
     return from_gaussian_mechanism(
         noise_multiplier, sampling_prob=sample_rate, value_discretization_interval=grid
     )
@@ -130,8 +135,11 @@ def _one_step(noise_multiplier: float, sample_rate: float, grid: float) -> Priva
 @lru_cache(maxsize=64)
 def _divergences(event: SampledGaussian | Gaussian) -> NDArray[np.float64]:
     """Rényi divergences of one step, at the library's orders."""
-    release: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    release: DpEvent = GaussianDpEvent(event.noise_multiplier)
     if isinstance(event, SampledGaussian):
-        release = dp_accounting.PoissonSampledDpEvent(event.sample_rate, release)
+        release = PoissonSampledDpEvent(event.sample_rate, release)
     found: NDArray[np.float64] = RdpAccountant().compose(release).rdp
     return found

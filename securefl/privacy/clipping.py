@@ -1,12 +1,13 @@
 """The sum of a batch's gradients, each record's clipped: what DP-SGD adds its noise to.
 
 Abadi et al., CCS 2016, Algorithm 1. Per layer: McMahan et al., ICLR 2018. Ghost: Li et al., ICLR
-2022. Axes: B records, T trained tensors.
+2022. Axes: B records, T trained tensors. Opacus takes seconds to load: who clips loads it.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,17 +16,11 @@ from typing import final
 
 import torch
 from jaxtyping import Float, Shaped
-from opacus.grad_sample.gsm_base import OPACUS_PARAM_MONKEYPATCH_ATTRS
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss, trained_parameters
 from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
-from securefl.privacy.gradients import (
-    GradientSampler,
-    NormSampler,
-    no_warning_of_the_first_layer,
-)
 
 TOLERANCE = 0.01
 """Of a record's norm: by how much Opacus' may be off autograd's for rounding."""
@@ -70,6 +65,8 @@ class ClippedGradients:
             ConfigError: a trained layer is in evaluation mode, or has buffers.
             DataError: nothing trains, or a BN layer cannot be at rest.
         """
+        from securefl.privacy.gradients import GradientSampler, NormSampler
+
         self._parameters = trained_parameters(model)
         self._loss = loss
         self._clipping = clipping
@@ -225,6 +222,14 @@ class ClippedGradients:
         return sums
 
 
+@contextmanager
+def no_warning_of_the_first_layer() -> Iterator[None]:
+    """Within, torch does not warn that its input needs no gradient; Opacus does without."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        yield
+
+
 def _full_precision() -> AbstractContextManager[None]:
     """Within, no convolution rounds to TF32, where ghost would have norms of other gradients."""
     now = torch.backends.cudnn
@@ -245,6 +250,8 @@ def _check_mode(twin: nn.Module) -> None:
 
 def _forget(parameters: Iterable[nn.Parameter]) -> None:
     """Take off what Opacus has written on them."""
+    from opacus.grad_sample.gsm_base import OPACUS_PARAM_MONKEYPATCH_ATTRS
+
     for p in parameters:
         for name in OPACUS_PARAM_MONKEYPATCH_ATTRS:
             vars(p).pop(name, None)

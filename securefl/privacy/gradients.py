@@ -6,9 +6,7 @@ Axes: B records, T positions in a record (such as those of a sequence), I and O 
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import final
 
 from jaxtyping import Shaped
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss, trained_parameters
 from securefl.norms.frozen import Affine
+from securefl.privacy.clipping import no_warning_of_the_first_layer
 
 ByParameter = dict[Tensor, Tensor]
 """As torch types a layer's parameters."""
@@ -48,14 +47,6 @@ def _of_each(parameter: nn.Parameter, n: int) -> Tensor:
     """What Opacus has left at a parameter; zeros where the loss does not reach it."""
     found: Tensor | None = getattr(parameter, "grad_sample", None)
     return parameter.new_zeros(n, *parameter.shape) if found is None else found
-
-
-@contextmanager
-def no_warning_of_the_first_layer() -> Iterator[None]:
-    """Within, torch does not warn that its input needs no gradient; Opacus does without."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        yield
 
 
 def _affine_gradients(layer: Affine, activations: list[Tensor], backprops: Tensor) -> ByParameter:

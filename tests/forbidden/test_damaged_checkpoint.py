@@ -19,6 +19,8 @@ from securefl.roles.authority import Opening
 from securefl.runfolder import RunFolder
 from securefl.types import Kind, Memory, State
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 STOP, ROUNDS = 5, 7
 EVERYTHING = {
     "run": {"rounds": ROUNDS},

@@ -17,6 +17,8 @@ from securefl.recipes.recipe import load_recipe
 from securefl.runfolder import RunFolder
 from securefl_cli.main import main
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 LONG = "n" * 300
 HUGE = "0x" + "f" * 5000
 RECIPE = """

@@ -18,6 +18,8 @@ from securefl import runfolder
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.runrecord import RoundMetrics
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 PLAIN = ("run.rounds=4", "algorithm.local_steps=1", "exchange.encrypt=none")
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import re
 import shlex
 import subprocess
+import sys
 import traceback
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from interruptible import SECUREFL
 
 from securefl.crypto.contexts import secret_key_alone
 from securefl_keys.identity import load_identity
@@ -27,6 +28,13 @@ README = Path(__file__).parents[2] / "README.md"
 PASSPHRASE = "nobody would guess these words"
 CLIENTS = ("alice", "bob", "carol")
 QUICK = ["--rounds", "2"]
+ALL_COMMANDS = """
+import json, sys
+from securefl_cli.main import main
+for number, arguments in enumerate(json.loads(sys.argv[1]), start=1):
+    print("command", number, flush=True)
+    main(arguments)
+"""
 
 
 def commands():
@@ -38,25 +46,25 @@ def commands():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Where the commands were run, and all that they have said."""
+    """Where the commands were run, in one process, and all that they have said."""
     folder = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "SECUREFL_PASSPHRASE": PASSPHRASE, "OMP_NUM_THREADS": "1"}
-    said = []
-    for number, (program, *arguments) in enumerate(commands(), start=1):
-        assert program == "securefl"
-        more = QUICK if arguments[0] == "run" else []
-        done = subprocess.run(
-            [*SECUREFL, *arguments, *more],
-            cwd=folder,
-            env=environment,
-            input="y\n" * len(CLIENTS),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        said.append(done.stdout + done.stderr)
-        assert done.returncode == 0, f"command {number}:\n{said[-1]}"
-    (folder / "said.txt").write_text("\n".join(said))
+    programs, given = zip(*((program, rest) for program, *rest in commands()), strict=True)
+    assert set(programs) == {"securefl"}
+    *ceremony, run = given
+    assert run[0] == "run"
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_COMMANDS, json.dumps([*ceremony, [*run, *QUICK]])],
+        cwd=folder,
+        env=environment,
+        input="y\n" * len(CLIENTS),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    (folder / "said.txt").write_text(done.stdout)
     return folder
 
 

@@ -26,7 +26,7 @@ from securefl.exchange.ckks import FORM, CkksSealer
 from securefl.roles.client import Client
 from securefl.types import MessageSpec
 
-pytestmark = pytest.mark.usefixtures("no_hang")
+pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
 HONEST_CONTRIBUTE = Client.contribute
 FAULTY = "client-5"  # the last one: without it the others are a run of four
@@ -91,15 +91,6 @@ TAMPER = {
     "of another name": other_name,
     "random": random_bytes,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Models this small are faster without torch's own threads, and leave the cores to others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

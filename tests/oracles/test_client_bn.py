@@ -15,6 +15,8 @@ from torch.nn import functional
 import securefl
 from securefl.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 ROUNDS, E = 4, 3
 GAMMA_BETA = ("1.weight", "1.bias")
 STATISTICS = ("1.running_mean", "1.running_var")

@@ -12,6 +12,7 @@ from by_hand import task
 from torch import nn
 
 import securefl
+from securefl.engines.clients import Place
 from securefl.engines.ragged import split
 from securefl.errors import ConfigError
 from securefl.roles.identities import Identities
@@ -71,6 +72,15 @@ def test_every_norm_goes_side_by_side(name, norm):
     if (name, norm) == ("mlp", "instance"):
         pytest.skip("one value a channel")
     require_same(["algorithm.name=fedavg"], task(name, norm, width=8))
+
+
+def test_convolutions_are_laid_out_channels_last_whatever_they_take_in():
+    """Of one input channel, too: torch goes by the strides, which then say neither layout."""
+    model = nn.Sequential(nn.Conv2d(1, 6, 5), nn.Conv2d(6, 4, 3))
+    placed = Place(model).model
+    assert placed[0].weight.stride() == (25, 1, 5, 1)
+    assert placed(torch.rand(2, 1, 9, 9)).is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous()
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])

@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 
 import securefl
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 M, ROUNDS = 4, 24
 FEDTAN_II = ["algorithm.name=fedtan-ii", f"algorithm.switch={M}"]
 

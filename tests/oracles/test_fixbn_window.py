@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 import securefl
 from securefl.algorithms.normalisation.window import Window
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 ROUNDS, W, E = 12, 3, 2
 VARIATION, FILLED = "state/statistics/fixbn/variation", "state/statistics/fixbn/filled"
 

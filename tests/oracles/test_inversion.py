@@ -342,7 +342,7 @@ def test_the_audited_model_is_left_as_it_was():
 @pytest.mark.slow
 def test_a_convolutional_network_gives_single_images_away():
     """With exact statistics, and with those of public images."""
-    found = attacked(subject(name="cnn"), 8, 1, Search(400, 2), seed=0)
+    found = attacked(subject(name="cnn"), 8, 1, Search(200, 2), seed=0)
     by = {name: one.psnr_NB.mean() for name, one in found.by.items()}
     assert by[Attacker.EXACT] >= max(20, by[Attacker.NONE] + 8)
     assert by[Attacker.PUBLIC] >= found.baseline.psnr_NB.mean() + 5

@@ -17,6 +17,8 @@ from securefl.models.fixup import FixupBlock, ScalarBias, ScalarMultiplier
 from securefl.models.resnet import Shortcut
 from securefl.norms.standardised import standardise_weights
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 EPS = 1e-5
 
 

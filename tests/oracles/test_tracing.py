@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal, norm
 from securefl.algorithms.profiling import View, profile
 from securefl.audit.findings import Findings, Verdict
 from securefl.audit.roc import Interval
+from securefl.audit.tracing import bench
 from securefl.audit.tracing.bench import Sent, Shown
 from securefl.audit.tracing.chapter import tracing_chapter
 from securefl.audit.tracing.differencing import Setting, differenced
@@ -321,8 +322,9 @@ def test_verdicts(sent, auc, difference, verdict):
 
 
 @pytest.mark.slow
-def test_the_chapter_is_the_same_for_the_same_seed():
+def test_the_chapter_is_the_same_for_the_same_seed(monkeypatch):
     """And names what was measured; the model is left as it was."""
+    monkeypatch.setitem(bench.EFFORTS, "quick", bench.Effort(200, (4, 16), 600, 600))
     model = build_model("mlp", "batch", in_channels=1, n_features=64, n_classes=10, seed=0)
     pool = SPLIT.train_x, SPLIT.train_y
     chapters = [tracing_chapter(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]

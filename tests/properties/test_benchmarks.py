@@ -292,7 +292,7 @@ def test_the_jobs_that_are_compared_are_the_ones_that_the_figures_are_about(benc
         "resnet20": (5, 5, 128),
     }
     for job in jobs.JOBS.values():
-        config = benchmark("securefl_job").configured(job)
+        config = benchmark("securefl_job").configured(job, "auto")
         assert config.exchange.encrypt == ()
         assert (config.algorithm.local_steps, config.train.batch_size) == (5, job.batch)
         everyone = config.selection.name == "all"
@@ -305,7 +305,7 @@ def test_a_comparison_leaves_the_rehearsals_out_and_tells_versions(
 ):
     """With processes that tell what they would: the first three rounds are slow."""
     module = benchmark("compare")
-    seconds = {"securefl": 1.0, "pfl": 3.0}
+    seconds = {"securefl": 1.0, "securefl-parallel": 2.0, "pfl": 3.0}
 
     def ran(tool, job, rounds):
         assert (job, rounds) == ("mlp", 5)

@@ -13,6 +13,7 @@ from torch import nn
 
 import securefl
 from securefl.errors import ConfigError
+from securefl_keys.policy import DEFAULT
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -57,8 +58,12 @@ def task_with_public():
 
 
 def run(settings, encrypt, keys=None, job=None):
+    """The default policy opens each message of it that was opened."""
     config = securefl.load_config(None, [*SMALL, *settings, f"exchange.encrypt={encrypt}"])
-    return securefl.run(config, job or task(), keys=keys)
+    result = securefl.run(config, job or task(), keys=keys)
+    for name in {opening.name for opening in result.openings}:
+        DEFAULT.rule_for(name)
+    return result
 
 
 def vector(model):

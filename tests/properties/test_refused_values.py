@@ -22,6 +22,8 @@ from securefl.exchange.plain import PlainChannel
 from securefl.roles.client import Client
 from securefl.types import Kind, MessageSpec
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 CKKS_LIMIT = 8192.0
 LIMITS = {"float32": float(np.finfo("f4").max), "float64": float(np.finfo("f8").max)}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -30,15 +32,6 @@ shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)
 dtypes = st.sampled_from([torch.float32, torch.float64])
 out_of_numbers = st.sampled_from([float("nan"), float("inf"), float("-inf")])
 out_of_range = st.sampled_from([8193.0, -8193.0, 8192.001, 1e20, -1e30])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Models this small are faster without torch's own threads, and leave the cores to others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class RecordingSealer:

@@ -7,6 +7,8 @@ import torch
 
 import securefl
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 SETTINGS = (
     "run.rounds=4",
     "algorithm.name=fedavg",
