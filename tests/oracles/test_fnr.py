@@ -221,7 +221,8 @@ def test_what_is_not_the_servers_is_not_tuned(normalisation, kept):
     """Statistics measured by clients, and a client's own BN, are what they are without it."""
     job, inner = by_hand_task(), Federated(normalisation)
     server = ServerTuned(inner, public(), job.model, functional.cross_entropy, lambda _: Sgd(LR))
-    found, plain = (run(way, rounds=1).model for way in (server, inner))
+    alone = "run.engine=sequential"
+    found, plain = (run(way, alone, rounds=1).model for way in (server, inner))
     for name in kept:
         assert torch.equal(getattr(found[1], name), getattr(plain[1], name))
     assert not torch.equal(found[0].weight, plain[0].weight)
@@ -263,7 +264,7 @@ def test_static_statistics_do_not_follow_refinement():
     sent = []
     for way in (Federated(static_bn), FNR(Federated(static_bn), public(), 0.25, STRENGTH)):
         job = by_hand_task(algorithm=way)
-        settings = config(f"algorithm.local_steps={E}", rounds=1)
+        settings = config(f"algorithm.local_steps={E}", "run.engine=sequential", rounds=1)
         engine = compose(settings, job, None, Record()).rounds
         sent.append(engine.round(way.init(job.model)).tensors)
     for name, value in sent[0][Kind.STATISTICS].items():
