@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
+from torch import Tensor
 
 from securefl.engines.handed import Parcel, Unsent, Way, parcels
 from securefl.errors import ConfigError, DataError
@@ -73,5 +74,10 @@ class Outgoing:
 
 def not_finite(memory: Memory) -> str:
     """The first tensor with a NaN or an infinity in it; empty where there is none."""
-    kept = (named for field in fields(memory) for named in getattr(memory, field.name).items())
-    return next((name for name, value in kept if not torch.isfinite(value).all()), "")
+    kept: list[tuple[str, Tensor]]
+    kept = [named for field in fields(memory) for named in getattr(memory, field.name).items()]
+    fine = [torch.isfinite(value).all() for _, value in kept]
+    # All at once: of a GPU each answer by itself would be waited for.
+    if not fine or torch.stack([one.to(fine[0].device) for one in fine]).all():
+        return ""
+    return next(name for (name, _), one in zip(kept, fine, strict=True) if not one)
