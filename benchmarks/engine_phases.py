@@ -22,7 +22,7 @@ from securefl.rounds import Rounds
 TRAIN = "train"
 EXCHANGE = ("seal", "add", "open")
 """In this order wherever there are three figures."""
-BY_CLIENT = "securefl.algorithms.participation.Participating.client"
+BY_CLIENT = "securefl.algorithms.federated.Federated.client"
 """Where clients talk only at a round's end. In the middle of it they stop and go on, and the
 engine waits for them in the functions of `PHASES`."""
 
@@ -99,7 +99,7 @@ def phases_part(job: Job, settings: Settings) -> Part:
         f"{r.engine}: sealing, adding and opening together are {r.exchange_share():.1%}"
         for r in results
     ]
-    what = f"{job.algorithm}, encrypt = {job.encrypt}"
+    what = f"{job.algorithm}, {job.moments}, encrypt = {job.encrypt}"
     return Part(
         f"By phase: {what}: {job}",
         {result.engine: result.grid() for result in results},

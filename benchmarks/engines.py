@@ -38,6 +38,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "fedtan-step": fedtan_step_part,
     "phases": partial(phases_part, MLP),
     "fedtan-encrypted": partial(phases_part, ENCRYPTED),
+    "fedtan-encrypted-fused": partial(phases_part, replace(ENCRYPTED, moments="fused")),
     "fedtan-encrypted-32": partial(phases_part, SMALL_BATCHES),
     "clients": clients_part,
     "values": values_part,

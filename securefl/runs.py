@@ -66,8 +66,8 @@ def resume(  # noqa: PLR0913  (what a run may be given)
 ) -> Result:
     """Continue a run from its last complete round, with the settings in its folder.
 
-    In the clear the final model is, bit for bit, that of an uninterrupted run. Of what happened
-    before, `Result` holds the metrics; the folder holds everything.
+    In the clear and on a CPU the final model is, bit for bit, that of an uninterrupted run. Of what
+    happened before, `Result` holds the metrics; the folder holds everything.
 
     Raises:
         ConfigError: the run had a task of its own and `task` is None, or the other way round.

@@ -15,7 +15,7 @@ from securefl.engines.broadcast import Broadcast
 from securefl.engines.delivery import Delivery
 from securefl.engines.fleet import Fleet, Loads
 from securefl.engines.participation import Choice, Conditions, Participation
-from securefl.engines.profiles import MatchChannel, ProfileQuestion, Profiling, exact
+from securefl.engines.profiles import MatchChannel, ProfileQuestion, Profiling
 from securefl.engines.questions import LossQuestion, Question, SizeQuestion
 from securefl.engines.training import DEVICES, PROFILING, Training, round_generator
 from securefl.errors import ConfigError
@@ -138,7 +138,7 @@ def _questions(config: Config, ground: Ground, channels: Iterator[MatchChannel])
 def _profiling(config: Config, model: nn.Module, clients: Sequence[str]) -> Profiling:
     table = config.privacy
     private = PrivateProfiler(table.statistics_clip, table.statistics_sigma)
-    profiler = private if table.level == "record" else exact
+    profiler = private if table.level == "record" else None
     return Profiling(model, config.selection.layer, profiler, _randomness(config, clients))
 
 

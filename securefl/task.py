@@ -32,7 +32,7 @@ class Task:
     """A model and who has which data. Data are (x, y) tensors or torch Datasets."""
 
     model: nn.Module
-    """Copied, not changed. Its device is where training runs."""
+    """Copied, not changed. Its device is where training runs, unless `run.device` names one."""
     clients: Sequence[ClientData]
     test: ClientData
     loss: Loss = functional.cross_entropy
@@ -93,13 +93,18 @@ def placed(task: Task, device: str | None) -> Task:
     """
     if device is None:
         return task
+    model = copy.deepcopy(task.model)
+    loss = copy.deepcopy(task.loss) if isinstance(task.loss, nn.Module) else task.loss
     try:
-        return replace(task, model=copy.deepcopy(task.model).to(device))
+        model.to(device)
+        if isinstance(loss, nn.Module):  # which may have weights of classes
+            loss.to(device)
     except (RuntimeError, AssertionError) as error:  # the one of CUDA, the other without it
         raise ConfigError(
             f'run.device = "{device}": torch {torch.__version__} cannot use it here ({error}); '
-            'take "cpu", or leave it out'
+            'take "cpu", or leave it out; a run that is resumed has it in its config.json'
         ) from error
+    return replace(task, model=model, loss=loss)
 
 
 def configured_loss(config: Config) -> Loss:

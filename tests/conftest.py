@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import signal
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +28,16 @@ from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec
 from securefl_keys.folder import init_folder
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Imports a script as it imports itself when it is run: with its folder on the path."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
+    return import_module
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.features import observed_features
 from securefl.data.samples import Samples, in_order
+from securefl.norms.replaced import full
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def class_norms(
     features_BF: Float[Tensor, "B ..."], y: Int64[Tensor, " B"], n_classes: int
 ) -> ClassNorms:
     """U = ‖features‖₂ of each sample, summed by class; differentiable in the features."""
-    norm_B = torch.linalg.vector_norm(features_BF.flatten(1), dim=1)  # Eq. (6)
+    norm_B = torch.linalg.vector_norm(full(features_BF).flatten(1), dim=1)  # Eq. (6)
     zeros_C = norm_B.new_zeros(n_classes)
     return ClassNorms(
         zeros_C.index_add(0, y, norm_B), zeros_C.index_add(0, y, torch.ones_like(norm_B))
@@ -61,7 +62,8 @@ def assess(model: nn.Module, public: Samples, n_classes: int) -> Assessment:
     device = next(model.parameters()).device
     sum_C = count_C = torch.zeros(n_classes, dtype=torch.float64)
     n_correct, confidence = 0, 0.0
-    with torch.no_grad(), observed_features(model) as seen:
+    exact = torch.autocast(device.type, enabled=False)  # whatever local steps are in
+    with torch.no_grad(), exact, observed_features(model) as seen:
         for batch in in_order(public):
             x, y = (tensor.to(device) for tensor in batch)
             seen.clear()

@@ -76,6 +76,7 @@ def _by_sample(represented: Represent, data: Mapping[str, Samples]) -> bool:
         x, _ = of.take(torch.arange(2))
         with suppress(DataError):
             both, alone = represented(x), torch.cat([represented(one) for one in x.split(1)])
-            if torch.isfinite(alone).all():
+            # Two that are alike would show nothing.
+            if torch.isfinite(alone).all() and not torch.equal(*alone):
                 return bool((both - alone).abs().max() <= _TOLERANCE * alone.abs().max())
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +35,7 @@ from securefl.external import Trained, load_trained
 from securefl.privacy.history import History
 from securefl.runfolder import RunFolder
 from securefl.runrecord import RunRecord, read_run
-from securefl.task import Task
+from securefl.task import Task, placed
 from securefl.terms import precision_of
 from securefl.types import NamedTensors
 
@@ -95,7 +95,10 @@ def audit_run(
         RunFolderError: no run's folder, an unfinished or a damaged one.
     """
     run = read_run(Path(folder))
-    trained = load_trained(folder, task)
+    # Wherever it was trained: here, and one's own model where the replayed one will be.
+    on_cpu = run.config.run.model_copy(update={"device": "cpu"})
+    run = replace(run, config=run.config.model_copy(update={"run": on_cpu}))
+    trained = load_trained(folder, task and placed(task, "cpu"))
     if not (run.metrics and run.ledger):
         raise RunFolderError(
             f"{folder}: metrics.jsonl or ledger.jsonl says nothing, and without them nobody knows "
@@ -241,6 +244,11 @@ class _Audits:
         if self.config.privacy.level != "none":
             raise DataError(
                 "what clients send has privacy noise, and this attack is on exact gradients"
+            )
+        if self.config.train.precision != "model":
+            raise DataError(
+                f"gradients were made in {self.config.train.precision}, and this attack is on "
+                "exact ones"
             )
         attacked = [subject(self.config, "the trained model", self.trained.model, self.task)]
         if self.effort.name == "full":

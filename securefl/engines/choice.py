@@ -1,8 +1,9 @@
 """Which engine trains a run's clients: the one asked for, or the faster in one process by a rule.
 
 The rule is of measurements (docs/results/engines.md) and not measured anew at each start: the same
-settings on the same kind of machine always train alike, so that a run resumes and is replayed bit
-for bit. It does not start processes, which read a user's script anew and copy the clients' data.
+settings on the same kind of machine always train alike, so that a run resumes and is replayed, on a
+CPU bit for bit. It does not start processes, which read a user's script anew and copy the clients'
+data.
 """
 
 from __future__ import annotations

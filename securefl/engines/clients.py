@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -33,13 +34,13 @@ class Clients:
         """The model's."""
         return next(self.model.parameters()).device
 
-    def casting(self) -> torch.autocast:
+    def casting(self) -> AbstractContextManager[object]:
         """The context of a client's round, in which layers compute in the precision asked for."""
         dtype = self.training.autocast
+        if dtype is None:
+            return nullcontext()
         # Weights change between the forward passes within, so that no cast of one is kept.
-        return torch.autocast(
-            self.device.type, dtype, enabled=dtype is not None, cache_enabled=False
-        )
+        return torch.autocast(self.device.type, dtype, cache_enabled=False)
 
     def work(self, name: str, state: State, place: Place, memory: Memory) -> Work:
         """What this client's round after `state` begins with, on the model of `place`."""

@@ -51,16 +51,10 @@ class MatchChannel:
 
 
 class Profiler(Protocol):
-    """How a client makes its profile."""
+    """How a client makes a profile that is not the exact one."""
 
     def __call__(self, view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
         """In the view's unit; raises DataError where the data or the layer have none."""
-
-
-def exact(view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
-    """The profile as it is: a `Profiler` that needs no noise."""
-    del randomness
-    return profile(view.model, view.layer, batches, view.version).in_unit(view.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +65,8 @@ class Profiling:
     """Copied, not changed."""
     layer: str | None
     """`default_layer` where None."""
-    profiler: Profiler = exact
-    """Of clients; the server's baseline is of public samples, and exact."""
+    profiler: Profiler | None = None
+    """Of clients; exact where None, as the server's baseline of public samples always is."""
     randomness: Callable[[int, str], Randomness] = lambda _version, _client: Secret()
     """By rounds completed and client: of the client's profile, or of its score in the clear."""
 
@@ -136,12 +130,11 @@ class ProfileQuestion:
         matched = baseline.in_unit(unit)
         survey = delivery.server.ask_profile(round_number, channel.matcher, matched, clients)
         view = self._view(state, unit)
-        together = self._profiling.profiler is exact
-        made = profiles(view, {c: self._data[c] for c in clients}) if together else {}
+        made = self._made(clients, view)
         for client in clients:
             notes.write(UNIT, (SERVER, client), "plaintext", 1, wire.NUMBER.pack(unit))
             try:
-                own = made[client] if together else self._profile(client, view)
+                own = made[client]
                 if isinstance(own, DataError):
                     raise own
                 self._receive(survey, notes, client, own.in_range())
@@ -209,7 +202,9 @@ class ProfileQuestion:
     def _baseline_of(self, state: State) -> Profile:
         if self._baseline is None or self._baseline.version != state.round:
             try:
-                self._baseline = exact(self._view(state, 1.0), _inputs(self._public), Secret())
+                view = self._view(state, 1.0)
+                inputs = _inputs(self._public)
+                self._baseline = profile(view.model, view.layer, inputs, view.version)
             except DataError as error:
                 raise Diverged(f"round {state.round + 1}: {error}") from error
         return self._baseline
@@ -217,9 +212,19 @@ class ProfileQuestion:
     def _view(self, state: State, unit: float) -> View:
         return View(self._profiling.model, self._profiling.layer, state.round, unit)
 
-    def _profile(self, client: str, view: View) -> Profile:
-        randomness = self._profiling.randomness(view.version, client)
-        return self._profiling.profiler(view, _inputs(self._data[client]), randomness)
+    def _made(self, clients: Collection[str], view: View) -> dict[str, Profile | DataError]:
+        """Each client's profile, or why it has none."""
+        data, profiler = {c: self._data[c] for c in clients}, self._profiling.profiler
+        if profiler is None:
+            return profiles(view, data)
+        made: dict[str, Profile | DataError] = {}
+        for client, of in data.items():
+            randomness = self._profiling.randomness(view.version, client)
+            try:
+                made[client] = profiler(view, _inputs(of), randomness)
+            except DataError as error:
+                made[client] = error
+        return made
 
 
 @dataclass(frozen=True, slots=True)

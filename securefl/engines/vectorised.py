@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import cast
 
 import torch
@@ -92,10 +93,9 @@ class Vectorised:
             batch_size = min(training.batch_size, len(data))
             passes = len(data) // batch_size if static else None
             alike[shape, batch_size, passes, None if ragged else steps[name]].append(name)
-        most, share = self._most, LEAST_SHARE
-        if ongoing.plan.sums:
-            most, share = len(ongoing.times), 0.0
-        return [c for names in alike.values() for c in split(names, steps.__getitem__, most, share)]
+        most = len(ongoing.times) if ongoing.plan.sums else self._most
+        cohorts = (split(of, steps.__getitem__, most, LEAST_SHARE) for of in alike.values())
+        return list(chain.from_iterable(cohorts))
 
     def _train(self, names: Sequence[str], ongoing: Ongoing) -> None:
         clients, state, k = self._clients, ongoing.state, len(names)

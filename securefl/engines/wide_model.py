@@ -39,7 +39,7 @@ class WideLinear(nn.Linear):
         # W x and not xᵀ Wᵀ, so that the gradient has the layout of W.
         y_KCB = torch.bmm(weight_KCC, x_BKC.permute(1, 2, 0))
         y: Tensor = y_KCB.permute(2, 0, 1).flatten(1)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)  # as under autocast
 
 
 def wide(model: nn.Module, n_clients: int) -> nn.Module:

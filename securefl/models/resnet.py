@@ -85,7 +85,7 @@ class Shortcut(nn.Module):
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B Cout Hout Wout"]:
         """The subsampled image, its new channels behind the old ones."""
         pixels = x[:, :, :: self.stride, :: self.stride]
-        if self.n_zero_channels == 0:
-            return pixels
+        if self.n_groups == 1:
+            return functional.pad(pixels, (0, 0, 0, 0, 0, self.n_zero_channels))
         grouped = pixels.unflatten(1, (self.n_groups, -1))
         return functional.pad(grouped, (0, 0, 0, 0, 0, self.n_zero_channels)).flatten(1, 2)

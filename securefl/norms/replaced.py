@@ -41,8 +41,9 @@ def replaced_forwards(
 
 
 def full(y: Tensor) -> Tensor:
-    """What autocast has made of float32, exact enough for moments."""
-    return y.float() if y.dtype is torch.bfloat16 else y
+    """What autocast has made coarse of float32, exact enough for moments."""
+    coarse = y.dtype is torch.bfloat16 and torch.is_autocast_enabled(y.device.type)
+    return y.float() if coarse else y
 
 
 def _of_full(forward: Forward) -> Forward:

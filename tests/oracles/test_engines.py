@@ -9,44 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import task
+from side_by_side import SMALL, require_same, trained, vector
 from torch import nn
 
 import securefl
 from securefl.engines.clients import Place
-from securefl.engines.ragged import split
 from securefl.errors import ConfigError
 from securefl.roles.identities import Identities
 from securefl.roles.wire import Roster
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS, reason
-
-SMALL = (
-    "run.rounds=3",
-    "algorithm.local_steps=2",
-    "train.batch_size=5",
-    "train.lr=0.1",
-    "train.weight_decay=0.01",
-    "exchange.encrypt=none",
-)
-
-
-def trained(settings, engine, job=None):
-    """What a run leaves, with the engine that it took in words."""
-    config = securefl.load_config(None, [*SMALL, *settings, f"run.engine={engine}"])
-    return securefl.run(config, job or task(sizes=(5, 9, 14, 8)))
-
-
-def vector(model):
-    return torch.cat([value.flatten().double() for value in model.state_dict().values()])
-
-
-def require_same(settings, job=None):
-    """Within the rounding of doubles, and with the same messages."""
-    one, other = (trained(settings, engine, job) for engine in ("sequential", "vectorised"))
-    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
-    assert [m.loss for m in one.metrics] == pytest.approx([m.loss for m in other.metrics], rel=1e-8)
-    assert set(one.ledger.entries) == set(other.ledger.entries)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -116,46 +89,6 @@ class Padding(nn.Module):
 def test_who_takes_part_and_for_how_long_changes_nothing(settings):
     """Clients of other batches and steps are beside their like, and memories are each one's own."""
     require_same(["algorithm.name=fedavg", *settings])
-
-
-UNEQUAL = (
-    "algorithm.local_epochs=2",
-    "train.batch_size=4",
-    "train.momentum=0.9",
-)
-"""Clients of 9, 30, 14, 4 and 17 samples take 4, 14, 6, 2 and 8 steps."""
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
-def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, share, monkeypatch):
-    """Whoever waits for the longest client beside it sends what it had, and keeps that."""
-    monkeypatch.setattr("securefl.engines.vectorised.LEAST_SHARE", share)
-    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
-    if reason(POLICIES[policy], beside):
-        pytest.skip("refused together")
-    settings = [*POLICIES[policy], *beside, *UNEQUAL]
-    require_same(settings, task(sizes=(9, 30, 14, 4, 17)))
-
-
-@pytest.mark.parametrize("across", ["local", "global"])
-def test_momentum_that_lasts_is_of_a_clients_own_steps(across):
-    """Clients of unequal steps are then not in one cohort."""
-    lasting = f"train.momentum_across_rounds={across}"
-    require_same(["algorithm.name=fedavg", *UNEQUAL, lasting], task(sizes=(9, 30, 14, 4, 17)))
-
-
-def test_who_takes_many_more_steps_is_not_waited_for():
-    """By no one who takes less than half as many."""
-    steps = {"a": 4, "b": 14, "c": 6, "d": 2, "e": 8, "f": 7}
-
-    def cohorts(most, share):
-        return ["".join(names) for names in split(list(steps), steps.__getitem__, most, share)]
-
-    assert cohorts(3, 0.5) == ["bef", "ca", "d"]
-    assert cohorts(6, 0.5) == ["bef", "ca", "d"]
-    assert cohorts(6, 0.0) == ["befcad"]
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)

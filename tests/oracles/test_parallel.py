@@ -17,7 +17,7 @@ import torch
 from by_hand import task
 from hired import Agency, Deadly, Returning, Spoiling, spoilt_loss
 from interruptible import SECUREFL
-from test_engines import SMALL, vector
+from side_by_side import SMALL, vector
 
 import securefl
 from securefl.engines import choice, crossing, parallel, worker_process

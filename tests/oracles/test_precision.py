@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 import securefl
+from securefl.algorithms import class_norms
+from securefl.engines.open_round import OpenRound
 from securefl.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -110,33 +112,82 @@ def _twin(layer, seen):
     return twin
 
 
-def test_what_is_sent_is_in_float32():
-    """Every contribution is of 4 bytes a value, as without."""
-    exact, coarse = (
-        trained(single(), "algorithm.name=fedtan", *settings) for settings in ((), (COARSE,))
-    )
-    assert set(exact.ledger.entries) == set(coarse.ledger.entries)
+@pytest.mark.parametrize("settings", [*POLICIES.values(), SOLVERS["scaffold"]], ids=str)
+def test_what_is_sent_is_in_float32(settings, monkeypatch):
+    """Sums in the middle of a round and contributions at its end, before they are packed."""
+    sent = set()
+    asked, finish = OpenRound.sum, OpenRound.finish
+
+    def watched_sum(self, asks):
+        sent.update(value.dtype for _, named in asks.values() for value in named.values())
+        return asked(self, asks)
+
+    def watched_finish(self, name, contribution):
+        kinds = contribution.tensors.values()
+        sent.update(value.dtype for named in kinds for value in named.values())
+        return finish(self, name, contribution)
+
+    monkeypatch.setattr(OpenRound, "sum", watched_sum)
+    monkeypatch.setattr(OpenRound, "finish", watched_finish)
+    model = nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
+    fixed = ("algorithm.name=fedavg", "run.engine=sequential", COARSE)
+    trained(replace(single(), model=model), *fixed, *settings)
+    assert sent <= {torch.float32}
 
 
 @pytest.mark.parametrize("moments", ["two-pass", "fused"])
 def test_pooled_moments_are_summed_in_float32(moments):
-    """A mean far from 0 keeps its digits, which bfloat16 has not."""
+    """Of what a layer gives in bfloat16, whose mean keeps more digits than one of its values."""
+    job, layer = single(), nn.Linear(12, 6)
+    model = nn.Sequential(layer, nn.BatchNorm1d(6), nn.Linear(6, 4))
+    job = replace(job, model=model, clients=[(x[:8] + 30, y[:8]) for x, y in job.clients])
+    fixed = ("algorithm.name=fedtan", f"algorithm.moments={moments}", "run.engine=sequential")
+    run = trained(job, *fixed, "run.rounds=1", "algorithm.local_steps=1", COARSE)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        seen = torch.cat([layer(x) for x, _ in job.clients])
+    assert seen.dtype is torch.bfloat16
+    expected = 0.1 * seen.double().mean(dim=0)
+    found = run.model[1].running_mean.double()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fnr", ["matched", "server"])
+def test_public_samples_are_assessed_as_exactly_as_the_model(fnr, monkeypatch):
+    """Class norms are sums over many samples, and who is refined hangs on a few outputs."""
+    seen = set()
+    norms = class_norms.class_norms
+
+    def watched(features, y, n_classes):
+        seen.add((features.requires_grad, features.dtype))
+        return norms(features, y, n_classes)
+
+    monkeypatch.setattr(class_norms, "class_norms", watched)
     job = single()
-    job = replace(job, clients=[(x + 300, y) for x, y in job.clients])
-    model = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 4))
-    one, other = (
-        trained(
-            replace(job, model=model),
-            "algorithm.name=fedtan",
-            f"algorithm.moments={moments}",
-            "algorithm.local_steps=1",
-            *settings,
-        )
-        for settings in ((), (COARSE,))
+    x, y = job.test
+    job = replace(job, clients=[*job.clients, *job.clients], public=(x + 1, y))
+    run = trained(job, "algorithm.name=fedavg", f"fnr.name={fnr}", COARSE)
+    assert (False, torch.bfloat16) not in seen
+    assert all(torch.isfinite(value).all() for value in run.model.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PRIVACY["client"],
+        ("train.momentum=0.9", "train.momentum_across_rounds=local"),
+        ("train.momentum=0.9", "train.momentum_across_rounds=global"),
+    ],
+    ids=str,
+)
+def test_what_clients_keep_and_clip_is_in_float32_too(settings):
+    """Coarse steps go on from exact buffers."""
+    exact, coarse = (
+        trained(single(), "algorithm.name=fedavg", *settings, "privacy.noise=seeded", *more)
+        if "privacy.level=client" in settings
+        else trained(single(), "algorithm.name=fedavg", *settings, *more)
+        for more in ((), (COARSE,))
     )
-    torch.testing.assert_close(
-        one.model[0].running_mean, other.model[0].running_mean, rtol=1e-6, atol=0
-    )
+    assert 0 < far(exact, coarse) < 10
 
 
 def test_a_model_of_doubles_is_refused():

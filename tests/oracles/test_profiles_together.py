@@ -72,6 +72,15 @@ def test_a_model_that_looks_at_several_samples_at_once_sees_one_clients():
         require_equal(own, alone[name])
 
 
+def test_samples_that_are_doubled_do_not_hide_that_others_are_looked_at():
+    """Two that are alike are represented alike, together and alone."""
+    data = clients(4, 9, 2)
+    data["client-1"][0][1] = data["client-1"][0][0]
+    together, alone = both_ways(model(Centred()), data, layer="3")
+    for name, own in together.items():
+        require_equal(own, alone[name])
+
+
 def test_a_client_whose_values_are_not_finite_costs_itself_alone():
     """Its reason stands in the place of its profile."""
     data = clients(4, 9, 2)

@@ -1,8 +1,6 @@
 """The benchmarks run, at a tiny size. What they measure of time is not for a test to judge."""
 
 import json
-from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,17 +9,6 @@ import torch
 from securefl.crypto.params import SUMS
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.keyset import KeySet
-from securefl.models import build_model
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a script as it imports itself when it is run: with its folder on the path."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
-    return import_module
 
 
 def test_packed_statistics_take_a_ninetieth_of_the_bytes_of_a_vector_per_tensor(
@@ -255,66 +242,11 @@ def test_a_rehearsal_is_no_reading(benchmark):
     assert {way: len(seconds) for way, seconds in found.items()} == {"a": 3, "b": 3}
 
 
-def test_the_lenet_is_lecuns_in_size(benchmark):
-    """61 706 parameters: C5 and F6 with 120 and 84 units, fully connected."""
-    model = benchmark("engine_jobs").lenet5()
-    assert sum(parameter.numel() for parameter in model.parameters()) == 61_706
-
-
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20"])
-def test_the_peers_train_the_same_model(benchmark, name):
-    """Tensor by tensor, and so that the same weights give the same outputs."""
-    job = benchmark("jobs").JOBS[name]
-    ours = build_model(name, "batch", in_channels=3, n_features=784, n_classes=10)
-    theirs = benchmark("models").made(name)
-    own, other = ours.state_dict(), theirs.state_dict()
-    assert [value.shape for value in own.values()] == [value.shape for value in other.values()]
-    theirs.load_state_dict(dict(zip(other, own.values(), strict=True)))
-    x = torch.randn(4, *job.shape, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(theirs(x), ours(x))
-
-
-def test_lenet_has_the_published_number_of_parameters(benchmark):
-    """61 706, of five layers."""
-    lenet = benchmark("models").made("lenet")
-    assert sum(p.numel() for p in lenet.parameters()) == 61706
-    assert lenet(torch.zeros(2, *benchmark("jobs").JOBS["lenet"].shape)).shape == (2, 10)
-
-
-def test_the_jobs_that_are_compared_are_the_ones_that_the_figures_are_about(benchmark):
-    """Clients, clients in a round, local steps and batch of each, and what SecureFL makes of it."""
-    jobs = benchmark("jobs")
-    sizes = {name: (job.n_clients, job.cohort, job.batch) for name, job in jobs.JOBS.items()}
-    assert sizes == {
-        "mlp": (100, 100, 32),
-        "cnn": (20, 20, 32),
-        "lenet": (500, 25, 32),
-        "resnet20": (5, 5, 128),
-    }
-    for job in jobs.JOBS.values():
-        config = benchmark("securefl_job").configured(job, "auto")
-        assert config.exchange.encrypt == ()
-        assert (config.algorithm.local_steps, config.train.batch_size) == (5, job.batch)
-        everyone = config.selection.name == "all"
-        assert everyone or round(config.selection.fraction * job.n_clients) == job.cohort
-        assert everyone == (job.cohort == job.n_clients)
-
-
-def test_a_comparison_leaves_the_rehearsals_out_and_tells_versions(
-    benchmark, monkeypatch, tmp_path
-):
-    """With processes that tell what they would: the first three rounds are slow."""
-    module = benchmark("compare")
-    seconds = {"securefl": 1.0, "securefl-parallel": 2.0, "pfl": 3.0}
-
-    def ran(tool, job, rounds):
-        assert (job, rounds) == ("mlp", 5)
-        return {"torch": "2"}, [99.0] * 3 + [seconds[tool]] * 2
-
-    monkeypatch.setattr(module, "ran", ran)
-    monkeypatch.setattr(module, "python_of", lambda peer: peer)
-    path = tmp_path / "peers.json"
-    arguments = ["--jobs", "mlp", "--peers", "pfl", "--rounds", "2", "--json", str(path)]
-    (result,) = module.main(arguments)
-    assert (result.median_s("pfl"), len(result.seconds["pfl"])) == (3.0, 6)
-    assert json.loads(path.read_text())["results"][0]["versions"]["pfl"] == {"torch": "2"}
+@pytest.mark.usefixtures("one_process")
+def test_training_has_a_time_of_its_own_with_every_engine(benchmark):
+    """Whoever calls the algorithm's client, for one client or for many."""
+    jobs, ways = benchmark("engine_jobs"), benchmark("engine_ways")
+    part = benchmark("engine_phases").phases_part(jobs.MLP, ways.Settings(1, small=True))
+    assert {shares.engine for shares in part.results} == {"sequential", "vectorised", "auto"}
+    for shares in part.results:
+        assert shares.seconds["train"] > 0

@@ -26,6 +26,7 @@ from securefl.algorithms.features import last_linear, observed_features
 from securefl.algorithms.solvers.base import Around, End, Start, trained
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
+from securefl.norms.replaced import full
 from securefl.types import NamedTensors
 
 
@@ -69,7 +70,7 @@ class _Session:
     def _contrast(self, x: Tensor, seen: list[Tensor]) -> Tensor:
         if not seen:
             raise DataError("the model's last linear layer is not called in its forward pass")
-        z = seen[-1].flatten(1)
+        z = full(seen[-1]).flatten(1)
         z_last, z_global = (_features(reference, x) for reference in self.references)
         similar = [functional.cosine_similarity(z, other) for other in (z_global, z_last)]
         logits = torch.stack(similar, dim=1) / self.temperature
@@ -90,4 +91,4 @@ def _reference(start: Start, parameters: NamedTensors) -> nn.Module:
 def _features(model: nn.Module, x: Tensor) -> Tensor:
     with torch.no_grad(), observed_features(model) as seen:
         model(x)
-    return seen[-1].flatten(1)
+    return full(seen[-1]).flatten(1)

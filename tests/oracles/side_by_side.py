@@ -1,0 +1,36 @@
+"""Runs by two engines, for tests that compare them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from by_hand import task
+
+import securefl
+
+SMALL = (
+    "run.rounds=3",
+    "algorithm.local_steps=2",
+    "train.batch_size=5",
+    "train.lr=0.1",
+    "train.weight_decay=0.01",
+    "exchange.encrypt=none",
+)
+
+
+def trained(settings, engine, job=None):
+    """What a run leaves, with the engine that it took in words."""
+    config = securefl.load_config(None, [*SMALL, *settings, f"run.engine={engine}"])
+    return securefl.run(config, job or task(sizes=(5, 9, 14, 8)))
+
+
+def vector(model):
+    return torch.cat([value.flatten().double() for value in model.state_dict().values()])
+
+
+def require_same(settings, job=None):
+    """Within the rounding of doubles, and with the same messages."""
+    one, other = (trained(settings, engine, job) for engine in ("sequential", "vectorised"))
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
+    assert [m.loss for m in one.metrics] == pytest.approx([m.loss for m in other.metrics], rel=1e-8)
+    assert set(one.ledger.entries) == set(other.ledger.entries)

@@ -1,0 +1,69 @@
+"""Clients side by side that take unequal numbers of local steps end where they end one by one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from by_hand import task
+from side_by_side import require_same
+
+from securefl.engines.ragged import split
+from securefl.engines.sequential import Sequential
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from combinations import POLICIES, SERVERS, SOLVERS, reason
+
+UNEQUAL = (
+    "algorithm.local_epochs=2",
+    "train.batch_size=4",
+    "train.momentum=0.9",
+)
+"""Clients of 9, 30, 14, 4 and 17 samples take 4, 14, 6, 2 and 8 steps."""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
+def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, share, monkeypatch):
+    """Whoever waits for the longest client beside it sends what it had, and keeps that."""
+    monkeypatch.setattr("securefl.engines.vectorised.LEAST_SHARE", share)
+    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
+    if reason(POLICIES[policy], beside):
+        pytest.skip("refused together")
+    settings = [*POLICIES[policy], *beside, *UNEQUAL]
+    require_same(settings, task(sizes=(9, 30, 14, 4, 17)))
+
+
+@pytest.mark.parametrize("across", ["local", "global"])
+def test_momentum_that_lasts_is_of_a_clients_own_steps(across):
+    """Clients of unequal steps are then not in one cohort."""
+    lasting = f"train.momentum_across_rounds={across}"
+    require_same(["algorithm.name=fedavg", *UNEQUAL, lasting], task(sizes=(9, 30, 14, 4, 17)))
+
+
+def test_who_takes_many_more_steps_is_not_waited_for():
+    """By no one who takes less than half as many."""
+    steps = {"a": 4, "b": 14, "c": 6, "d": 2, "e": 8, "f": 7}
+
+    def cohorts(most, share):
+        return ["".join(names) for names in split(list(steps), steps.__getitem__, most, share)]
+
+    assert cohorts(3, 0.5) == ["bef", "ca", "d"]
+    assert cohorts(6, 0.5) == ["bef", "ca", "d"]
+    assert cohorts(6, 0.0) == ["befcad"]
+
+
+@pytest.mark.parametrize(("sizes", "alone"), [((30, 17, 9), True), ((30, 28, 17), False)])
+def test_sums_in_the_middle_wait_for_nobody_who_takes_twice_as_many_steps(
+    sizes, alone, monkeypatch
+):
+    """FedTAN's clients are in one cohort or none: idle channels would cost more than it saves."""
+    trained = []
+    train = Sequential.train
+    monkeypatch.setattr(
+        Sequential, "train", lambda self, ongoing: trained.append(1) or train(self, ongoing)
+    )
+    require_same(["algorithm.name=fedtan", *UNEQUAL], task(sizes=sizes))
+    assert len(trained) == (6 if alone else 3)
