@@ -123,7 +123,7 @@ def compose(
     """
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
-    data = near(data, next(task.model.parameters()).device)
+    data = near(data, task.model)
     training = training_of(config, task.loss, batch_size)
     weights = client_weights(config, data, batch_size)
     algorithm = _algorithm(config, task, training, weights)

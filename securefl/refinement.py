@@ -41,7 +41,7 @@ def refined(
             'fnr.name = "none"'
         )
     found = {"the public set": samples(task.public, "the public set")}
-    (held,) = near(found, next(task.model.parameters()).device).values()
+    (held,) = near(found, task.model).values()
     public = PublicData(held, table.batch_size, table.epochs, config.run.seed)
     if table.name == "server":
         return ServerTuned(inner, public, task.model, task.loss, sgd)

@@ -37,8 +37,8 @@ class TestBench:
         own = {f"the test data of client-{i}": of for i, of in enumerate(task.client_tests, 1)}
         tests = {"the test data": task.test, **own}
         found = {owner: samples(data, owner) for owner, data in tests.items()}
-        device = next(task.model.parameters()).device  # where they are passed over every round
-        self._common, *self._own = near(found, device).values()
+        # Near the model, since they are passed over every round.
+        self._common, *self._own = near(found, task.model).values()
 
     def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
         """Of the models after a round; `model` holds the global one before and after."""

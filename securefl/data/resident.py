@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from securefl.data.samples import Samples, TensorSamples
 
@@ -55,8 +55,9 @@ def resident(data: Mapping[str, Samples], device: torch.device) -> Resident | No
     )
 
 
-def near(data: Mapping[str, Samples], device: torch.device) -> dict[str, Samples]:
-    """The same samples; on a GPU, in its memory, where they are tensors and few enough."""
+def near(data: Mapping[str, Samples], model: nn.Module) -> dict[str, Samples]:
+    """The same samples; where the model is on a GPU, there, if they are tensors and few enough."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if device.type == "cpu":
         return dict(data)
     tensors = [(d.x, d.y) for d in data.values() if isinstance(d, TensorSamples)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ def replaced_forwards(
                 "behind it"
             )
     for name, layer in layers.items():
-        layer.forward = _of_full(forward(name, layer))  # type: ignore[method-assign, assignment]
+        layer.forward = _OfFull(forward(name, layer))  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -46,5 +47,11 @@ def full(y: Tensor) -> Tensor:
     return y.float() if coarse else y
 
 
-def _of_full(forward: Forward) -> Forward:
-    return lambda y: forward(full(y))
+@dataclass(frozen=True, slots=True)
+class _OfFull:
+    """An object, so that a copy of the model has a copy of it."""
+
+    forward: Forward
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return self.forward(full(y))

@@ -74,7 +74,7 @@ def clients_of(config, job):
     """A run's, with their model and their samples elsewhere."""
     clients = Rounds(config, job, None, None)._local._clients
     model = copy.deepcopy(clients.model).to(ELSEWHERE)
-    return replace(clients, model=model, data=near(clients.data, ELSEWHERE))
+    return replace(clients, model=model, data=near(clients.data, model))
 
 
 def crossings(config, job, engine):
