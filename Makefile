@@ -30,7 +30,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/profile_match.py
 	$(BIN)/python benchmarks/committee.py
 	$(BIN)/python benchmarks/private_steps.py
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/engines.py --out docs/results/engines.md
 
 # On a machine with a GPU, and a torch that is built for it: the tests that need one, then figures.
 gpu: .venv/installed

@@ -58,7 +58,7 @@ class RunTable(Table):
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
     """How a simulation trains its clients: one after the other, many side by side, or in several
-    processes. The result is the same but for rounding; `auto` takes the faster of the first two."""
+    processes. The result is the same but for rounding; `auto` takes one of the first two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Processes of `parallel`; one for each core, or GPU, where absent."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] | None = None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 
 import torch
 
+from securefl.data.samples import TensorSamples
 from securefl.engines.clients import Clients
 from securefl.engines.crossing import Block, packed, packed_bytes
 from securefl.engines.open_round import OpenRound
@@ -132,12 +133,12 @@ def reason_against_workers(clients: Clients) -> str:
         )
     if process.daemon:
         return "this process is a worker itself, which may have none"
-    first = next(iter(clients.data.values()))
+    others = [of for of in clients.data.values() if not isinstance(of, TensorSamples)]
     parts = {
         "the algorithm": clients.algorithm,
         "the model": clients.model,
         "the loss": clients.training.loss,
-        "a client's data set": first,
+        "a client's data set": others,
         "the settings of local training": clients.training,
     }
     for what, value in parts.items():

@@ -6,15 +6,16 @@ are of one size; those who have taken their steps wait for the longest.
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import cast
 
 import torch
+from torch import Tensor, nn
 
-from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.base import Algorithm, Loss, Work
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.servers.fednova import Normalised
@@ -75,27 +76,14 @@ class Vectorised:
         if norm.window or norm.measurement:  # which look at all channels at once
             self._alone.train(ongoing)
             return
-        cohorts = self._cohorts(ongoing, norm.static)
-        if len(cohorts) > 1 and ongoing.plan.sums:
+        clients, sums = self._clients, bool(ongoing.plan.sums)
+        names, most = list(ongoing.times), len(ongoing.times) if sums else self._most
+        found = cohorts(clients, self._algorithm, names, static=norm.static, most=most)
+        if len(found) > 1 and sums:  # which all of a round's clients wait for together
             self._alone.train(ongoing)
             return
-        for names in cohorts:
-            self._train(names, ongoing)
-
-    def _cohorts(self, ongoing: Ongoing, static: bool) -> list[list[str]]:
-        """Who trains side by side; for sums in the middle of the round, as many as can."""
-        training, alike = self._clients.training, defaultdict[tuple[object, ...], list[str]](list)
-        steps = {name: training.steps(self._clients.data[name]) for name in ongoing.times}
-        ragged = may_be_ragged(self._algorithm)
-        for name in ongoing.times:
-            data = self._clients.data[name]
-            shape = (data.x.shape[1:], data.x.dtype) if isinstance(data, TensorSamples) else ()
-            batch_size = min(training.batch_size, len(data))
-            passes = len(data) // batch_size if static else None
-            alike[shape, batch_size, passes, None if ragged else steps[name]].append(name)
-        most = len(ongoing.times) if ongoing.plan.sums else self._most
-        cohorts = (split(of, steps.__getitem__, most, LEAST_SHARE) for of in alike.values())
-        return list(chain.from_iterable(cohorts))
+        for cohort in found:
+            self._train(cohort, ongoing)
 
     def _train(self, names: Sequence[str], ongoing: Ongoing) -> None:
         clients, state, k = self._clients, ongoing.state, len(names)
@@ -146,13 +134,47 @@ def reason_against(clients: Clients) -> str:
         )
     if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
         return "a client's data are a Dataset, which may draw at random"
+    if clients.algorithm.plan(clients.algorithm.init(clients.model), clients.model).sums:
+        names = list(clients.data)
+        if len(cohorts(clients, algorithm, names, static=False, most=len(names))) > 1:
+            return "clients' batches or steps are unequal, and they wait for each other's sums"
+    return _found_by_trying(clients)
+
+
+def _found_by_trying(clients: Clients) -> str:
     first = next(iter(clients.data.values()))
+    x, y = first.take(torch.arange(min(4, len(first))))
     try:
-        x, _ = first.take(torch.arange(min(4, len(first))))
         require_separate(clients.model, x)
     except DataError as error:
         return str(error)
-    return ""
+    drawing = _draws(clients.training.loss, clients.model, x, y)
+    return "the loss draws at random" if drawing else ""
+
+
+def _draws(loss: Loss, model: nn.Module, x: Tensor, y: Tensor) -> bool:
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([]), torch.no_grad():
+        outputs = copy.deepcopy(model)(x.to(device))
+        before = torch.get_rng_state()
+        loss(outputs, y.to(device))
+        return not torch.equal(before, torch.get_rng_state())
+
+
+def cohorts(
+    clients: Clients, algorithm: Federated, names: Sequence[str], *, static: bool, most: int
+) -> list[list[str]]:
+    """Who trains side by side: of batches of one size, at most so many."""
+    training, alike = clients.training, defaultdict[tuple[object, ...], list[str]](list)
+    steps = {name: training.steps(clients.data[name]) for name in names}
+    ragged = may_be_ragged(algorithm)
+    for name in names:
+        data = clients.data[name]
+        shape = (data.x.shape[1:], data.x.dtype) if isinstance(data, TensorSamples) else ()
+        batch_size = min(training.batch_size, len(data))
+        passes = len(data) // batch_size if static else None
+        alike[shape, batch_size, passes, None if ragged else steps[name]].append(name)
+    return [c for of in alike.values() for c in split(of, steps.__getitem__, most, LEAST_SHARE)]
 
 
 def _federated(algorithm: Algorithm) -> Federated | None:

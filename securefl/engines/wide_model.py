@@ -123,6 +123,8 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
         raise
     except Exception as error:  # a user's forward may raise anything
         raise DataError(f"its forward does not run side by side ({error})") from error
+    if not all(torch.isfinite(value).all() for value in apart):
+        raise DataError("of the first client's samples it makes values that are not finite")
     for one, other in zip(together, apart, strict=True):
         if one.shape != other.shape or not torch.allclose(
             one, other, rtol=_TOLERANCE, atol=_TOLERANCE
@@ -141,7 +143,8 @@ def _both_ways(model: nn.Module, both: nn.Module, x: Tensor) -> tuple[list[Tenso
             parameter.add_(torch.rand(parameter.shape, generator=rng, dtype=exact), alpha=0.1)
             for one, value in zip(alone, parts(parameter, 2), strict=True):
                 one.get_parameter(name).copy_(value)
-    batches = [x, x.flip(0) + 1]
+    # Apart by noise, since samples that are alike would hide what looks at several.
+    batches = [of + torch.rand(of.shape, generator=rng, dtype=exact) for of in (x, x.flip(0) + 1)]
     drawn = torch.get_rng_state()
     together = both(side_by_side(batches))
     apart = side_by_side([one(x) for one, x in zip(alone, batches, strict=True)])

@@ -188,6 +188,38 @@ class Noisy(torch.utils.data.Dataset):
         return self.x[i] + torch.randn_like(self.x[i]), self.y[i]
 
 
+class PerSample(nn.Module):
+    """It looks at all channels of a sample, which batch normalisation hides where all are alike."""
+
+    def forward(self, x):
+        return (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1e-5)
+
+
+def noisy_loss(outputs, y):
+    return nn.functional.cross_entropy(outputs + 0.1 * torch.randn_like(outputs), y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": nn.Sequential(PerSample(), nn.Linear(12, 8), nn.BatchNorm1d(8))}, "mixes"),
+        ({"loss": noisy_loss}, "the loss draws at random"),
+    ],
+    ids=["alike", "loss"],
+)
+def test_samples_that_are_alike_hide_nothing_and_a_loss_may_not_draw(changes, why):
+    """A sensor at rest is tried with noise beside it."""
+    job = task()
+    job.clients[0][0][:4] = 0
+    model = changes.pop("model", job.model).double()
+    job = securefl.Task(model, job.clients, job.test, **changes)
+    with pytest.raises(ConfigError, match=why):
+        trained(["algorithm.name=fedavg"], "vectorised", job)
+    assert torch.equal(
+        *(vector(trained(["algorithm.name=fedavg"], "auto", job).model) for _ in range(2))
+    )
+
+
 def test_data_that_are_drawn_anew_are_the_same_for_the_same_seed():
     """A Dataset may draw from torch's global generators, which side by side are nobody's."""
     job = task()

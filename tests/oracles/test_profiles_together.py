@@ -56,12 +56,12 @@ def test_each_client_has_the_profile_that_it_has_alone(sizes):
 
 
 def test_passes_are_shared(monkeypatch):
-    """Seven small clients take three passes to be tried, and one."""
+    """Seven small clients take five passes to be tried, and one."""
     trained, passes = model(), []
     trained[0].register_forward_hook(lambda *_: passes.append(1))
     both = {name: samples(of, name) for name, of in clients(*[4] * 7).items()}
     profiles(View(trained, "0", 0, 1.0), both)
-    assert len(passes) == 4
+    assert len(passes) == 6
 
 
 def test_a_model_that_looks_at_several_samples_at_once_sees_one_clients():
@@ -77,6 +77,24 @@ def test_samples_that_are_doubled_do_not_hide_that_others_are_looked_at():
     data = clients(4, 9, 2)
     data["client-1"][0][1] = data["client-1"][0][0]
     together, alone = both_ways(model(Centred()), data, layer="3")
+    for name, own in together.items():
+        require_equal(own, alone[name])
+
+
+class Scaled(nn.Module):
+    """By the largest value of a batch."""
+
+    def forward(self, x):
+        return x / x.abs().max()
+
+
+def test_a_largest_value_that_all_samples_share_hides_nothing():
+    """Pictures whose brightest pixel is 1."""
+    data = {name: (x.abs().clamp(max=1), y) for name, (x, y) in clients(4, 9, 2).items()}
+    for name in ("client-1", "client-2"):
+        data[name][0][:, 0] = 1
+    data["client-3"][0].mul_(0.5)
+    together, alone = both_ways(nn.Sequential(Scaled(), model()), data, layer="1.0")
     for name, own in together.items():
         require_equal(own, alone[name])
 
