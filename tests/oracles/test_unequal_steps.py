@@ -34,7 +34,9 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
     settings, job = [*POLICIES[policy], *beside, *UNEQUAL], task(sizes=(9, 30, 14, 4, 17))
-    if policy.startswith(("fedtan", "forward-only")) and (share or solver not in {"sgd", "fedprox"}):
+    if policy.startswith(("fedtan", "forward-only")) and (
+        share or solver not in {"sgd", "fedprox"}
+    ):
         with pytest.raises(ConfigError, match="they wait for each other's sums"):
             require_same(settings, job)
     else:
