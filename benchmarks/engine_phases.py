@@ -99,7 +99,8 @@ def phases_part(job: Job, settings: Settings) -> Part:
         f"{r.engine}: sealing, adding and opening together are {r.exchange_share():.1%}"
         for r in results
     ]
-    what = f"{job.algorithm}, {job.moments}, encrypt = {job.encrypt}"
+    moments = f" ({job.moments})" if job.algorithm == "fedtan" else ""
+    what = f"{job.algorithm}{moments}, encrypt = {job.encrypt}"
     return Part(
         f"By phase: {what}: {job}",
         {result.engine: result.grid() for result in results},
