@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
-# The files that have slow tests: to collect all the others takes a quarter of a minute.
+# The files that have slow tests: nothing is gained by collecting the others.
 SLOW = $(shell grep -rl mark.slow tests)
 
 .PHONY: demo test check bench gpu peers clean

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -74,6 +76,36 @@ def started(
         for run_ in rounds.values():
             if close := getattr(run_, "close", None):  # of engines that have processes
                 close()
+
+
+def arguments(
+    description: str | None, examples: str, parts: Mapping[str, Any]
+) -> argparse.ArgumentParser:
+    """What every script that measures parts understands."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--jobs",
+        nargs="+",
+        choices=parts,
+        default=list(parts),
+        metavar="JOB",
+        help=f"of {', '.join(parts)}; all where absent",
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="after the rehearsal (5)")
+    parser.add_argument("--small", action="store_true", help="tiny jobs, to try this script")
+    parser.add_argument("--out", type=Path, metavar="PAGE.md", help="plots go beside it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all readings")
+    return parser
+
+
+def command(script: str, name: str, args: argparse.Namespace, options: str = "") -> str:
+    """What measures one part alone as `args` say."""
+    size = " --small" if args.small else ""
+    return f"python benchmarks/{script} --jobs {name}{options} --repeats {args.repeats}{size}"
 
 
 def refusals(refused: Mapping[str, Mapping[str, str]]) -> list[str]:

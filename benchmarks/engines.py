@@ -7,11 +7,9 @@ read: data are random, and four test samples keep evaluation out of the figures.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from engine_fedtan import fedtan_step_part
 from engine_jobs import CNN, LENET5, MLP, RESNET20
@@ -21,7 +19,7 @@ from engine_phases import phases_part
 from engine_population import population_part
 from engine_scaling import clients_part, cores_part
 from engine_values import values_part
-from engine_ways import Settings, rates_part
+from engine_ways import Settings, arguments, command, rates_part
 from measure import write_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -54,7 +52,7 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
     """Measure, print, and write what the arguments ask for."""
-    args = _parser().parse_args(argv)
+    args = arguments(__doc__, EXAMPLES, PARTS).parse_args(argv)
     before, found, commands = circumstances(), dict[str, Part](), dict[str, str]()
     print(before)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -66,10 +64,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
 
         for name in dict.fromkeys(args.jobs):
             found[name] = PARTS[name](Settings(args.repeats, args.small, note))
-            size = " --small" if args.small else ""
-            commands[name] = (
-                f"python benchmarks/engines.py --jobs {name} --repeats {args.repeats}{size}"
-            )
+            commands[name] = command("engines.py", name, args)
             progress.advance(bar)
             if args.out:  # at once: what was measured stays, whatever comes
                 write_page(args.out, {name: found[name]}, commands, before)
@@ -78,27 +73,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
     if args.json:
         write_json(args.json, [result for part in found.values() for result in part.results])
     return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--jobs",
-        nargs="+",
-        choices=PARTS,
-        default=list(PARTS),
-        metavar="JOB",
-        help=f"of {', '.join(PARTS)}; all where absent",
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="after the rehearsal (5)")
-    parser.add_argument("--small", action="store_true", help="tiny jobs, to try this script")
-    parser.add_argument("--out", type=Path, metavar="PAGE.md", help="plots go beside it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all readings")
-    return parser
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 from engine_fedtan import fedtan_step_part
 from engine_jobs import CNN, LENET5, MLP, RESNET20
 from engine_page import Part, circumstances, write_page
-from engine_ways import Settings
+from engine_ways import Settings, arguments, command
 from gpu_ways import Gpu, gpu_part
 from measure import write_json
 
@@ -59,41 +58,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
         found[name] = PARTS[name](settings)
         found[name].show()
         if args.out:  # at once: what was measured stays, whatever comes
-            commands = {name: _command(name, args)}
+            commands = {name: command("gpu.py", name, args, f" --device {args.device}")}
             write_page(args.out, {name: found[name]}, commands, before, TITLE)
     if args.json:
         write_json(args.json, [gpu, *(r for part in found.values() for r in part.results)])
     return found
 
 
-def _command(name: str, args: argparse.Namespace) -> str:
-    size = " --small" if args.small else ""
-    options = f"--jobs {name} --device {args.device} --repeats {args.repeats}{size}"
-    return f"python benchmarks/gpu.py {options}"
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--jobs",
-        nargs="+",
-        choices=PARTS,
-        default=list(PARTS),
-        metavar="JOB",
-        help=f"of {', '.join(PARTS)}; all where absent",
-    )
+    parser = arguments(__doc__, EXAMPLES, PARTS)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu (cuda)")
-    parser.add_argument("--repeats", type=int, default=5, help="after the rehearsal (5)")
     parser.add_argument(
         "--minutes", type=float, default=8.0, help="no job begins after so many (8)"
     )
-    parser.add_argument("--small", action="store_true", help="tiny jobs, to try this script")
-    parser.add_argument("--out", type=Path, metavar="PAGE.md", help="a page with what was found")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all readings")
     return parser
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.features import observed_features
 from securefl.data.samples import Samples, in_order
-from securefl.norms.replaced import full
+from securefl.norms.full import full
 
 
 @dataclass(frozen=True, slots=True)

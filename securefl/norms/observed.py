@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from securefl.exchange.moments import along_channels, channel_mean
 from securefl.norms.find import batch_norm_layers
-from securefl.norms.replaced import full
+from securefl.norms.full import full
 
 Seen = dict[str, list[tuple[Tensor, Tensor]]]
 """By layer, for each forward pass: mean and biased variance, both of shape (C,)."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from securefl.errors import DataError
 from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
+from securefl.norms.full import full
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -39,12 +39,6 @@ def replaced_forwards(
     finally:
         for layer in layers.values():
             del layer.forward
-
-
-def full(y: Tensor) -> Tensor:
-    """What autocast has made coarse of float32, exact enough for moments."""
-    coarse = y.dtype is torch.bfloat16 and torch.is_autocast_enabled(y.device.type)
-    return y.float() if coarse else y
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from threads import one_torch_thread
 
 from securefl.privacy.meter import Meter
 
@@ -11,10 +11,8 @@ from securefl.privacy.meter import Meter
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     """Models this small are faster without torch's own threads, and leave the cores to others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,12 @@ import re
 from collections import Counter
 
 import torch
+from side_by_side import SMALL, vector
 from torch.profiler import ProfilerActivity, profile
 
 import securefl
 from securefl.rounds import Rounds
 
-SMALL = (
-    "run.rounds=3",
-    "algorithm.local_steps=2",
-    "train.batch_size=5",
-    "train.lr=0.1",
-    "train.weight_decay=0.01",
-    "exchange.encrypt=none",
-)
 MEMCPY = re.compile(r"Memcpy (HtoD|DtoH)\b")
 """As torch's profiler names what a GPU's copy engines do: "Memcpy HtoD (Pageable -> Device)"."""
 
@@ -30,11 +23,6 @@ def configured(device, *settings):
 def trained(device, job, *settings):
     """What a run leaves; the task's model stays where it is."""
     return securefl.run(configured(device, *settings), job)
-
-
-def vector(model):
-    """All that a model holds, on the CPU."""
-    return torch.cat([v.flatten().double().cpu() for v in model.state_dict().values()])
 
 
 def require_same(one, other):

@@ -25,7 +25,8 @@ def trained(settings, engine, job=None):
 
 
 def vector(model):
-    return torch.cat([value.flatten().double() for value in model.state_dict().values()])
+    """All that a model holds, on the CPU."""
+    return torch.cat([value.flatten().double().cpu() for value in model.state_dict().values()])
 
 
 def require_same(settings, job=None):

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import task
-from on_device import configured, require_same, trained, vector
+from on_device import configured, require_same, trained
+from side_by_side import vector
 from torch import nn
 
 import securefl

@@ -10,6 +10,7 @@ from pathlib import Path
 import by_hand
 import pytest
 import torch
+from side_by_side import vector
 from torch import nn
 
 import securefl
@@ -45,10 +46,6 @@ def single(name="mlp"):
 
 def trained(job, *settings):
     return securefl.run(securefl.load_config(None, [*SETTINGS, *settings]), job)
-
-
-def vector(model):
-    return torch.cat([value.flatten() for value in model.state_dict().values()])
 
 
 def far(one, other):

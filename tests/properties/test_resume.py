@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from interruptible import SECUREFL
 from processes import ONE_THREAD
 from safetensors.torch import load_file
+from threads import one_torch_thread
 from torch import nn
 
 import securefl
@@ -231,10 +232,8 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def one_thread():
     """As the processes have it here: the last bit of torch's sums depends on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from securefl.algorithms.features import last_linear, observed_features
 from securefl.algorithms.solvers.base import Around, End, Start, trained
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
-from securefl.norms.replaced import full
+from securefl.norms.full import full
 from securefl.types import NamedTensors
 
 
