@@ -24,6 +24,7 @@ from securefl.algorithms.base import (
     trained_parameters,
     update_messages,
 )
+from securefl.algorithms.descent import descent
 from securefl.algorithms.normalisation.aggregated import aggregated
 from securefl.algorithms.normalisation.base import Normalisation, RoundNorm
 from securefl.algorithms.servers.average import Average
@@ -160,16 +161,10 @@ def _start(state: State, work: Work, travelling: Mapping[Kind, NamedTensors]) ->
 
 
 def _sgd(start: Start, buffers: NamedTensors) -> torch.optim.SGD:
-    settings = start.work.sgd
-    optimiser = torch.optim.SGD(
-        start.parameters.values(),
-        lr=settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-    )
+    optimiser = descent(start.parameters.values(), start.work.sgd)
     for name, parameter in start.parameters.items():
         if name in buffers:
-            buffer = buffers[name].to(parameter.device, copy=True)
+            buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
             optimiser.state[parameter]["momentum_buffer"] = buffer
     return optimiser
 

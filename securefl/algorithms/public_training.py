@@ -21,6 +21,7 @@ from securefl.algorithms.base import (
     load_tensors,
     trained_parameters,
 )
+from securefl.algorithms.descent import descent
 from securefl.algorithms.features import last_linear, observed_features
 from securefl.algorithms.federated import Federated
 from securefl.data.samples import Samples, batches_in_epoch, minibatches
@@ -73,14 +74,11 @@ def train_on_public(
 ) -> None:
     """SGD from where the model is, in training mode; its momentum begins empty."""
     model.train()
-    parameters = trained_parameters(model).values()
-    optimiser = torch.optim.SGD(
-        parameters, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
-    )
+    optimiser = descent(trained_parameters(model).values(), sgd)
     device = next(model.parameters()).device
     with observed_features(model) as seen:
         for x, y in public.batches(round_number, device):
-            model.zero_grad()
+            optimiser.zero_grad()
             seen.clear()
             loss = objective.loss(model(x), y)
             if objective.penalty:

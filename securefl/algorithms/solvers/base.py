@@ -47,7 +47,8 @@ class Start:
             self.from_data(around, beside)
             return
         work = self.work
-        work.model.zero_grad()
+        for parameter in self.parameters.values():
+            parameter.grad = None
         x, y = next(work.batches)
         # Backward runs in this thread: a client that waits there for a sum must not keep the
         # autograd engine's own threads from serving the client that it waits for.
