@@ -16,7 +16,7 @@ from securefl.data.resident import Resident
 from securefl.data.samples import Samples, TensorSamples, batches_of
 from securefl.engines.ongoing import Ongoing
 from securefl.engines.wide_model import parts, repeated
-from securefl.exchange.layout import Row
+from securefl.exchange.layout import Rows
 from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
 _IGNORED = -100
@@ -151,18 +151,17 @@ def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) 
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
     """Each client's, whose tensors of a kind are a `Row`; what it keeps is its own."""
-    tensors = {kind: _rows(named, n_clients) for kind, named in wide.tensors.items()}
+    tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
     kept = {f.name: _split(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
     for i in range(n_clients):
         memory = Memory(**{field: copied(of[i]) for field, of in kept.items()})
         yield Contribution({kind: named[i] for kind, named in tensors.items()}, memory)
 
 
-def _rows(named: NamedTensors, n_clients: int) -> list[Row]:
+def _rows(named: NamedTensors, n_clients: int) -> Rows:
     of = {name: parts(value.detach(), n_clients) for name, value in named.items()}
-    row_KN = torch.cat([value.reshape(n_clients, -1) for value in of.values()], dim=1)
-    like = {name: value[0] for name, value in of.items()}
-    return [Row(row, like) for row in row_KN]
+    matrix_KN = torch.cat([value.reshape(n_clients, -1) for value in of.values()], dim=1)
+    return Rows(matrix_KN, {name: value[0] for name, value in of.items()})
 
 
 def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
@@ -186,8 +185,9 @@ class WideEnd:
 
     def sum(self, name: str, values: NamedTensors) -> Total:
         """See `Exchange.sum`; values and totals are side by side."""
-        of = dict(zip(self.names, _rows(values, len(self.names)), strict=True))
-        asks = {client: (name, own) for client, own in of.items() if client not in self.left}
-        total, stay = self.ongoing.sum(asks)
-        self.left |= asks.keys() - set(stay)
-        return Total(Repeated(total.values, len(self.names)), total.weight, total.n_clients)
+        n_clients = len(self.names)
+        here = [i for i, client in enumerate(self.names) if client not in self.left]
+        asking = [self.names[i] for i in here]
+        total, stay = self.ongoing.sum_rows(name, asking, _rows(values, n_clients).of(here))
+        self.left |= set(asking) - set(stay)
+        return Total(Repeated(total.values, n_clients), total.weight, total.n_clients)

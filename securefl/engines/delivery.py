@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from securefl.engines.handed import HandedSum, Parcel, Unsent, Way
+from securefl.engines.handed import HandedRows, HandedSum, Parcel, Unsent, Way
 from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
 from securefl.engines.outgoing import Sent
 from securefl.engines.sealing import Sealing
@@ -117,6 +117,25 @@ class OpenExchange:
             add()
         self._like = sent.like
         return True
+
+    def take_rows(self, handed: HandedRows) -> list[str]:
+        """`take` of clients side by side, of one message; those whose values count."""
+        (spec,) = (way.spec for way in self._ways)
+        total, like, n_values = self._handed[spec.name], handed.rows.like, handed.rows.n_values
+        counted = []
+        for i, (name, weight) in enumerate(zip(handed.names, handed.weights, strict=True)):
+            size = self._delivery.server.n_bytes(self._round, spec, name)
+            self._note(spec, (name, SERVER), "plaintext", like, size)
+            try:
+                total.check(name, weight, n_values)
+            except MessageRefused as error:
+                self._leave_out(spec.name, name, str(error))
+            else:
+                counted.append(i)
+        if counted:
+            total.add_rows(handed.of(counted))
+            self._like = {spec.name: like}
+        return [handed.names[i] for i in counted]
 
     def _admitted(
         self, name: str, way: Way, parcel: Parcel, like: Mapping[str, NamedTensors]

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from securefl.errors import Duplicate, MessageRefused, ValueRefused
 from securefl.exchange.base import OpenedSum, Values
+from securefl.exchange.layout import Rows
 from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.roles.client import Client, Handed
 from securefl.roles.wire import Roster
@@ -66,6 +68,20 @@ def parcels(
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class HandedRows:
+    """One message of each of these clients, whose values are finite."""
+
+    names: Sequence[str]
+    rows: Rows
+    weights: Sequence[float]
+
+    def of(self, index: Sequence[int]) -> HandedRows:
+        """Of these of them."""
+        weights = [self.weights[i] for i in index]
+        return HandedRows([self.names[i] for i in index], self.rows.of(index), weights)
+
+
 class HandedSum:
     """The server's sum of what is handed over."""
 
@@ -85,15 +101,7 @@ class HandedSum:
             Duplicate: the client has contributed already.
             MessageRefused: for its size or its weight.
         """
-        self._roster.key_of(sender)
-        if not 0 < handed.weight <= 1:
-            raise MessageRefused(f"{sender}: weight {handed.weight} outside (0, 1]")
-        if sender in self._names:
-            raise Duplicate(f"{sender} has contributed already")
-        if len(handed.values) != len(self._values):
-            raise MessageRefused(
-                f"{sender}: message of n_values {len(handed.values)}, expected {len(self._values)}"
-            )
+        self.check(sender, handed.weight, len(handed.values))
 
         def add() -> None:
             sent = handed.values.astype(self._plain.dtype, copy=False)
@@ -103,6 +111,27 @@ class HandedSum:
             self._names.add(sender)
 
         return add
+
+    def check(self, sender: str, weight: float, n_values: int) -> None:
+        """Raises as `admit` does, of a contribution of so many values."""
+        self._roster.key_of(sender)
+        if not 0 < weight <= 1:
+            raise MessageRefused(f"{sender}: weight {weight} outside (0, 1]")
+        if sender in self._names:
+            raise Duplicate(f"{sender} has contributed already")
+        if n_values != len(self._values):
+            raise MessageRefused(
+                f"{sender}: message of n_values {n_values}, expected {len(self._values)}"
+            )
+
+    def add_rows(self, handed: HandedRows) -> None:
+        """All at once, on the device that they are on; each has been checked."""
+        sent_KN = handed.rows.matrix_KN.to(getattr(torch, self._plain.dtype)).double()
+        weight_K = torch.tensor(handed.weights, dtype=torch.float64).to(sent_KN.device)
+        self._values += (weight_K @ sent_KN).cpu().numpy()
+        for name, weight in zip(handed.names, handed.weights, strict=True):
+            self._weight += weight
+            self._names.add(name)
 
     def opened(self) -> OpenedSum:
         """The mean, as anyone can read it; raises MessageRefused where there is nothing."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from securefl.errors import DataError
+from securefl.exchange.layout import Rows
 from securefl.types import Contribution, Memory, NamedTensors, Plan, State, Total
 
 
@@ -34,6 +35,9 @@ class Ongoing(Protocol):
 
     def sum(self, asks: Mapping[str, tuple[str, NamedTensors]]) -> tuple[Total, list[str]]:
         """See `OpenRound.sum`."""
+
+    def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
+        """See `OpenRound.sum_rows`."""
 
     def finish(self, name: str, contribution: Contribution) -> None:
         """See `OpenRound.finish`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from securefl.engines.delivery import Delivery, OpenExchange
 from securefl.engines.handed import Way
 from securefl.engines.outgoing import Outgoing, Sent
 from securefl.errors import DataError
+from securefl.exchange.layout import Rows
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
 
 
@@ -63,9 +64,24 @@ class OpenRound:
         way = self.outgoing.due({name for name, _ in asks.values()})
         return self._sum(way, ((client, sent) for client, (_, sent) in asks.items()))
 
+    def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
+        """As `sum`, of clients side by side: in the clear, one reduction over the client axis."""
+        way = self.outgoing.due({name})
+        if not way.handed:
+            return self.sum(
+                {client: (name, row) for client, row in zip(clients, rows, strict=True)}
+            )
+        opened = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
+        handed, refused = self.outgoing.asked_by_row(clients, way, rows)
+        for client, sent in refused.items():
+            opened.take(client, sent)
+        return self._ended(way, opened, opened.take_rows(handed))
+
     def _sum(self, way: Way, sent: Iterable[tuple[str, Sent]]) -> tuple[Total, list[str]]:
         opened = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
-        left = [client for client, own in sent if opened.take(client, own)]
+        return self._ended(way, opened, [c for c, own in sent if opened.take(c, own)])
+
+    def _ended(self, way: Way, opened: OpenExchange, left: list[str]) -> tuple[Total, list[str]]:
         (total,) = opened.finish(receivers=left).values()
         self._exchange += 1
         self._due.discard(way.spec.name)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from securefl.engines.handed import Parcel, Unsent, Way, parcels
+from securefl.engines.handed import HandedRows, Parcel, Unsent, Way, parcels
 from securefl.errors import ConfigError, DataError
+from securefl.exchange.layout import Rows
 from securefl.roles.client import Client
 from securefl.types import Contribution, Memory, NamedTensors
 
@@ -54,6 +55,22 @@ class Outgoing:
     def asked(self, name: str, way: Way, values: NamedTensors) -> Sent:
         """What a client sends for a sum in the middle of its round."""
         return self._sent(name, (way,), {way.spec.name: values})
+
+    def asked_by_row(
+        self, names: Sequence[str], way: Way, rows: Rows
+    ) -> tuple[HandedRows, dict[str, Sent]]:
+        """As `asked` of clients side by side, where values are handed over; and who has none to."""
+        limit = min(self.clients[name].sealers[way.spec.kind].max_value for name in names)
+        fine = rows.within(limit)
+        refused = {
+            name: self.asked(name, way, row)
+            for name, row, is_fine in zip(names, rows, fine, strict=True)
+            if not is_fine
+        }
+        index = [i for i, is_fine in enumerate(fine) if is_fine]
+        here = [names[i] for i in index]
+        weights = [self.clients[name].weight_in(way.spec, self.times[name]) for name in here]
+        return HandedRows(here, rows.of(index), weights), refused
 
     def trained(self, name: str, contribution: Contribution) -> Sent:
         """What a client sends at the end of its round; nothing where what it keeps is spoilt."""

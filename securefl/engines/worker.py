@@ -12,7 +12,7 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -40,6 +40,7 @@ from securefl.engines.outgoing import Outgoing, Sent
 from securefl.errors import ConfigError, SecureFLError
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.layout import Rows
 from securefl.exchange.plain import PlainChannel
 from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
@@ -212,6 +213,10 @@ class _ShardRound:
             posted[client] = Posted(sent.parcels, _layout(sent))
         answer: Answer = self._desk.ask(Asked(way.spec.name, posted))
         return answer.total, [client for client in asks if client in answer.left]
+
+    def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
+        """See `OpenRound.sum_rows`; the main process adds the clients of all workers in order."""
+        return self.sum({client: (name, row) for client, row in zip(clients, rows, strict=True)})
 
     def finish(self, name: str, contribution: Contribution) -> None:
         """See `OpenRound.finish`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -38,6 +39,36 @@ class Row(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._like)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Tensors of several clients, of each in a row."""
+
+    matrix_KN: Tensor
+    """Without a graph."""
+    like: NamedTensors
+    """As of one client: names, shapes and types count."""
+
+    def __iter__(self) -> Iterator[Row]:
+        return (Row(row, self.like) for row in self.matrix_KN)
+
+    @property
+    def n_values(self) -> int:
+        """Of each client."""
+        return self.matrix_KN.shape[1]
+
+    def of(self, index: Sequence[int]) -> Rows:
+        """Of these clients alone."""
+        if len(index) == len(self.matrix_KN):
+            return self
+        chosen = torch.tensor(index, dtype=torch.long, device=self.matrix_KN.device)
+        return Rows(self.matrix_KN[chosen], self.like)
+
+    def within(self, max_value: float) -> list[bool]:
+        """Of which clients all values are finite and within ±`max_value`."""
+        fine: list[bool] = (self.matrix_KN.abs() <= max_value).all(dim=1).tolist()
+        return fine
 
 
 def pack(message: str, tensors: NamedTensors, max_value: float) -> NDArray[np.floating]:

@@ -71,8 +71,11 @@ class Client:
         """What `contribute` seals; raises ValueRefused as it does."""
         limit = self.sealers[spec.kind].max_value
         values = pack(f"{self.name}, {spec.name}", tensors, limit)
-        equal = spec.weighing is Weighing.EQUAL
-        return Handed(values, self.equal_weight if equal else times * self.weight)
+        return Handed(values, self.weight_in(spec, times))
+
+    def weight_in(self, spec: MessageSpec, times: int = 1) -> float:
+        """What its values are weighed with in this sum, where it counts `times` times."""
+        return self.equal_weight if spec.weighing is Weighing.EQUAL else times * self.weight
 
     def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
         """The signed message with this client's profile.

@@ -66,6 +66,9 @@ class Round:
         values: NamedTensors = next(values for _, values in asks.values())
         return Total({n: v.clone() for n, v in values.items()}, 1.0, len(asks)), list(asks)
 
+    def sum_rows(self, name, clients, rows):
+        return self.sum({client: (name, row) for client, row in zip(clients, rows, strict=True)})
+
     def finish(self, name, contribution):
         self.after[name] = contribution.memory
 

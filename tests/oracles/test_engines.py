@@ -15,6 +15,7 @@ from torch import nn
 import securefl
 from securefl.engines.clients import Place
 from securefl.errors import ConfigError
+from securefl.roles.client import Client
 from securefl.roles.identities import Identities
 from securefl.roles.wire import Roster
 
@@ -107,6 +108,27 @@ def test_sealed_sums_are_those_of_the_clear(encrypt, key_set):
     )
     sealed = securefl.run(config, task(sizes=(5, 9, 14, 8)), keys=key_set)
     torch.testing.assert_close(vector(plain.model), vector(sealed.model), rtol=1e-4, atol=1e-5)
+
+
+def test_fedtans_sums_are_one_reduction_over_clients_and_each_is_in_the_ledger(monkeypatch):
+    """No client hands over values by itself, but at the round's end."""
+    settings, handed = ["algorithm.name=fedtan"], []
+    hand_over = Client.hand_over
+
+    def noted(client, spec, *about):
+        handed.append(spec.name)
+        return hand_over(client, spec, *about)
+
+    monkeypatch.setattr(Client, "hand_over", noted)
+    job = task(sizes=(10, 10, 10, 10))
+    one_by_one = trained(settings, "sequential", job)
+    n_one_by_one, names = len(handed), set(handed)
+    handed.clear()
+    together = trained(settings, "vectorised", job)
+    assert len(names) == 3 + 2  # of one BN layer, and at the end
+    assert set(handed) == {"update/parameters", "update/statistics"}
+    assert len(handed) < n_one_by_one
+    assert set(together.ledger.entries) == set(one_by_one.ledger.entries)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
@@ -354,12 +376,15 @@ def test_clients_of_other_shapes_are_beside_their_like():
     require_same(["algorithm.name=fedavg"], securefl.Task(model.double(), clients, clients[0]))
 
 
-def test_who_is_not_on_the_roster_hands_nothing_over():
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
+def test_who_is_not_on_the_roster_hands_nothing_over(algorithm, engine):
     """As over a wire: a revoked client is left out, with the reason."""
     keys = Identities.ephemeral([f"client-{i}" for i in range(1, 5)])
     left = {name: keys.keys[name].public_key() for name in keys.keys if name != "client-2"}
     roster = Identities(keys.keys, Roster(left, revoked=["client-2"]))
-    config = securefl.load_config(None, [*SMALL, "algorithm.name=fedavg"])
-    run = securefl.run(config, task(), identities=roster)
+    settings = [*SMALL, f"algorithm.name={algorithm}", f"run.engine={engine}"]
+    config = securefl.load_config(None, settings)
+    run = securefl.run(config, task(sizes=(10, 10, 10, 10)), identities=roster)
     assert {i.client for i in run.incidents} == {"client-2"}
     assert "revoked" in run.incidents[0].reason
