@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from securefl.engines.delivery import Delivery, OpenExchange
-from securefl.engines.handed import Way
+from securefl.engines.handed import HandedRows, Way
 from securefl.engines.outgoing import Outgoing, Sent
 from securefl.errors import DataError
 from securefl.exchange.layout import Rows
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSum:
+    """A sum in the middle of a round, while what clients send for it arrives."""
+
+    way: Way
+    _exchange: OpenExchange
+    _counted: list[str] = field(default_factory=list)
+
+    def take(self, client: str, sent: Sent) -> None:
+        """See `OpenExchange.take`."""
+        if self._exchange.take(client, sent):
+            self._counted.append(client)
+
+    def take_rows(self, handed: HandedRows) -> None:
+        """See `OpenExchange.take_rows`."""
+        self._counted.extend(self._exchange.take_rows(handed))
+
+    def total(self) -> tuple[Total, list[str]]:
+        """Raises as `OpenExchange.finish`; and who may go on: whose values were not refused."""
+        (total,) = self._exchange.finish(receivers=self._counted).values()
+        return total, self._counted
 
 
 class OpenRound:
@@ -55,37 +79,35 @@ class OpenRound:
         Raises:
             DataError: they are for different sums, or for one that the plan does not list.
         """
-        way = self.outgoing.due({name for name, _ in asks.values()})
-        sent = ((c, self.outgoing.asked(c, way, values)) for c, (_, values) in asks.items())
-        return self._sum(way, sent)
-
-    def sum_sent(self, asks: Mapping[str, tuple[str, Sent]]) -> tuple[Total, list[str]]:
-        """As `sum`, of what clients have sent for it."""
-        way = self.outgoing.due({name for name, _ in asks.values()})
-        return self._sum(way, ((client, sent) for client, (_, sent) in asks.items()))
+        opened = self.open_sum({name for name, _ in asks.values()})
+        for client, (_, values) in asks.items():
+            opened.take(client, self.outgoing.asked(client, opened.way, values))
+        return opened.total()
 
     def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
         """As `sum`, of clients side by side: in the clear, one reduction over the client axis."""
-        way = self.outgoing.due({name})
-        if not way.handed:
-            return self.sum(
-                {client: (name, row) for client, row in zip(clients, rows, strict=True)}
-            )
-        opened = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
-        handed, refused = self.outgoing.asked_by_row(clients, way, rows)
-        for client, sent in refused.items():
-            opened.take(client, sent)
-        return self._ended(way, opened, opened.take_rows(handed))
+        opened = self.open_sum({name})
+        if opened.way.handed:
+            handed, refused = self.outgoing.asked_by_row(clients, opened.way, rows)
+            for client, sent in refused.items():
+                opened.take(client, sent)
+            opened.take_rows(handed)
+        else:
+            for client, row in zip(clients, rows, strict=True):
+                opened.take(client, self.outgoing.asked(client, opened.way, row))
+        return opened.total()
 
-    def _sum(self, way: Way, sent: Iterable[tuple[str, Sent]]) -> tuple[Total, list[str]]:
-        opened = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
-        return self._ended(way, opened, [c for c, own in sent if opened.take(c, own)])
+    def open_sum(self, names: set[str]) -> OpenSum:
+        """The sum in the middle of the round that clients ask for by these names.
 
-    def _ended(self, way: Way, opened: OpenExchange, left: list[str]) -> tuple[Total, list[str]]:
-        (total,) = opened.finish(receivers=left).values()
+        Raises:
+            DataError: they are for different sums, or for one that the plan does not list.
+        """
+        way = self.outgoing.due(names)
+        exchange = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
         self._exchange += 1
         self._due.discard(way.spec.name)
-        return total, left
+        return OpenSum(way, exchange)
 
     def finish(self, name: str, contribution: Contribution) -> None:
         """A client has trained: its contribution is added, and what it keeps is kept."""

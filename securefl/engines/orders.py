@@ -117,16 +117,16 @@ class Recall:
 class Posted:
     """What a client has sent for a sum."""
 
+    name: str
+    """Of the sum."""
+    client: str
     parcels: Sequence[Parcel] | Unsent
     layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """All clients that are still training wait for this sum."""
-
-    name: str
-    posted: Mapping[str, Posted]
+    """All clients that are still training here have posted what they have for a sum, and wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ where clients train one after the other.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from multiprocessing import connection
 import torch
 
 from securefl.engines.crossing import Gone
-from securefl.engines.open_round import OpenRound
+from securefl.engines.open_round import OpenRound, OpenSum
 from securefl.engines.orders import (
     Answer,
     Asked,
@@ -36,6 +37,7 @@ from securefl.errors import ConfigError, PeerError
 from securefl.types import NamedTensors
 
 MOST_DEATHS = 3
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -59,8 +61,10 @@ class Part:
     is_training: bool = True
     may_ask: bool = False
     """For a sum in the middle of the round."""
-    asked: dict[str, tuple[str, Sent]] = field(default_factory=dict)
-    """The sum that each client waits for."""
+    posted: deque[Posted] = field(default_factory=deque)
+    """For the sum that is open, in order, not yet added."""
+    has_asked: bool = False
+    """Whether all of its clients have posted, and wait for the total."""
     n_heard: int = 0
     """Totals."""
     arrived: dict[str, Arrived] = field(default_factory=dict)
@@ -70,8 +74,14 @@ class Part:
     def begin(self, *, sums: bool) -> None:
         """From the round's start."""
         self.is_training, self.may_ask, self.n_heard = True, sums, 0
-        self.asked.clear()
+        self.has_asked = False
+        self.posted.clear()
         self.arrived.clear()
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether it waits with its next post until one of the last is added."""
+        return len(self.posted) >= self.worker.n_slots
 
 
 class SharedRound:
@@ -93,6 +103,11 @@ class SharedRound:
         self._owner = {name: part for part in parts for name in part.names}
         self._missing = deque(ongoing.times)
         self._answers: list[Answer] = []
+        self._open: OpenSum | None = None
+        self._pending = deque(ongoing.times)
+        """Who may yet post for the open sum."""
+        self._taken: set[str] = set()
+        """Who has."""
         self._device = device
 
     def run(self) -> None:
@@ -103,14 +118,14 @@ class SharedRound:
         for part in self._parts:
             self._begin(part)
         while training := [part for part in self._parts if part.is_training]:
-            sources = [x for part in training for x in (part.worker.pipe, part.worker.sentinel)]
-            ready = set(connection.wait(sources))
+            pipes = [part.worker.pipe for part in training if not part.is_far_ahead]
+            ready = set(connection.wait([*pipes, *(part.worker.sentinel for part in training)]))
             for part in training:
                 if part.worker.pipe in ready:
                     self._hear(part)
                 elif part.worker.sentinel in ready:
                     self._begin_again(part)
-            self._answer()
+            self._add_posted()
             self._add()
 
     def _begin(self, part: Part) -> None:
@@ -129,6 +144,12 @@ class SharedRound:
                 'fewer of them (run.workers), or set run.engine = "sequential"; a run folder can '
                 "be resumed from its last round"
             )
+        _LOG.warning(
+            "round %d: a worker has died (exit code %s); another one trains its clients from the "
+            "round's start, which changes no result",
+            self._ongoing.state.round + 1,
+            code,
+        )
         missing = set(self._missing)
         part.names = [name for name in part.names if name in missing]
         part.worker.start()
@@ -145,8 +166,11 @@ class SharedRound:
                 raise error
             case Recall(name):
                 part.worker.tell(self._ongoing.memories[name])
-            case Asked(name, posted):
-                part.asked = {client: (name, self._sent(one)) for client, one in posted.items()}
+            case Posted():  # or again, after a death, what has been added
+                if part.n_heard == len(self._answers) and said.client not in self._taken:
+                    part.posted.append(said)
+            case Asked():
+                part.has_asked = True
                 if part.n_heard < len(self._answers):
                     self._reply(part)
             case Trained():
@@ -158,25 +182,37 @@ class SharedRound:
             case Finished():
                 part.may_ask = part.is_training = False
 
-    def _sent(self, posted: Posted) -> Sent:
-        return Sent(posted.parcels, _like(posted.layout, self._device))
-
     def _reply(self, part: Part) -> None:
-        part.asked.clear()
+        part.has_asked = False
         part.worker.tell(self._answers[part.n_heard])
         part.n_heard += 1
 
-    def _answer(self) -> None:
-        """Once all who may still ask have asked."""
-        asking = [part for part in self._parts if part.asked]
-        if not asking or any(part.may_ask and not part.asked for part in self._parts):
+    def _add_posted(self) -> None:
+        """What has come for the open sum, as far as it is next; its total, once all has."""
+        while self._pending:
+            name = self._pending[0]
+            part = self._owner[name]
+            if part.posted and part.posted[0].client == name:
+                self._take(part.posted.popleft())
+            elif part.may_ask and not part.posted and not part.has_asked:
+                return  # it may come
+            self._pending.popleft()
+        if self._open is None or any(part.may_ask and not part.has_asked for part in self._parts):
             return
-        asks = {name: ask for part in asking for name, ask in part.asked.items()}
-        in_order = {name: asks[name] for name in self._ongoing.times if name in asks}
-        total, left = self._ongoing.sum_sent(in_order)
+        total, left = self._open.total()
         self._answers.append(Answer(total, frozenset(left)))
-        for part in asking:
-            self._reply(part)
+        self._open, self._pending = None, deque(self._ongoing.times)
+        self._taken.clear()
+        for part in self._parts:
+            if part.has_asked:
+                self._reply(part)
+
+    def _take(self, posted: Posted) -> None:
+        if self._open is None:
+            self._open = self._ongoing.open_sum({posted.name})
+        self._ongoing.outgoing.due({posted.name, self._open.way.spec.name})
+        self._open.take(posted.client, Sent(posted.parcels, _like(posted.layout, self._device)))
+        self._taken.add(posted.client)
 
     def _add(self) -> None:
         """What has arrived, as far as it is next in order; not before the last of the sums."""

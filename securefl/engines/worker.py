@@ -157,6 +157,10 @@ class _Desk:
         else:
             send(self._pipe, Trained(name, slot, n_bytes, layout, content))
 
+    def post(self, posted: Posted) -> None:
+        """Waits while the pipe is full."""
+        send(self._pipe, posted)
+
     def ask(self, question: Recall | Asked) -> Any:
         """What the main process answers."""
         send(self._pipe, question)
@@ -207,11 +211,10 @@ class _ShardRound:
     def sum(self, asks: Mapping[str, tuple[str, NamedTensors]]) -> tuple[Total, list[str]]:
         """See `OpenRound.sum`; waits until the clients of all workers have asked."""
         way = self._outgoing.due({name for name, _ in asks.values()})
-        posted = {}
-        for client, (_, values) in asks.items():
-            sent = self._outgoing.asked(client, way, values)
-            posted[client] = Posted(sent.parcels, _layout(sent))
-        answer: Answer = self._desk.ask(Asked(way.spec.name, posted))
+        for client in (name for name in self.times if name in asks):  # in the order of the sum
+            sent = self._outgoing.asked(client, way, asks[client][1])
+            self._desk.post(Posted(way.spec.name, client, sent.parcels, _layout(sent)))
+        answer: Answer = self._desk.ask(Asked())
         return answer.total, [client for client in asks if client in answer.left]
 
     def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:

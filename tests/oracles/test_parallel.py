@@ -21,6 +21,7 @@ from side_by_side import SMALL, vector
 
 import securefl
 from securefl.engines import choice, crossing, parallel, worker_process
+from securefl.engines.shared_round import SharedRound
 from securefl.errors import ConfigError, Diverged, PeerError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -177,6 +178,22 @@ def test_a_worker_waits_for_room(lent, monkeypatch, solver):
     require_same_bits(settings, job, agency=lent)
 
 
+@pytest.mark.usefixtures("one_by_one")
+def test_a_sum_in_the_middle_of_a_round_is_added_as_it_comes(lent, monkeypatch):
+    """Of each worker's six clients one message waits, and no more, whoever is faster."""
+    monkeypatch.setattr(worker_process, "MOST_SLOTS", 1)
+    waiting, add = [], SharedRound._add_posted
+
+    def noted(shared):
+        waiting.extend(len(part.posted) for part in shared._parts)
+        add(shared)
+
+    monkeypatch.setattr(SharedRound, "_add_posted", noted)
+    job = task(sizes=(5, 9, 5, 9, 9, 9, 5, 14, 9, 9, 9, 5))
+    require_same_bits(["algorithm.name=fedtan"], job, agency=lent)
+    assert max(waiting) == 1
+
+
 @pytest.mark.parametrize(
     ("encrypt", "algorithm"),
     [("statistics", "fedtan"), ("statistics", "fedavg"), ("model", "fedavg")],
@@ -254,6 +271,24 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, algorithm, encrypt):
         assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
         assert one.ledger.entries == other.ledger.entries
         assert [o.name for o in one.openings] == [o.name for o in other.openings]
+
+
+@pytest.mark.usefixtures("one_by_one", "no_hang")
+def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
+    """The other that takes its place posts anew what has been added, which does not count."""
+    settings = ["algorithm.name=fedtan"]
+    one = trained(settings, "sequential")
+    taken, take = [], SharedRound._take
+
+    def killing(shared, posted):
+        take(shared, posted)
+        taken.append(posted.client)
+        if len(taken) == len(SIZES) + 1:  # the first client of the second sum
+            os.kill(shared._owner[posted.client].worker.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(SharedRound, "_take", killing)
+    require_alike(one, trained(settings, "parallel"))
+    assert taken[: 2 * len(SIZES)] == 2 * [f"client-{i}" for i in range(1, 6)]
 
 
 @pytest.mark.slow
