@@ -111,6 +111,7 @@ def check_scope(config: Config) -> None:
         "privacy.level": (config.privacy.level, ("none",)),
         "train.precision": (config.train.precision, ("model",)),
         "run.device": (config.run.device or "cpu", ("cpu",)),
+        "run.engine": (config.run.engine, ("auto", "sequential")),
     }
     for key, (value, allowed) in wanted.items():
         if value not in allowed:
