@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Algorithm, Work, averaged_tensors
 from securefl.data.samples import Samples, minibatches
+from securefl.engines.freed_memory import keep_freed_memory
 from securefl.engines.training import Training, round_generator
 from securefl.engines.wide_model import parts
 from securefl.types import Kind, Memory, State
@@ -78,6 +79,7 @@ class Place:
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
+        keep_freed_memory()
         self.model = copy.deepcopy(self.model)
         if self.n_clients == 1:
             _lay_out(self.model)
