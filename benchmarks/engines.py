@@ -18,6 +18,7 @@ from engine_page import Part, circumstances, write_page
 from engine_phases import phases_part
 from engine_population import population_part
 from engine_scaling import clients_part, cores_part
+from engine_sealing import sealing_part
 from engine_values import values_part
 from engine_ways import Settings, arguments, command, rates_part
 from measure import write_json
@@ -36,6 +37,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "fedtan-step": fedtan_step_part,
     "phases": partial(phases_part, MLP),
     "fedtan-encrypted": partial(phases_part, ENCRYPTED),
+    "fedtan-sealing": partial(sealing_part, ENCRYPTED),
     "fedtan-encrypted-fused": partial(phases_part, replace(ENCRYPTED, moments="fused")),
     "fedtan-encrypted-32": partial(phases_part, SMALL_BATCHES),
     "clients": clients_part,

@@ -140,7 +140,10 @@ def word_bytes(moduli: Sequence[int]) -> int:
 def packed(residues: Residues, moduli: Sequence[int]) -> bytes:
     """Each coefficient in `word_bytes` bytes, little-endian; axes as in `unpacked`."""
     words = np.ascontiguousarray(residues, "<u8").view(np.uint8).reshape(-1, _WORD)
-    return words[:, : word_bytes(moduli)].tobytes()
+    content = np.empty((len(words), word_bytes(moduli)), np.uint8)
+    for byte in range(content.shape[1]):  # a column at a time: rows are too short for numpy
+        content[:, byte] = words[:, byte]
+    return content.tobytes()
 
 
 def unpacked(content: bytes, shape: tuple[int, ...], moduli: Sequence[int], what: str) -> Residues:
@@ -153,7 +156,9 @@ def unpacked(content: bytes, shape: tuple[int, ...], moduli: Sequence[int], what
     if len(content) != n_words * size:
         raise MessageRefused(f"{what} of {len(content)} bytes, expected exactly {n_words * size}")
     words = np.zeros((n_words, _WORD), np.uint8)
-    words[:, :size] = np.frombuffer(content, np.uint8).reshape(-1, size)
+    columns = np.frombuffer(content, np.uint8).reshape(-1, size)
+    for byte in range(size):
+        words[:, byte] = columns[:, byte]
     residues: Residues = words.view("<u8").reshape(shape)
     if (residues >= np.array(moduli, np.uint64)[:, None]).any():
         raise MessageRefused(f"{what} with a coefficient outside the ring")

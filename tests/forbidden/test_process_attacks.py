@@ -433,6 +433,7 @@ def test_a_client_answers_no_round_twice(made, monkeypatch):
         {"devices": {"preset": "cifar10"}},
         {"train": {"precision": "bfloat16"}},
         {"run": {"device": "cuda"}},
+        {"run": {"engine": "vectorised"}},
     ],
 )
 def test_what_processes_do_not_run_yet_is_a_config_error_with_the_way_out(made, tables):

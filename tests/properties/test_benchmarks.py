@@ -98,7 +98,16 @@ def test_a_private_step_is_measured_each_way(benchmark, tmp_path):
     assert json.loads(path.read_text())["results"][0]["job"] == "mlp, group"
 
 
-QUICK_PARTS = ("mlp", "lenet5", "overhead", "fedtan-step", "phases", "clients", "values")
+QUICK_PARTS = (
+    "mlp",
+    "lenet5",
+    "overhead",
+    "fedtan-step",
+    "phases",
+    "fedtan-sealing",
+    "clients",
+    "values",
+)
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""What sealing adds to a FedTAN round: rounds in the clear and with sealed statistics, in turns.
+
+All that a sealed round has more counts: packing, encrypting, signing, hashing, adding, opening. So
+it can be told of workers too, which seal where no timer looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from engine_jobs import ENGINES, Job, task_of
+from engine_page import Grid, Part
+from engine_ways import Settings, refusals, started
+from measure import ms_text
+from turns import in_turns, typical_ratio
+
+WAYS = ("auto", "parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """Of one engine."""
+
+    engine: str
+    clear_s: Sequence[float]
+    """Of a round: one reading for each repeat."""
+    sealed_s: Sequence[float]
+
+    def share(self) -> float:
+        """Of a sealed round, 0..1."""
+        return 1 - typical_ratio(list(self.clear_s), list(self.sealed_s))
+
+    def row(self) -> list[str]:
+        """Of the table."""
+        seconds = (ms_text(median(of)) for of in (self.clear_s, self.sealed_s))
+        return [self.engine, *seconds, f"{self.share():.1%}"]
+
+
+def sealing_part(sealed: Job, settings: Settings) -> Part:
+    """A row for each engine."""
+    sealed = settings.sized(sealed)
+    settings.note(f"sealed and in the clear: {sealed}")
+    engines = {name: ENGINES[name] for name in WAYS if name in ENGINES}
+    ways: dict[tuple[str, str], Callable[[], Any]] = {}
+    refused: dict[str, Mapping[str, str]] = {}
+    with ExitStack() as stack:
+        for encrypt in ("none", sealed.encrypt):
+            job = replace(sealed, encrypt=encrypt)
+            ours = stack.enter_context(started(job, task_of(job), engines))
+            ways |= {(engine, encrypt): rounds.step for engine, rounds in ours.rounds.items()}
+            refused[encrypt] = ours.refused
+        found = in_turns(ways, settings.repeats)
+    results = [Sealing(e, found[e, "none"], found[e, sealed.encrypt]) for e in engines]
+    columns = ("engine", "in the clear", f"{sealed.encrypt} sealed", "of it for sealing")
+    grid = Grid(columns, [result.row() for result in results])
+    title = f"What sealing adds: {sealed.algorithm}: {sealed}"
+    return Part(title, {"A round": grid}, results, refusals(refused))
