@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
@@ -50,6 +51,7 @@ from securefl.algorithms.servers.fednova import STEPS
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.base import Exchange
+from securefl.norms.frozen import frozen_batch_norm
 from securefl.types import (
     Contribution,
     Kind,
@@ -131,16 +133,31 @@ class FNR:
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         """The inner one's round, then for the clients of S_re E_re epochs on D_public."""
         contribution = self.inner.client(state, work, exchange)
-        model = work.model
-        found = assess(model, self.public.samples, last_linear(model).out_features)
-        refined = self._refined(found, exchange)
-        reference = _reference(found.norms, refined, exchange)
-        if not refined:
+        n_classes = last_linear(work.model).out_features
+        found = assess(work.model, self.public.samples, n_classes)
+        penalty = self.penalty(found, exchange)
+        if penalty is None:
             return contribution
+        return self.refined(state, work, contribution, penalty)
+
+    def penalty(self, found: Assessment, exchange: Exchange) -> Penalty | None:
+        """J_j of a client of S_re, and None of another; all ask for the same sums."""
+        weak = self._among_weakest(found, exchange)
+        reference = _reference(found.norms, weak, exchange)
+        return self._penalty(reference, found.norms) if weak else None
+
+    def refined(
+        self, state: State, work: Work, contribution: Contribution, penalty: Penalty
+    ) -> Contribution:
+        """The inner one's contribution after E_re epochs on D_public.
+
+        `state` is what the round began with, and `work` has the model as the client's own training
+        has left it; of its batches none is taken.
+        """
+        model = work.model
         before = copied(trained_parameters(model))
         norm = self.inner.normalisation(state, model)
-        with norm.training(work):
-            penalty = self._penalty(reference, found.norms)
+        with frozen_batch_norm(model, norm.freeze) if norm.freeze else nullcontext():
             objective = Objective(work.loss, self.strength, penalty)
             train_on_public(model, self.public, state.round, work.sgd, objective)
         sent = contribution.tensors.get(Kind.STATISTICS, {})
@@ -177,7 +194,7 @@ class FNR:
             if places(self.share, n) and n - places(self.share, n) >= MIN_REFERENCE
         )
 
-    def _refined(self, found: Assessment, exchange: Exchange) -> bool:
+    def _among_weakest(self, found: Assessment, exchange: Exchange) -> bool:
         """Whether this client is in S_re."""
         if self.ranking is Ranking.NOISY:
             share = found.n_correct / (len(self.public.samples) + 1)
