@@ -5,28 +5,50 @@ Their graphs are alive at the same time. They move in a fixed order, one at a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 from securefl.engines.clients import Clients, Place
 from securefl.engines.layer_draws import LayerDraws
 from securefl.engines.ongoing import End, Ongoing
-from securefl.engines.turns import Ask, ClientThread, Done
+from securefl.engines.turns import Ask, ClientThread, Done, Result
 from securefl.types import Contribution, NamedTensors, Total
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """One client's."""
+def client_threads(clients: Clients) -> ThreadPoolExecutor:
+    """A thread for each client; they outlive a round, since each keeps torch's own workers."""
+    return ThreadPoolExecutor(len(clients.data), thread_name_prefix="client")
 
-    thread: ClientThread[Contribution]
-    draws: LayerDraws
 
-    def move(self, answer: Total | None) -> Ask | Done[Contribution]:
-        with self.draws.drawing():
-            return self.thread.resume(answer)
+def in_turns(threads: Mapping[str, ClientThread[Result]], ongoing: Ongoing) -> dict[str, Result]:
+    """What the work of each client comes to, but of those who leave the round at a sum.
+
+    Whatever happens, none of the threads is left behind.
+    """
+    answer: Total | None = None
+    running, results = dict(threads), dict[str, Result]()
+    try:
+        while running:
+            asks: dict[str, Ask] = {}
+            for name in list(running):
+                outcome = running[name].resume(answer)
+                if isinstance(outcome, Done):
+                    results[name] = outcome.result
+                    del running[name]
+                else:
+                    asks[name] = outcome
+            if asks:
+                answer, left = ongoing.sum({n: (a.name, a.values) for n, a in asks.items()})
+                for name in asks.keys() - set(left):
+                    thread = running.pop(name)
+                    thread.dismiss()
+                    thread.wait()
+    finally:
+        for one in threads.values():
+            one.dismiss()  # all before the first is waited for: Ctrl-C may come twice
+        for one in threads.values():
+            one.wait()
+    return results
 
 
 class InTurns:
@@ -35,51 +57,20 @@ class InTurns:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._places: list[Place] = []
-        # The threads outlive a round, since each keeps torch's own worker threads.
-        self._pool = ThreadPoolExecutor(len(clients.data), thread_name_prefix="client")
+        self._pool = client_threads(clients)
 
     def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
-        answer: Total | None = None
-        contributions: dict[str, Contribution] = {}
-        with self._started(ongoing) as training:
-            while training:
-                asks: dict[str, Ask] = {}
-                for name in list(training):
-                    outcome = training[name].move(answer)
-                    if isinstance(outcome, Done):
-                        contributions[name] = outcome.result
-                        del training[name]
-                    else:
-                        asks[name] = outcome
-                if asks:
-                    answer, left = ongoing.sum({n: (a.name, a.values) for n, a in asks.items()})
-                    for name in asks.keys() - set(left):
-                        thread = training.pop(name).thread
-                        thread.dismiss()
-                        thread.wait()
-        for name, contribution in contributions.items():
-            ongoing.finish(name, contribution)
-
-    @contextmanager
-    def _started(self, ongoing: Ongoing) -> Iterator[dict[str, _Turns]]:
-        """A thread for each client; whatever happens, none is left behind."""
         while len(self._places) < len(ongoing.times):
             self._places.append(Place(self._clients.model))
-        turns = {
-            name: self._turns(name, ongoing, place)
+        threads = {
+            name: self._thread(name, ongoing, place)
             for name, place in zip(ongoing.times, self._places, strict=False)
         }
-        running = dict(turns)
-        try:
-            yield running
-        finally:
-            for one in turns.values():
-                one.thread.dismiss()  # all before the first is waited for: Ctrl-C may come twice
-            for one in turns.values():
-                one.thread.wait()
+        for name, contribution in in_turns(threads, ongoing).items():
+            ongoing.finish(name, contribution)
 
-    def _turns(self, name: str, ongoing: Ongoing, place: Place) -> _Turns:
+    def _thread(self, name: str, ongoing: Ongoing, place: Place) -> ClientThread[Contribution]:
         clients, state = self._clients, ongoing.state
         work = clients.work(name, state, place, ongoing.memories[name])
         weight = ongoing.weight(name)
@@ -88,8 +79,8 @@ class InTurns:
             with clients.casting():  # which is a thread's own
                 return clients.algorithm.client(state, work, End(weight, ask))
 
-        thread = ClientThread[Contribution](self._pool, client)
-        return _Turns(thread, LayerDraws(clients.device, work.rng))
+        draws = LayerDraws(clients.device, work.rng)
+        return ClientThread(self._pool, client, draws.drawing)
 
     def close(self) -> None:
         """See `Engine.close`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -44,11 +45,18 @@ class ClientThread(Generic[Result]):
     """One client's work, which `resume` moves on to its next question."""
 
     def __init__(
-        self, pool: Executor, work: Callable[[Callable[[str, NamedTensors], Total]], Result]
+        self,
+        pool: Executor,
+        work: Callable[[Callable[[str, NamedTensors], Total]], Result],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`work` gets the function that asks for a sum; `pool` has a thread free for it."""
+        """`work` gets the function that asks for a sum; `pool` has a thread free for it.
+
+        `around` makes a context for each of its moves.
+        """
         self._pool = pool
         self._work = work
+        self._around = around
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)
         self._left = False
@@ -62,8 +70,9 @@ class ClientThread(Generic[Result]):
             # Not earlier: a thread that Ctrl-C leaves to nobody would wait forever.
             self._finished = self._pool.submit(self._run)
         self._answer = answer
-        self._go.release()
-        self._stopped.acquire()
+        with self._around():
+            self._go.release()
+            self._stopped.acquire()
         # Taken out, so that no exception keeps its frames, and with them a model's graph, alive.
         outcome, self._outcome = self._outcome, None
         if isinstance(outcome, BaseException):
