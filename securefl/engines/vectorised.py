@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Algorithm, Loss, Work
 from securefl.algorithms.federated import Federated
+from securefl.algorithms.fnr import FNR
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.servers.fednova import Normalised
 from securefl.algorithms.solvers.feddc import FedDC
@@ -38,10 +39,12 @@ from securefl.engines.cohort import (
 )
 from securefl.engines.ongoing import Ongoing
 from securefl.engines.ragged import LEAST_SHARE, Ragged, may_be_ragged, split
+from securefl.engines.refining import Refining, Trained, reason_against_refining
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
 from securefl.engines.wide_model import require_separate, wide
 from securefl.errors import DataError
+from securefl.types import Contribution
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
@@ -64,6 +67,8 @@ class Vectorised:
         self._places: dict[int, Place] = {}
         self._resident = resident(clients.data, clients.device)
         self._algorithm = cast("Federated", _federated(clients.algorithm))
+        around = _around(clients.algorithm)
+        self._refining = Refining(clients, around) if isinstance(around, FNR) else None
         size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
         most_bytes = WIDE_BYTES
         if clients.device.type == "cuda":
@@ -76,16 +81,28 @@ class Vectorised:
         if norm.window or norm.measurement:  # which look at all channels at once
             self._alone.train(ongoing)
             return
-        clients, sums = self._clients, bool(ongoing.plan.sums)
+        clients, sums = self._clients, norm.pooling is not None
         names, most = list(ongoing.times), len(ongoing.times) if sums else self._most
         found = cohorts(clients, self._algorithm, names, static=norm.static, most=most)
         if len(found) > 1 and sums:  # which all of a round's clients wait for together
             self._alone.train(ongoing)
             return
+        if self._refining is None:
+            for cohort in found:
+                for name, contribution in self._trained(cohort, ongoing):
+                    ongoing.finish(name, contribution)
+            return
+        trained = dict[str, Trained]()
         for cohort in found:
-            self._train(cohort, ongoing)
+            contributions = self._trained(cohort, ongoing)
+            model = self._places[len(cohort)].model
+            trained |= self._refining.assessed(cohort, model, contributions)
+        self._refining.finish(ongoing, trained)
 
-    def _train(self, names: Sequence[str], ongoing: Ongoing) -> None:
+    def _trained(
+        self, names: Sequence[str], ongoing: Ongoing
+    ) -> Iterator[tuple[str, Contribution]]:
+        """What those of a cohort send who have not left the round; all of them have trained."""
         clients, state, k = self._clients, ongoing.state, len(names)
         if k not in self._places:
             for oldest in list(self._places)[: 1 - MOST_PLACES]:
@@ -114,31 +131,35 @@ class Vectorised:
         end = WideEnd(ongoing, names, set(), weights)
         with clients.casting():
             trained = algorithm.client(wide_state(state, k), work, end)
-        for name, contribution in zip(names, separate(trained, k), strict=True):
-            if name not in end.left:
-                ongoing.finish(name, contribution)
+        contributions = zip(names, separate(trained, k), strict=True)
+        return ((name, own) for name, own in contributions if name not in end.left)
 
     def close(self) -> None:
         """See `Engine.close`."""
         self._alone.close()
+        if self._refining:
+            self._refining.close()
 
 
 def reason_against(clients: Clients) -> str:
     """Why no round has clients side by side; empty where one may."""
     algorithm = _federated(clients.algorithm)
     if algorithm is None:
-        return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
+        return "the algorithm looks at a client as a whole (privacy, or one of your own)"
     if type(_innermost(algorithm)) not in SOLVERS:  # a subclass may do anything
         return (
             f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
         )
     if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
         return "a client's data are a Dataset, which may draw at random"
-    if clients.algorithm.plan(clients.algorithm.init(clients.model), clients.model).sums:
+    if algorithm.plan(algorithm.init(clients.model), clients.model).sums:
         names = list(clients.data)
         if len(cohorts(clients, algorithm, names, static=False, most=len(names))) > 1:
             return "clients' batches or steps are unequal, and they wait for each other's sums"
-    return _found_by_trying(clients)
+    if why_not := _found_by_trying(clients):
+        return why_not
+    around = _around(clients.algorithm)
+    return reason_against_refining(clients.model, around) if isinstance(around, FNR) else ""
 
 
 def _found_by_trying(clients: Clients) -> str:
@@ -177,8 +198,15 @@ def cohorts(
     return [c for of in alike.values() for c in split(of, steps.__getitem__, most, LEAST_SHARE)]
 
 
+def _around(algorithm: Algorithm) -> Algorithm:
+    """What a client's round is of, whoever takes part."""
+    return algorithm.inner if isinstance(algorithm, Participating) else algorithm
+
+
 def _federated(algorithm: Algorithm) -> Federated | None:
-    inner = algorithm.inner if isinstance(algorithm, Participating) else algorithm
+    """How clients train before anything else."""
+    around = _around(algorithm)
+    inner = around.inner if type(around) is FNR else around
     return inner if type(inner) is Federated else None
 
 

@@ -21,7 +21,7 @@ from securefl.errors import DataError
 from securefl.models.resnet import Shortcut
 from securefl.norms.standardised import Convolution, StandardisedLinear, standardised
 
-_TOLERANCE = 1e-9
+_EXACT, _TOLERANCE = torch.float64, 1e-9
 
 
 @final
@@ -115,10 +115,11 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
         model: not changed.
         x: a few samples.
     """
-    both = wide(model, 2)
+    rng = torch.Generator().manual_seed(0)
+    both, alone = two_clients(model, rng)
     try:
         with torch.random.fork_rng([]):
-            together, apart = _both_ways(model, both, x)
+            together, apart = _both_ways(both, alone, x, rng)
     except DataError:
         raise
     except Exception as error:  # a user's forward may raise anything
@@ -132,25 +133,39 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
             raise DataError("it mixes channels beyond its layers")
 
 
-def _both_ways(model: nn.Module, both: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs and gradients of two clients side by side, and of each alone."""
-    # In double precision, so that what is left of a difference is none of rounding.
-    rng, exact = torch.Generator().manual_seed(0), torch.float64
-    both, x = both.to("cpu", exact).train(), x.to("cpu", exact)
-    alone = [copy.deepcopy(model).to("cpu", exact).train() for _ in range(2)]
+def two_clients(model: nn.Module, rng: torch.Generator) -> tuple[nn.Module, list[nn.Module]]:
+    """Two clients of other parameters, side by side and each alone, on the CPU.
+
+    In double precision, so that what is left of a difference is none of rounding.
+
+    Raises:
+        DataError: as `wide`.
+    """
+    both = wide(model, 2).to("cpu", _EXACT)
+    alone = [copy.deepcopy(model).to("cpu", _EXACT) for _ in range(2)]
     with torch.no_grad():
         for name, parameter in both.named_parameters():
-            parameter.add_(torch.rand(parameter.shape, generator=rng, dtype=exact), alpha=0.1)
+            parameter.add_(torch.rand(parameter.shape, generator=rng, dtype=_EXACT), alpha=0.1)
             for one, value in zip(alone, parts(parameter, 2), strict=True):
                 one.get_parameter(name).copy_(value)
+    return both, alone
+
+
+def _both_ways(
+    both: nn.Module, alone: list[nn.Module], x: Tensor, rng: torch.Generator
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and gradients of two clients side by side, and of each alone."""
+    x = x.to("cpu", _EXACT)
+    for one in (both, *alone):
+        one.train()
     # Apart by noise, since samples that are alike would hide what looks at several.
-    batches = [of + torch.rand(of.shape, generator=rng, dtype=exact) for of in (x, x.flip(0) + 1)]
+    batches = [of + torch.rand(of.shape, generator=rng, dtype=_EXACT) for of in (x, x.flip(0) + 1)]
     drawn = torch.get_rng_state()
     together = both(side_by_side(batches))
     apart = side_by_side([one(x) for one, x in zip(alone, batches, strict=True)])
     if not torch.equal(drawn, torch.get_rng_state()):
         raise DataError("its forward draws at random")
-    towards = torch.rand(apart.shape, generator=rng, dtype=exact)
+    towards = torch.rand(apart.shape, generator=rng, dtype=_EXACT)
     trained = [name for name, p in both.named_parameters() if p.requires_grad]
     of_both = torch.autograd.grad(
         (together * towards).sum(), [both.get_parameter(n) for n in trained], allow_unused=True
