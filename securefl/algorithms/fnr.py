@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
@@ -34,7 +33,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Work, averaged_tensors, copied, trained_parameters
+from securefl.algorithms.base import Sgd, Work, averaged_tensors, copied, snapshot
 from securefl.algorithms.class_norms import Assessment, ClassNorms, assess, class_norms
 from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
@@ -51,10 +50,10 @@ from securefl.algorithms.servers.fednova import STEPS
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.base import Exchange
-from securefl.norms.frozen import frozen_batch_norm
 from securefl.types import (
     Contribution,
     Kind,
+    Memory,
     MessageSpec,
     NamedTensors,
     Plan,
@@ -67,6 +66,8 @@ ACCURACIES, CONFIDENCES, NORMS = "fnr/accuracies", "fnr/confidences", "fnr/norms
 CONFIDENCE_LEVELS = 1024
 NOISY_LEVELS = 20
 """Of accuracy: each level's count has noise, and the counts of all below are added up."""
+ModelTensors = Mapping[Kind, NamedTensors]
+"""As `averaged_tensors` gives them."""
 MIN_REFERENCE = 3
 """With two clients outside S_re, each would read the other's norms off the sum."""
 
@@ -138,7 +139,9 @@ class FNR:
         penalty = self.penalty(found, exchange)
         if penalty is None:
             return contribution
-        return self.refined(state, work, contribution, penalty)
+        before = snapshot(averaged_tensors(work.model))
+        self.refine(state, work.model, work.sgd, Objective(work.loss, self.strength, penalty))
+        return self.refined(state, contribution, before, averaged_tensors(work.model))
 
     def penalty(self, found: Assessment, exchange: Exchange) -> Penalty | None:
         """J_j of a client of S_re, and None of another; all ask for the same sums."""
@@ -146,26 +149,31 @@ class FNR:
         reference = _reference(found.norms, weak, exchange)
         return self._penalty(reference, found.norms) if weak else None
 
-    def refined(
-        self, state: State, work: Work, contribution: Contribution, penalty: Penalty
-    ) -> Contribution:
-        """The inner one's contribution after E_re epochs on D_public.
+    def refine(self, state: State, model: nn.Module, sgd: Sgd, objective: Objective) -> None:
+        """E_re epochs on D_public of a model that has had its local steps."""
+        with self.inner.normalisation(state, model).more_training(model):
+            train_on_public(model, self.public, state.round, sgd, objective)
 
-        `state` is what the round began with, and `work` has the model as the client's own training
-        has left it; of its batches none is taken.
+    def refined(
+        self, state: State, contribution: Contribution, before: ModelTensors, after: ModelTensors
+    ) -> Contribution:
+        """What a client sends and keeps whose model `refine` has moved from `before` to `after`.
+
+        What a solver exchanges beside the model is of its own steps alone.
         """
-        model = work.model
-        before = copied(trained_parameters(model))
-        norm = self.inner.normalisation(state, model)
-        with frozen_batch_norm(model, norm.freeze) if norm.freeze else nullcontext():
-            objective = Objective(work.loss, self.strength, penalty)
-            train_on_public(model, self.public, state.round, work.sgd, objective)
-        sent = contribution.tensors.get(Kind.STATISTICS, {})
-        # Static statistics are of the round's first model, whatever it was trained to since.
-        statistics = sent if norm.static else _followed(sent, model)
-        moved = {n: w - before[n] for n, w in averaged_tensors(model)[Kind.PARAMETERS].items()}
+        start = before[Kind.PARAMETERS]
+        moved = {name: w - start[name] for name, w in after[Kind.PARAMETERS].items()}
         share = _share_sent(state, contribution)
-        return _moved(self._remembered(contribution, moved), model, moved, statistics, share)
+        now = {name: value for named in after.values() for name, value in named.items()}
+        tensors = dict(contribution.tensors)
+        for kind, named in contribution.tensors.items():
+            if kind is Kind.PARAMETERS:
+                tensors[kind] = {n: sent + moved[n] * share.to(sent) for n, sent in named.items()}
+            elif kind is Kind.STATISTICS:
+                tensors[kind] = copied({name: now.get(name, sent) for name, sent in named.items()})
+        memory = self._remembered(contribution.memory, moved)
+        own = copied({name: now[name] for name in memory.own})
+        return Contribution(tensors, replace(memory, own=own))
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
         """The inner one's."""
@@ -216,17 +224,16 @@ class FNR:
         except ConfigError as error:
             raise TooFewContributions(str(error)) from None
 
-    def _remembered(self, contribution: Contribution, moved: NamedTensors) -> Contribution:
+    def _remembered(self, memory: Memory, moved: NamedTensors) -> Memory:
         """What a solver keeps is of its own steps alone, but for FedDyn's h_i.
 
         The server's h sums all moves. Without the refinement in h_i it would run away from
         Σ p_i h_i, and the model with it.
         """
-        solver, memory = self.inner.solver, contribution.memory
+        solver = self.inner.solver
         if not isinstance(solver, FedDyn):
-            return contribution
-        h = solver.followed(memory.solver, moved)
-        return replace(contribution, memory=replace(memory, solver=h))
+            return memory
+        return replace(memory, solver=solver.followed(memory.solver, moved))
 
     def _penalty(self, reference: ClassNorms, own: ClassNorms) -> Penalty:
         if self.match is Match.LITERAL:
@@ -265,36 +272,7 @@ def _reference(own: ClassNorms, refined: bool, exchange: Exchange) -> ClassNorms
     return ClassNorms(total.values["norms"] * total.n_clients, present_C)
 
 
-def _followed(sent: NamedTensors, model: nn.Module) -> NamedTensors:
-    """The statistics that were sent, as the model has them now."""
-    now = averaged_tensors(model).get(Kind.STATISTICS, {})
-    return copied({name: now.get(name, value) for name, value in sent.items()})
-
-
 def _share_sent(state: State, contribution: Contribution) -> Tensor:
     """Of a move; FedNova's clients scale theirs by the steps that it took."""
     steps = contribution.tensors.get(Kind.CONTROL, {}).get(STEPS)
     return torch.ones(()) if steps is None else state.tensors[Kind.CONTROL][STEPS] / steps
-
-
-def _moved(
-    contribution: Contribution,
-    model: nn.Module,
-    moved: NamedTensors,
-    statistics: NamedTensors,
-    share: Tensor,
-) -> Contribution:
-    """The contribution with `statistics`, and with a share of what the parameters have `moved`.
-
-    What a solver exchanges beside the model is of its own steps alone.
-    """
-    tensors, after = dict(contribution.tensors), averaged_tensors(model)
-    tensors[Kind.PARAMETERS] = {
-        name: sent + moved[name] * share.to(sent)
-        for name, sent in tensors.get(Kind.PARAMETERS, {}).items()
-    }
-    tensors[Kind.STATISTICS] = statistics
-    everything = {name: value for named in after.values() for name, value in named.items()}
-    own = copied({name: everything[name] for name in contribution.memory.own})
-    kept = {kind: named for kind, named in tensors.items() if named}
-    return Contribution(kept, replace(contribution.memory, own=own))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from securefl.data.samples import Samples, minibatches
 from securefl.engines.freed_memory import keep_freed_memory
 from securefl.engines.training import Training, round_generator
 from securefl.engines.wide_model import parts
-from securefl.types import Kind, Memory, State
+from securefl.types import Kind, Memory, NamedTensors, State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,5 +104,16 @@ class Place:
         with torch.no_grad():
             for kind, name, target in self._travelling:
                 target.copy_(state.tensors[kind][name])
+        self._forget()
+
+    def load_each(self, tensors: Sequence[Mapping[Kind, NamedTensors]]) -> None:
+        """As `load`, of each client side by side its own."""
+        with torch.no_grad():
+            for kind, name, target in self._travelling:
+                torch.stack([of[kind][name] for of in tensors], out=target)
+        self._forget()
+
+    def _forget(self) -> None:
+        with torch.no_grad():
             for buffer, first in self._constants:
                 buffer.copy_(first)

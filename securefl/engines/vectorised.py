@@ -28,7 +28,7 @@ from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.data.resident import resident
 from securefl.data.samples import TensorSamples
-from securefl.engines.clients import Clients, Place
+from securefl.engines.clients import Clients
 from securefl.engines.cohort import (
     WideEnd,
     separate,
@@ -42,19 +42,13 @@ from securefl.engines.ragged import LEAST_SHARE, Ragged, may_be_ragged, split
 from securefl.engines.refining import Refining, Trained, reason_against_refining
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
-from securefl.engines.wide_model import require_separate, wide
+from securefl.engines.wide_model import require_separate
+from securefl.engines.wide_places import WidePlaces
 from securefl.errors import DataError
 from securefl.types import Contribution
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
-WIDE_BYTES = 2**25
-"""Of parameters that train side by side on a CPU; more is no faster, and takes memory."""
-PER_PARAMETER = 16
-"""Of a GPU's free memory, the share for parameters: the rest is for gradients, momentum and
-activations."""
-MOST_PLACES = 4
-"""Wide models that are kept from round to round."""
 
 
 class Vectorised:
@@ -64,16 +58,13 @@ class Vectorised:
         """`reason_against` has nothing against these clients."""
         self._clients = clients
         self._alone = Sequential(clients)
-        self._places: dict[int, Place] = {}
+        self._places = WidePlaces(clients.model)
         self._resident = resident(clients.data, clients.device)
         self._algorithm = cast("Federated", _federated(clients.algorithm))
         around = _around(clients.algorithm)
-        self._refining = Refining(clients, around) if isinstance(around, FNR) else None
-        size = sum(p.numel() * p.element_size() for p in clients.model.parameters())
-        most_bytes = WIDE_BYTES
-        if clients.device.type == "cuda":
-            most_bytes = torch.cuda.mem_get_info(clients.device)[0] // PER_PARAMETER
-        self._most = max(1, most_bytes // size)
+        self._refining = None
+        if isinstance(around, FNR):
+            self._refining = Refining(clients, around, self._places)
 
     def train(self, ongoing: Ongoing) -> None:
         """See `Engine.train`."""
@@ -82,7 +73,7 @@ class Vectorised:
             self._alone.train(ongoing)
             return
         clients, sums = self._clients, norm.pooling is not None
-        names, most = list(ongoing.times), len(ongoing.times) if sums else self._most
+        names, most = list(ongoing.times), len(ongoing.times) if sums else self._places.most
         found = cohorts(clients, self._algorithm, names, static=norm.static, most=most)
         if len(found) > 1 and sums:  # which all of a round's clients wait for together
             self._alone.train(ongoing)
@@ -95,7 +86,7 @@ class Vectorised:
         trained = dict[str, Trained]()
         for cohort in found:
             contributions = self._trained(cohort, ongoing)
-            model = self._places[len(cohort)].model
+            model = self._places.of(len(cohort)).model
             trained |= self._refining.assessed(cohort, model, contributions)
         self._refining.finish(ongoing, trained)
 
@@ -104,11 +95,7 @@ class Vectorised:
     ) -> Iterator[tuple[str, Contribution]]:
         """What those of a cohort send who have not left the round; all of them have trained."""
         clients, state, k = self._clients, ongoing.state, len(names)
-        if k not in self._places:
-            for oldest in list(self._places)[: 1 - MOST_PLACES]:
-                del self._places[oldest]
-            self._places[k] = Place(wide(clients.model, k), k)
-        place, training = self._places[k], clients.training
+        place, training = self._places.of(k), clients.training
         place.load(state)
         data = {name: clients.data[name] for name in names}
         steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from by_hand import task
@@ -16,6 +18,16 @@ SMALL = (
     "train.weight_decay=0.01",
     "exchange.encrypt=none",
 )
+
+REFINED = ("fnr.name=matched", "fnr.share=0.3", "fnr.strength=0.5", "fnr.epochs=2")
+
+
+def with_public(job):
+    """The same job with twenty public samples, of three of its four classes."""
+    shape = job.clients[0][0].shape[1:]
+    rng = torch.Generator().manual_seed(5)
+    x = torch.randn(20, *shape, generator=rng, dtype=torch.float64) * 1.5 + 0.7
+    return replace(job, public=(x, torch.randint(3, (20,), generator=rng)))
 
 
 def trained(settings, engine, job=None):

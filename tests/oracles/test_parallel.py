@@ -17,7 +17,7 @@ import torch
 from by_hand import task
 from hired import Agency, Deadly, Returning, Spoiling, spoilt_loss
 from interruptible import SECUREFL
-from side_by_side import SMALL, vector
+from side_by_side import REFINED, SMALL, vector, with_public
 
 import securefl
 from securefl.engines import choice, crossing, parallel, worker_process
@@ -164,6 +164,19 @@ def test_clients_of_a_worker_can_be_side_by_side(lent, monkeypatch, sizes, setti
     other = trained(settings, "parallel", task(sizes=sizes))
     torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
     assert one.ledger.entries == other.ledger.entries
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+@pytest.mark.parametrize("settings", [["algorithm.name=fedavg"], ["algorithm.name=fedtan"]])
+def test_clients_of_a_worker_can_be_refined_side_by_side(lent, settings, n_workers):
+    """The weakest of all workers' clients, however many of them one worker has."""
+    job, refined = with_public(task(sizes=(*SIZES, 7, 11))), [*settings, *REFINED]
+    one = trained(refined, "sequential", job)
+    other = trained(refined, "parallel", job, n_workers)
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
+    assert one.ledger.entries == other.ledger.entries
+    plain = trained(settings, "sequential", job)
+    assert not torch.allclose(vector(one.model), vector(plain.model))
 
 
 @pytest.mark.usefixtures("one_by_one")

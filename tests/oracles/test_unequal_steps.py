@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from by_hand import task
-from side_by_side import SMALL, require_same
+from side_by_side import REFINED, SMALL, require_same, with_public
 
 import securefl
 from securefl.engines.ragged import split
@@ -41,6 +41,17 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
             require_same(settings, job)
     else:
         require_same(settings, job)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("policy", ["fedavg", "fedbn", "static-bn", "fixbn"])
+@pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
+def test_clients_are_refined_from_where_their_own_steps_ended(policy, solver, share, monkeypatch):
+    """In one cohort or in several: each is assessed there, too."""
+    monkeypatch.setattr("securefl.engines.vectorised.LEAST_SHARE", share)
+    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
+    settings = [*POLICIES[policy], *beside, *UNEQUAL, *REFINED]
+    require_same(settings, with_public(task(sizes=(9, 30, 14, 4, 17))))
 
 
 @pytest.mark.parametrize("across", ["local", "global"])

@@ -86,17 +86,24 @@ class RoundNorm:
     @contextmanager
     def training(self, work: Work) -> Iterator[None]:
         """Around all local steps."""
-        if self.freeze:
-            with frozen_batch_norm(work.model, self.freeze):
-                yield
-        elif self.static:
+        if self.static:
             n_batches = len(work.data) // len((first := next(work.batches))[0])
             others = islice(work.batches, n_batches - 1)
             measure_statistics(work.model, (x for x, _ in chain([first], others)))
-            measured = copied(statistics(work.model))
+        with self.more_training(work.model):
+            yield
+
+    @contextmanager
+    def more_training(self, model: nn.Module) -> Iterator[None]:
+        """Around steps on other samples: what is frozen or measured stays."""
+        if self.freeze:
+            with frozen_batch_norm(model, self.freeze):
+                yield
+        elif self.static:
+            measured = copied(statistics(model))
             yield
             with torch.no_grad():
-                for name, buffer in statistics(work.model).items():
+                for name, buffer in statistics(model).items():
                     buffer.copy_(measured[name])
         else:
             yield
