@@ -19,6 +19,7 @@ from securefl.algorithms.base import Algorithm, Loss, Work
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR
 from securefl.algorithms.participation import Participating
+from securefl.algorithms.public_training import ServerTuned
 from securefl.algorithms.servers.fednova import Normalised
 from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
@@ -78,17 +79,22 @@ class Vectorised:
         if len(found) > 1 and sums:  # which all of a round's clients wait for together
             self._alone.train(ongoing)
             return
-        if self._refining is None:
-            for cohort in found:
-                for name, contribution in self._trained(cohort, ongoing):
-                    ongoing.finish(name, contribution)
+        if self._refining:
+            self._refining.finish(ongoing, self._assessed(self._refining, found, ongoing))
             return
+        for cohort in found:
+            for name, contribution in self._trained(cohort, ongoing):
+                ongoing.finish(name, contribution)
+
+    def _assessed(
+        self, refining: Refining, found: Sequence[Sequence[str]], ongoing: Ongoing
+    ) -> dict[str, Trained]:
         trained = dict[str, Trained]()
         for cohort in found:
             contributions = self._trained(cohort, ongoing)
             model = self._places.of(len(cohort)).model
-            trained |= self._refining.assessed(cohort, model, contributions)
-        self._refining.finish(ongoing, trained)
+            trained |= refining.assessed(cohort, model, contributions)
+        return trained
 
     def _trained(
         self, names: Sequence[str], ongoing: Ongoing
@@ -193,8 +199,9 @@ def _around(algorithm: Algorithm) -> Algorithm:
 def _federated(algorithm: Algorithm) -> Federated | None:
     """How clients train before anything else."""
     around = _around(algorithm)
-    inner = around.inner if type(around) is FNR else around
-    return inner if type(inner) is Federated else None
+    if type(around) is FNR or type(around) is ServerTuned:
+        around = around.inner
+    return around if type(around) is Federated else None
 
 
 def _innermost(algorithm: Federated) -> object:

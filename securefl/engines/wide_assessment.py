@@ -16,7 +16,7 @@ from securefl.errors import DataError
 from securefl.norms.full import full
 
 _TOLERANCE = 1e-9
-SAMPLE_BYTES = 2**23
+SAMPLE_BYTES = 2**24
 """Of public samples in one pass, each as often as there are clients; more is no faster."""
 
 

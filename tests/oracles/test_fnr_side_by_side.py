@@ -79,6 +79,13 @@ def test_nor_does_it_matter_what_pulls_or_how_the_weakest_are_found(match, ranki
     require_same([momentum], replace(task(sizes=SIZES), algorithm=algorithm))
 
 
+@pytest.mark.parametrize("settings", [[], ["selection.name=random", "selection.fraction=0.8"]])
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "none"])
+def test_every_way_to_train_on_public_samples_goes_side_by_side(name, settings):
+    """Where the server trains on them, too."""
+    require_same(["algorithm.name=fedavg", f"fnr.name={name}", "fnr.epochs=2", *settings], job())
+
+
 @pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_every_norm_is_assessed_and_refined_side_by_side(name, norm, refined):
