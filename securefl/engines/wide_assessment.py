@@ -6,6 +6,7 @@ Axes: K clients, B samples of a batch, C classes.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from securefl.algorithms.class_norms import Assessment, ClassNorms, assess
@@ -34,7 +35,7 @@ def assess_each(
             x, y = (tensor.to(device) for tensor in batch)
             seen.clear()
             output_BKC = model(side_by_side([x] * n_clients)).unflatten(1, (n_clients, -1))
-            sum_CK += _class_sums(seen[-1].unflatten(1, (n_clients, -1)), y, n_classes).cpu()
+            sum_CK += class_sums(seen[-1].unflatten(1, (n_clients, -1)), y, n_classes).cpu()
             count_C += y.bincount(minlength=n_classes).cpu()
             n_correct_K += (output_BKC.argmax(dim=2) == y[:, None]).sum(dim=0).cpu()
             true_BK1 = y[:, None, None].expand(-1, n_clients, 1)
@@ -47,8 +48,10 @@ def assess_each(
     ]
 
 
-def _class_sums(features_BKF: Tensor, y: Tensor, n_classes: int) -> Tensor:
-    """Each client's `class_norms`, of shape (C, K)."""
+def class_sums(
+    features_BKF: Float[Tensor, "B K F"], y: Int64[Tensor, " B"], n_classes: int
+) -> Float[Tensor, "C K"]:
+    """Each client's `class_norms`, without the counts."""
     norm_BK = torch.linalg.vector_norm(full(features_BKF), dim=2)
     zeros_CK: Tensor = norm_BK.new_zeros(n_classes, norm_BK.shape[1])
     return zeros_CK.index_add(0, y, norm_BK)

@@ -275,6 +275,21 @@ def test_static_statistics_do_not_follow_refinement():
     )
 
 
+def test_frozen_bn_is_refined_frozen():
+    """Public batches are normalised by the global statistics, which stay: by a loop."""
+    model = by_hand_task().model
+    model[1].running_mean.fill_(0.3)
+    expected = copy.deepcopy(model)
+    algorithm = FNR(Federated(FixBN(0)), public(), 0.25)
+    objective = Objective(functional.cross_entropy)
+    algorithm.refine(algorithm.init(model), model, Sgd(LR), objective)
+    expected[1].eval()
+    expected.train = lambda: expected  # keeps BN in evaluation mode: as frozen
+    refine(expected, dict.fromkeys(range(4), 0.0), public(), 0, 0.0)
+    assert largest_difference(model, expected) < 1e-12
+    assert (model[1].running_mean == 0.3).all()
+
+
 def test_what_is_a_clients_own_is_refined_and_stays_there():
     """With FedBN no BN tensor travels; the refined client alone keeps other γ, β than FedBN's."""
     inner = Federated(ClientBN(Keep.BATCH_NORM))

@@ -15,6 +15,7 @@ from torch import nn
 
 import securefl
 from securefl.algorithms import class_norms
+from securefl.engines import wide_assessment
 from securefl.engines.open_round import OpenRound
 from securefl.errors import ConfigError
 
@@ -148,22 +149,29 @@ def test_pooled_moments_are_summed_in_float32(moments):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
 @pytest.mark.parametrize("fnr", ["matched", "server"])
-def test_public_samples_are_assessed_as_exactly_as_the_model(fnr, monkeypatch):
+def test_public_samples_are_assessed_as_exactly_as_the_model(fnr, engine, monkeypatch):
     """Class norms are sums over many samples, and who is refined hangs on a few outputs."""
     seen = set()
-    norms = class_norms.class_norms
+    norms, sums = class_norms.class_norms, wide_assessment.class_sums
 
-    def watched(features, y, n_classes):
-        seen.add((features.requires_grad, features.dtype))
-        return norms(features, y, n_classes)
+    def watched(of):
+        def noting(features, y, n_classes):
+            seen.add((features.requires_grad, features.dtype))
+            return of(features, y, n_classes)
 
-    monkeypatch.setattr(class_norms, "class_norms", watched)
+        return noting
+
+    monkeypatch.setattr(class_norms, "class_norms", watched(norms))
+    monkeypatch.setattr(wide_assessment, "class_sums", watched(sums))
     job = single()
     x, y = job.test
     job = replace(job, clients=[*job.clients, *job.clients], public=(x + 1, y))
-    run = trained(job, "algorithm.name=fedavg", f"fnr.name={fnr}", COARSE)
+    way = "algorithm.name=fedavg", f"fnr.name={fnr}", f"run.engine={engine}"
+    run = trained(job, *way, COARSE)
     assert (False, torch.bfloat16) not in seen
+    assert ((False, torch.float32) in seen) is (fnr == "matched")
     assert all(torch.isfinite(value).all() for value in run.model.state_dict().values())
 
 
