@@ -172,7 +172,9 @@ def test_clients_of_a_worker_can_be_refined_side_by_side(lent, settings, n_worke
     """The weakest of all workers' clients, however many of them one worker has."""
     job, refined = with_public(task(sizes=(*SIZES, 7, 11))), [*settings, *REFINED]
     one = trained(refined, "sequential", job)
-    other = trained(refined, "parallel", job, n_workers)
+    said = []
+    other = trained(refined, "parallel", job, n_workers, on_start=said.append)
+    assert said[0].endswith("clients of each side by side")
     torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
     assert one.ledger.entries == other.ledger.entries
     plain = trained(settings, "sequential", job)
