@@ -21,6 +21,7 @@ from engine_scaling import clients_part, cores_part
 from engine_sealing import sealing_part
 from engine_values import values_part
 from engine_ways import Settings, arguments, command, rates_part
+from engine_widths import widths_part
 from measure import write_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -43,6 +44,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "clients": clients_part,
     "values": values_part,
     "cores": cores_part,
+    "widths": widths_part,
 }
 EXAMPLES = """examples:
   python benchmarks/engines.py --out docs/results/engines.md

@@ -18,6 +18,9 @@ from securefl.engines.vectorised import Vectorised, reason_against
 from securefl.errors import ConfigError
 from securefl.norms.standardised import Convolution
 
+MOST_PARAMETERS = 1_500_000
+"""Of a model that is faster side by side on a CPU: larger ones fill its caches by themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -79,4 +82,10 @@ def _slower(clients: Clients) -> str:
                     "convolutions are faster on a CPU one client after the other (on several "
                     'cores, run.engine = "parallel" is faster still)'
                 )
+        n_parameters = sum(p.numel() for p in clients.model.parameters())
+        if n_parameters > MOST_PARAMETERS:
+            return (
+                f"models of more than {MOST_PARAMETERS:,} parameters, as this one of "
+                f"{n_parameters:,}, are no faster on a CPU side by side"
+            )
     return ""

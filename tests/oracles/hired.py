@@ -1,4 +1,4 @@
-"""For tests of the parallel engine: workers that serve run after run, and what makes them die."""
+"""For tests of the parallel engine: runs to compare, workers that are lent, and what kills one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,43 @@ from multiprocessing import parent_process
 from pathlib import Path
 
 import torch
+from by_hand import task
+from side_by_side import SMALL, vector
 from torch.nn import functional
 
+import securefl
 from securefl.algorithms.federated import Federated
 from securefl.engines.worker_process import WorkerProcess
 from securefl.types import Kind
+
+SIZES = (5, 9, 14, 8, 6)
+
+
+def trained(settings, engine, job=None, n_workers=2, **more):
+    """What a run leaves."""
+    chosen = [f"run.engine={engine}"]
+    if engine == "parallel":
+        chosen.append(f"run.workers={n_workers}")
+    config = securefl.load_config(None, [*SMALL, *settings, *chosen])
+    return securefl.run(config, job or task(sizes=SIZES), **more)
+
+
+def require_same_bits(settings, job=None, agency=None):
+    """Model, metrics, messages and incidents."""
+    one = trained(settings, "sequential", job)
+    if agency:
+        agency.at_work.clear()
+    other = trained(settings, "parallel", job)
+    require_alike(one, other)
+    return other
+
+
+def require_alike(one, other):
+    assert torch.equal(vector(one.model), vector(other.model))
+    assert [m.loss for m in one.metrics] == [m.loss for m in other.metrics]
+    assert one.ledger.entries == other.ledger.entries
+    assert one.incidents == other.incidents
+    assert one.turnouts == other.turnouts
 
 
 class Lent(WorkerProcess):

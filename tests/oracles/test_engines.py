@@ -13,6 +13,7 @@ from side_by_side import SMALL, require_same, trained, vector
 from torch import nn
 
 import securefl
+from securefl.engines import choice
 from securefl.engines.clients import Place
 from securefl.errors import ConfigError
 from securefl.roles.client import Client
@@ -357,6 +358,17 @@ def test_auto_trains_alone_what_is_not_the_same_side_by_side(model):
     assert said[0].startswith("sequential: ")
     if not isinstance(model, Drawing):  # which draws when it is scored, too
         assert torch.equal(before, torch.get_rng_state())
+
+
+def test_auto_trains_large_models_one_by_one(monkeypatch):
+    """And says how large they are."""
+    monkeypatch.setattr(choice, "MOST_PARAMETERS", 50)
+    said = []
+    config = securefl.load_config(None, [*SMALL, "algorithm.name=fedavg"])
+    job = task()
+    securefl.run(config, job, on_start=said.append)
+    n_parameters = sum(p.numel() for p in job.model.parameters())
+    assert f"more than 50 parameters, as this one of {n_parameters}, are no faster" in said[0]
 
 
 def test_clients_of_other_shapes_are_beside_their_like():

@@ -106,6 +106,7 @@ QUICK_PARTS = (
     "phases",
     "fedtan-sealing",
     "clients",
+    "widths",
     "values",
 )
 

@@ -1,0 +1,57 @@
+"""Side by side or one after the other, by the width of a linear model: what `auto` goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from engine_jobs import ENGINES, MLP, N_CLASSES, task_of
+from engine_page import Grid, Part
+from engine_ways import Settings, started
+from measure import ms_text
+from torch import nn
+from turns import in_turns, typical_ratio
+
+TWENTY = replace(MLP, n_clients=20)
+WIDTHS = (30, 400, 800, 1600, 3200)
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """Of one model."""
+
+    width: int
+    n_parameters: int
+    one_by_one_s: Sequence[float]
+    """Of a round: one reading for each repeat."""
+    side_by_side_s: Sequence[float]
+
+    def row(self) -> list[str]:
+        """Of the table."""
+        both = [list(of) for of in (self.one_by_one_s, self.side_by_side_s)]
+        figures = [*(ms_text(median(of)) for of in both), f"{typical_ratio(*both):.2f}"]
+        return [f"784-{self.width}-{N_CLASSES}", f"{self.n_parameters:,}", *figures]
+
+
+def widths_part(settings: Settings) -> Part:
+    """A row for each width."""
+    job = settings.sized(TWENTY)
+    engines = {name: ENGINES[name] for name in ("sequential", "vectorised")}
+    results: list[Width] = []
+    for width in WIDTHS[:2] if settings.small else WIDTHS:
+        settings.note(f"by width: {width} units, {job}")
+        (n_features,) = job.shape
+        model = nn.Sequential(
+            nn.Linear(n_features, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, N_CLASSES),
+        )
+        with started(job, replace(task_of(job), model=model), engines) as ways:
+            found = in_turns({e: r.step for e, r in ways.rounds.items()}, settings.repeats)
+        n_parameters = sum(p.numel() for p in model.parameters())
+        results.append(Width(width, n_parameters, found["sequential"], found["vectorised"]))
+    columns = ("model", "parameters", "sequential", "vectorised", "times as fast")
+    grid = Grid(columns, [result.row() for result in results])
+    return Part(f"By width: {job}", {"One round": grid}, results)
