@@ -6,7 +6,7 @@ it can be told of workers too, which seal where no timer looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
@@ -14,7 +14,7 @@ from typing import Any
 
 from engine_jobs import ENGINES, Job, task_of
 from engine_page import Grid, Part
-from engine_ways import Settings, started
+from engine_ways import Settings, refusals, started
 from measure import ms_text
 from turns import in_turns, typical_ratio
 
@@ -44,17 +44,20 @@ def sealing_part(sealed: Job, settings: Settings) -> Part:
     """A row for each engine."""
     sealed = settings.sized(sealed)
     settings.note(f"sealed and in the clear: {sealed}")
-    results = []
+    results, refused = [], dict[str, Mapping[str, str]]()
     for engine in (name for name in WAYS if name in ENGINES):  # not all: each has large graphs
         ways: dict[str, Callable[[], Any]] = {}
         with ExitStack() as stack:
             for encrypt in ("none", sealed.encrypt):
                 job, run = replace(sealed, encrypt=encrypt), {engine: ENGINES[engine]}
                 ours = stack.enter_context(started(job, task_of(job), run))
-                ways[encrypt] = ours.rounds[engine].step
-            found = in_turns(ways, settings.repeats)
-        results.append(Sealing(engine, found["none"], found[sealed.encrypt]))
+                for rounds in ours.rounds.values():  # one, or none where the settings refuse it
+                    ways[encrypt] = rounds.step
+                refused[f"encrypt = {encrypt}"] = ours.refused
+            if len(ways) == 2:
+                found = in_turns(ways, settings.repeats)
+                results.append(Sealing(engine, found["none"], found[sealed.encrypt]))
     columns = ("engine", "in the clear", f"{sealed.encrypt} sealed", "of it for sealing")
     grid = Grid(columns, [result.row() for result in results])
     title = f"What sealing adds: {sealed.algorithm}: {sealed}"
-    return Part(title, {"A round": grid}, results)
+    return Part(title, {"A round": grid}, results, refusals(refused))

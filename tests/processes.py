@@ -60,6 +60,8 @@ partition = "classes:4"
 [algorithm]
 name = "{algorithm}"
 local_steps = 2
+[model]
+name = "{model}"
 [exchange]
 encrypt = "{encrypt}"
 """
@@ -81,6 +83,7 @@ class Site:
 
     folder: Path
     algorithm: str = "fedtan"
+    model: str = "mlp"
     encrypt: str = "statistics"
     rounds: int = 2
     names: Sequence[str] = CLIENTS
@@ -100,7 +103,7 @@ class Site:
         self.export("bundles")
         names = str(list(self.names)).replace("'", '"')
         settings = {"rounds": self.rounds, "n": len(self.names), "names": names}
-        settings |= {"algorithm": self.algorithm, "encrypt": self.encrypt}
+        settings |= {"algorithm": self.algorithm, "encrypt": self.encrypt, "model": self.model}
         self.job.write_text(JOB.format(**settings))
         self.write_passphrase("authority", PASSPHRASE)
 

@@ -10,13 +10,13 @@ from torch import nn
 
 from securefl.algorithms.base import Sgd
 
-_FUSED = {"cpu", "cuda"}
-"""Kinds of device that have the kernel."""
+_DEVICES, _TYPES = {"cpu", "cuda"}, {torch.float32, torch.float64}
+"""That have the kernel. Of torch 2.13 it leaves most of a CPU's shorter floats as they are."""
 
 
 def descent(parameters: Collection[nn.Parameter], settings: Sgd) -> torch.optim.SGD:
     """SGD of a round. A momentum buffer that it is given must lie in memory as its parameter."""
-    fused = all(parameter.device.type in _FUSED for parameter in parameters)
+    fused = all(_walkable(parameter) for parameter in parameters)
     optimiser = torch.optim.SGD(
         parameters,
         lr=settings.lr,
@@ -27,6 +27,11 @@ def descent(parameters: Collection[nn.Parameter], settings: Sgd) -> torch.optim.
     if fused:
         optimiser.register_step_pre_hook(_prepare)
     return optimiser
+
+
+def _walkable(parameter: nn.Parameter) -> bool:
+    known = parameter.device.type in _DEVICES and parameter.dtype in _TYPES
+    return known and torch.empty_like(parameter).stride() == parameter.stride()  # without gaps
 
 
 def _prepare(optimiser: torch.optim.Optimizer, *_: Any) -> None:

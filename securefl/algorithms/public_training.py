@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -27,7 +26,6 @@ from securefl.algorithms.federated import Federated
 from securefl.data.samples import Samples, batches_in_epoch, minibatches
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
-from securefl.norms.frozen import frozen_batch_norm
 from securefl.types import Contribution, Kind, Plan, State, Total
 
 Penalty = Callable[[Tensor, Tensor], Tensor]
@@ -126,15 +124,13 @@ class ServerTuned:
         model = copy.deepcopy(self.model)
         load_tensors(model, reached)
         norm = self.inner.normalisation(state, model)
-        with frozen_batch_norm(model, norm.freeze) if norm.freeze else nullcontext():
+        with norm.more_training(model):
             train_on_public(
                 model, self.public, state.round, self.sgd(state.round), Objective(self.loss)
             )
         tensors = dict(reached.tensors)
-        # Static statistics are the clients', of the model that the round began with.
-        tuned = {Kind.PARAMETERS} if norm.static else {Kind.PARAMETERS, Kind.STATISTICS}
         for kind, named in averaged_tensors(model).items():
-            if kind in totals.keys() & tuned:
+            if kind in totals:
                 new = {name: v for name, v in named.items() if name in totals[kind].values}
                 tensors[kind] = {**tensors[kind], **copied(new)}
         return State(reached.round, tensors, reached.private)

@@ -169,6 +169,13 @@ def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
     return [{name: values[i] for name, values in of.items()} for i in range(n_clients)]
 
 
+class AllLeft(BaseException):
+    """Ends the round of clients side by side of whom nobody is in it any more.
+
+    A BaseException, so that no client code that catches Exception goes on.
+    """
+
+
 @dataclass(slots=True)
 class WideEnd:
     """The ends of the exchange of clients side by side.
@@ -184,10 +191,12 @@ class WideEnd:
     """One element a client, in the place of a number."""
 
     def sum(self, name: str, values: NamedTensors) -> Total:
-        """See `Exchange.sum`; values and totals are side by side."""
+        """See `Exchange.sum`; values and totals are side by side. Raises AllLeft."""
         n_clients = len(self.names)
         here = [i for i, client in enumerate(self.names) if client not in self.left]
         asking = [self.names[i] for i in here]
+        if not asking:
+            raise AllLeft
         total, stay = self.ongoing.sum_rows(name, asking, _rows(values, n_clients).of(here))
         self.left |= set(asking) - set(stay)
         return Total(Repeated(total.values, n_clients), total.weight, total.n_clients)

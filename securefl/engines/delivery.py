@@ -103,8 +103,7 @@ class OpenExchange:
         All are admitted before the first is added: a client counts in all of them or in none.
         """
         if isinstance(sent.parcels, Unsent):
-            self._diverged = True
-            self._leave_out(sent.parcels.name, name, sent.parcels.reason)
+            self._nothing_from(name, sent.parcels)
             return False
         additions = []
         for way, parcel in zip(self._ways, sent.parcels, strict=True):
@@ -124,6 +123,9 @@ class OpenExchange:
         total, like, n_values = self._handed[spec.name], handed.rows.like, handed.rows.n_values
         counted = []
         for i, (name, weight) in enumerate(zip(handed.names, handed.weights, strict=True)):
+            if name in handed.unsent:
+                self._nothing_from(name, handed.unsent[name])
+                continue
             size = self._delivery.server.n_bytes(self._round, spec, name)
             self._note(spec, (name, SERVER), "plaintext", like, size)
             try:
@@ -133,7 +135,7 @@ class OpenExchange:
             else:
                 counted.append(i)
         if counted:
-            total.add_rows(handed.of(counted))
+            total.add_rows(handed, counted)
             self._like = {spec.name: like}
         return [handed.names[i] for i in counted]
 
@@ -147,6 +149,10 @@ class OpenExchange:
         size = self._delivery.server.n_bytes(self._round, spec, name)
         self._note(spec, (name, SERVER), "plaintext", like[spec.name], size)
         return self._handed[spec.name].admit(name, parcel)
+
+    def _nothing_from(self, name: str, unsent: Unsent) -> None:
+        self._diverged = True
+        self._leave_out(unsent.name, name, unsent.reason)
 
     def _leave_out(self, what: str, name: str, reason: str) -> None:
         self._refused.append(Incident(self._round, what, name, reason))

@@ -70,16 +70,13 @@ def parcels(
 
 @dataclass(frozen=True, slots=True)
 class HandedRows:
-    """One message of each of these clients, whose values are finite."""
+    """One message of each of these clients."""
 
     names: Sequence[str]
     rows: Rows
     weights: Sequence[float]
-
-    def of(self, index: Sequence[int]) -> HandedRows:
-        """Of these of them."""
-        weights = [self.weights[i] for i in index]
-        return HandedRows([self.names[i] for i in index], self.rows.of(index), weights)
+    unsent: Mapping[str, Unsent]
+    """Of whom nothing leaves."""
 
 
 class HandedSum:
@@ -124,14 +121,15 @@ class HandedSum:
                 f"{sender}: message of n_values {n_values}, expected {len(self._values)}"
             )
 
-    def add_rows(self, handed: HandedRows) -> None:
-        """All at once, on the device that they are on; each has been checked."""
-        sent_KN = handed.rows.matrix_KN.to(getattr(torch, self._plain.dtype)).double()
-        weight_K = torch.tensor(handed.weights, dtype=torch.float64).to(sent_KN.device)
+    def add_rows(self, handed: HandedRows, index: Sequence[int]) -> None:
+        """Those of these indices, each of which has been checked: at once, where they lie."""
+        sent_KN = handed.rows.of(index).matrix_KN.to(getattr(torch, self._plain.dtype)).double()
+        weights = [handed.weights[i] for i in index]
+        weight_K = torch.tensor(weights, dtype=torch.float64).to(sent_KN.device)
         self._values += (weight_K @ sent_KN).cpu().numpy()
-        for name, weight in zip(handed.names, handed.weights, strict=True):
+        for i, weight in zip(index, weights, strict=True):
             self._weight += weight
-            self._names.add(name)
+            self._names.add(handed.names[i])
 
     def opened(self) -> OpenedSum:
         """The mean, as anyone can read it; raises MessageRefused where there is nothing."""

@@ -88,10 +88,7 @@ class OpenRound:
         """As `sum`, of clients side by side: in the clear, one reduction over the client axis."""
         opened = self.open_sum({name})
         if opened.way.handed:
-            handed, refused = self.outgoing.asked_by_row(clients, opened.way, rows)
-            for client, sent in refused.items():
-                opened.take(client, sent)
-            opened.take_rows(handed)
+            opened.take_rows(self.outgoing.asked_by_row(clients, opened.way, rows))
         else:
             for client, row in zip(clients, rows, strict=True):
                 opened.take(client, self.outgoing.asked(client, opened.way, row))

@@ -56,21 +56,18 @@ class Outgoing:
         """What a client sends for a sum in the middle of its round."""
         return self._sent(name, (way,), {way.spec.name: values})
 
-    def asked_by_row(
-        self, names: Sequence[str], way: Way, rows: Rows
-    ) -> tuple[HandedRows, dict[str, Sent]]:
-        """As `asked` of clients side by side, where values are handed over; and who has none to."""
+    def asked_by_row(self, names: Sequence[str], way: Way, rows: Rows) -> HandedRows:
+        """As `asked` of clients side by side, where values are handed over."""
         limit = min(self.clients[name].sealers[way.spec.kind].max_value for name in names)
-        fine = rows.within(limit)
-        refused = {
-            name: self.asked(name, way, row)
-            for name, row, is_fine in zip(names, rows, fine, strict=True)
-            if not is_fine
-        }
-        index = [i for i, is_fine in enumerate(fine) if is_fine]
-        here = [names[i] for i in index]
-        weights = [self.clients[name].weight_in(way.spec, self.times[name]) for name in here]
-        return HandedRows(here, rows.of(index), weights), refused
+        fine = dict(zip(names, rows.within(limit), strict=True))
+        sent = (
+            (n, self.asked(n, way, r).parcels)
+            for n, r in zip(names, rows, strict=True)
+            if not fine[n]
+        )
+        unsent = {name: own for name, own in sent if isinstance(own, Unsent)}
+        weights = [self.clients[name].weight_in(way.spec, self.times[name]) for name in names]
+        return HandedRows(names, rows, weights, unsent)
 
     def trained(self, name: str, contribution: Contribution) -> Sent:
         """What a client sends at the end of its round; nothing where what it keeps is spoilt."""

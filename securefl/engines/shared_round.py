@@ -121,10 +121,9 @@ class SharedRound:
             pipes = [part.worker.pipe for part in training if not part.is_far_ahead]
             ready = set(connection.wait([*pipes, *(part.worker.sentinel for part in training)]))
             for part in training:
-                if part.worker.pipe in ready:
+                # Who has ended is heard to the end: it may have said why.
+                if ready & {part.worker.pipe, part.worker.sentinel}:
                     self._hear(part)
-                elif part.worker.sentinel in ready:
-                    self._begin_again(part)
             self._add_posted()
             self._add()
 
@@ -146,7 +145,7 @@ class SharedRound:
             )
         _LOG.warning(
             "round %d: a worker has died (exit code %s); another one trains its clients from the "
-            "round's start, which changes no result",
+            "round's start, with the same seeds",
             self._ongoing.state.round + 1,
             code,
         )

@@ -1,12 +1,13 @@
 """Trains many clients at once, side by side in one wide model.
 
-The best engine for models of linear layers, and on a GPU. Clients are side by side whose batches
-are of one size; those who have taken their steps wait for the longest.
+The best engine for models of linear layers that are not large, and on a GPU. Clients are side by
+side whose batches are of one size; those who have taken their steps wait for the longest.
 """
 
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from securefl.data.resident import resident
 from securefl.data.samples import TensorSamples
 from securefl.engines.clients import Clients
 from securefl.engines.cohort import (
+    AllLeft,
     WideEnd,
     separate,
     wide_batches,
@@ -99,7 +101,7 @@ class Vectorised:
     def _trained(
         self, names: Sequence[str], ongoing: Ongoing
     ) -> Iterator[tuple[str, Contribution]]:
-        """What those of a cohort send who have not left the round; all of them have trained."""
+        """What those of a cohort send who have not left the round; its wide model has trained."""
         clients, state, k = self._clients, ongoing.state, len(names)
         place, training = self._places.of(k), clients.training
         place.load(state)
@@ -122,8 +124,11 @@ class Vectorised:
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
         end = WideEnd(ongoing, names, set(), weights)
-        with clients.casting():
-            trained = algorithm.client(wide_state(state, k), work, end)
+        try:
+            with clients.casting():
+                trained = algorithm.client(wide_state(state, k), work, end)
+        except AllLeft:
+            return iter(())
         contributions = zip(names, separate(trained, k), strict=True)
         return ((name, own) for name, own in contributions if name not in end.left)
 
@@ -162,17 +167,33 @@ def _found_by_trying(clients: Clients) -> str:
         require_separate(clients.model, x)
     except DataError as error:
         return str(error)
-    drawing = _draws(clients.training.loss, clients.model, x, y)
-    return "the loss draws at random" if drawing else ""
+    return _reason_against_pass(copy.deepcopy((clients.model, clients.training.loss)), x, y)
 
 
-def _draws(loss: Loss, model: nn.Module, x: Tensor, y: Tensor) -> bool:
+def _reason_against_pass(of: tuple[nn.Module, Loss], x: Tensor, y: Tensor) -> str:
+    (model, loss), known = of, _attributes(of)
     device = next(model.parameters()).device
     with torch.random.fork_rng([]), torch.no_grad():
-        outputs = copy.deepcopy(model)(x.to(device))
+        outputs = model(x.to(device))
         before = torch.get_rng_state()
         loss(outputs, y.to(device))
-        return not torch.equal(before, torch.get_rng_state())
+        if not torch.equal(before, torch.get_rng_state()):
+            return "the loss draws at random"
+    if _attributes(of) != known:
+        return "the model or the loss changes attributes that are no buffers, which clients share"
+    return ""
+
+
+def _attributes(of: tuple[nn.Module, Loss]) -> bytes:
+    """All that the modules and the loss hold beside tensors; nothing where that cannot be read."""
+    model, loss = of
+    holders = [*model.modules(), *([loss] if hasattr(loss, "__dict__") else [])]
+    beside = {"_parameters", "_buffers", "_modules"}
+    held = [{k: v for k, v in vars(one).items() if k not in beside} for one in holders]
+    try:
+        return pickle.dumps(held)
+    except Exception:  # objects say in ways of their own that they are not pickled
+        return b""
 
 
 def cohorts(
@@ -184,7 +205,8 @@ def cohorts(
     ragged = may_be_ragged(algorithm)
     for name in names:
         data = clients.data[name]
-        shape = (data.x.shape[1:], data.x.dtype) if isinstance(data, TensorSamples) else ()
+        kinds = (data.x, data.y) if isinstance(data, TensorSamples) else ()
+        shape = tuple((values.shape[1:], values.dtype) for values in kinds)
         batch_size = min(training.batch_size, len(data))
         passes = len(data) // batch_size if static else None
         alike[shape, batch_size, passes, None if ragged else steps[name]].append(name)

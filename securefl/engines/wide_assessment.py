@@ -5,6 +5,8 @@ Axes: K clients, B samples of a batch, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -76,11 +78,21 @@ def require_assessed_apart(model: nn.Module, public: Samples) -> None:
         with torch.random.fork_rng([]):
             together = assess_each(both, few, n_classes, len(alone))
             apart = [assess(one, few, n_classes) for one in alone]
+            by_sample = [assess(alone[0], of, n_classes) for of in _each(few)]
     except Exception as error:  # a user's forward may raise anything
         raise DataError(f"its evaluation does not run side by side ({error})") from error
     for one, other in zip(together, apart, strict=True):
         if not torch.allclose(_numbers(one), _numbers(other), rtol=_TOLERANCE, atol=_TOLERANCE):
             raise DataError("it mixes channels beyond its layers where it is evaluated")
+
+    sums = torch.stack([_numbers(found) for found in by_sample]).sum(dim=0)
+    sums[-1] /= len(few)
+    if not torch.allclose(sums, _numbers(apart[0]), rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise DataError("its evaluation looks at several samples at once")
+
+
+def _each(samples: TensorSamples) -> Iterator[TensorSamples]:
+    return (TensorSamples(*samples.take(torch.tensor([i]))) for i in range(len(samples)))
 
 
 def _numbers(found: Assessment) -> Tensor:

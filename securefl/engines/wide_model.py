@@ -22,6 +22,8 @@ from securefl.models.resnet import Shortcut
 from securefl.norms.standardised import Convolution, StandardisedLinear, standardised
 
 _EXACT, _TOLERANCE = torch.float64, 1e-9
+_SCALES = (1, 64)
+"""Of the samples that a model is tried with: it may do to large ones what it does not to small."""
 
 
 @final
@@ -115,6 +117,11 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
         model: not changed.
         x: a few samples.
     """
+    for scale in _SCALES:
+        _require_separate(model, scale * x.to("cpu", _EXACT))
+
+
+def _require_separate(model: nn.Module, x: Tensor) -> None:
     rng = torch.Generator().manual_seed(0)
     both, alone = two_clients(model, rng)
     try:
@@ -123,7 +130,9 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
     except DataError:
         raise
     except Exception as error:  # a user's forward may raise anything
-        raise DataError(f"its forward does not run side by side ({error})") from error
+        raise DataError(
+            f"its forward does not run side by side in double precision ({error})"
+        ) from error
     if not all(torch.isfinite(value).all() for value in apart):
         raise DataError("of the first client's samples it makes values that are not finite")
     for one, other in zip(together, apart, strict=True):
@@ -155,7 +164,6 @@ def _both_ways(
     both: nn.Module, alone: list[nn.Module], x: Tensor, rng: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and gradients of two clients side by side, and of each alone."""
-    x = x.to("cpu", _EXACT)
     for one in (both, *alone):
         one.train()
     # Apart by noise, since samples that are alike would hide what looks at several.

@@ -67,7 +67,7 @@ class Rows:
 
     def within(self, max_value: float) -> list[bool]:
         """Of which clients all values are finite and within ±`max_value`."""
-        fine: list[bool] = (self.matrix_KN.abs() <= max_value).all(dim=1).tolist()
+        fine: list[bool] = (self.matrix_KN.double().abs() <= max_value).all(dim=1).tolist()
         return fine
 
 

@@ -6,16 +6,16 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from securefl.algorithms.base import Algorithm, Work, averaged_tensors, load_tensors
+from securefl.algorithms.base import Algorithm, Work
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.choose import chosen_algorithm
 from securefl.config.devices import DevicesTable
 from securefl.config.schema import Config
 from securefl.crypto.public import PublicKey
-from securefl.data.samples import Samples, minibatches
-from securefl.engines.training import Training, round_generator
+from securefl.engines.clients import Clients, Place
+from securefl.engines.training import Training
 from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
@@ -66,32 +66,16 @@ class ClientParty:
     """A client's."""
 
     common: Common
-    data: Samples
-    index: int
-    """Its place among the clients, from 0; its mini-batches are drawn by it."""
+    name: str
+    clients: Clients
+    """Itself, and its own data."""
+    place: Place
     weight: float
     equal_weight: float
-    constants: dict[str, Tensor]
-    """Buffers that do not travel start each round as they are in a new model."""
 
     def work(self, state: State, memory: Memory) -> Work:
-        """One round's work from the global `state`."""
-        model, training = self.common.model, self.common.training
-        load_tensors(model, state)
-        for name, buffer in model.named_buffers():
-            if name in self.constants:
-                buffer.copy_(self.constants[name])
-        rng = round_generator(training.seed, state.round, self.index)
-        return Work(
-            model,
-            self.data,
-            minibatches(self.data, training.batch_size, rng, torch.device("cpu")),
-            training.steps(self.data),
-            training.loss,
-            training.sgd(state.round),
-            memory,
-            rng,
-        )
+        """One round's work from the global `state`, as a simulation's."""
+        return self.clients.work(self.name, state, self.place, memory)
 
 
 def settings_digest(config: Config) -> str:
@@ -165,14 +149,20 @@ def client_party(config: Config, name: str) -> ClientParty:
     common = _common(config, task)
     # Torch loads a third of itself with the first of these: not while the first round waits.
     torch.optim.SGD(common.model.parameters(), lr=0.0)
-    travelling = set().union(*averaged_tensors(common.model).values())
+    clients = Clients(
+        common.algorithm,
+        common.model,
+        {name: data[name]},
+        common.training,
+        {name: list(data).index(name)},
+    )
     return ClientParty(
         common,
-        data[name],
-        list(data).index(name),
+        name,
+        clients,
+        Place(common.model),
         client_weights(config, data, batch_size)[name],
         equal_weight(len(data)),
-        {n: b.clone() for n, b in common.model.named_buffers() if n not in travelling},
     )
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.algorithms.federated import Federated
+from securefl.algorithms.normalisation.fedtan import FedTAN
 from securefl.engines.worker_process import WorkerProcess
 from securefl.types import Kind
 
@@ -108,6 +109,18 @@ class Returning(Spoiling):
 
     def client(self, state, work, exchange):
         return None
+
+
+@dataclass(frozen=True)
+class Garbling(Spoiling):
+    """FedTAN in which that client has no tensors for the first sum."""
+
+    inner: Federated = Federated(FedTAN())  # noqa: RUF009  (frozen)
+
+    def client(self, state, work, exchange):
+        if len(work.data) == self.n_samples:
+            exchange.sum("1/mean", {"mean": None})
+        return self.inner.client(state, work, exchange)
 
 
 @dataclass

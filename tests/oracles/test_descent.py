@@ -1,11 +1,15 @@
 """SGD whose step is one kernel takes the steps of torch's own, however gradients lie in memory."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from securefl.algorithms.base import Sgd
 from securefl.algorithms.descent import descent
+from securefl.algorithms.federated import _sgd
+from securefl.algorithms.solvers.base import Start
 
 
 def noise(rng, *shape):
@@ -43,6 +47,38 @@ def test_it_steps_as_torchs_own_does(momentum):
         other.step()
     for mine, its in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_shorter_floats_step_too(dtype):
+    """Of torch 2.13 the kernel leaves them as they are."""
+    ours, theirs = (nn.Parameter(torch.ones(20, 16, dtype=dtype)) for _ in range(2))
+    one, other = descent([ours], Sgd(0.5, 0.9)), torch.optim.SGD([theirs], lr=0.5, momentum=0.9)
+    for _ in range(2):
+        ours.grad = theirs.grad = torch.full_like(ours, 0.25)
+        one.step()
+        other.step()
+    assert torch.equal(ours, theirs)
+    assert float(ours.detach().max()) < 1
+
+
+def test_a_parameter_with_gaps_steps_as_torchs_own_does():
+    """What lies between its values is not its own."""
+    whole = torch.arange(12.0).view(3, 4)
+    parameter = nn.Parameter(whole[:, ::2])
+    parameter.grad = torch.ones(3, 2)
+    descent([parameter], Sgd(0.5)).step()
+    assert whole.flatten().tolist() == [x - 0.5 if x % 2 == 0 else x for x in range(12)]
+
+
+def test_a_rounds_buffers_lie_as_their_parameters():
+    """Those that come from the state or a client's memory lie as they were sent."""
+    (image, *_), rng = parameters(), torch.Generator().manual_seed(2)
+    kept = noise(rng, 8, 4, 3, 3)
+    start = Start(SimpleNamespace(sgd=Sgd(0.1, momentum=0.9)), {"image": image}, {}, {})
+    buffer = _sgd(start, {"image": kept}).state[image]["momentum_buffer"]
+    assert buffer.stride() == image.stride() != kept.stride()
+    assert torch.equal(buffer, kept)
 
 
 def test_a_momentum_buffer_goes_on():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -93,6 +95,20 @@ def test_who_takes_part_and_for_how_long_changes_nothing(settings):
     require_same(["algorithm.name=fedavg", *settings])
 
 
+def test_who_counts_several_times_does_so_in_fedtans_sums():
+    """Drawn with replacement, a client's moments have as much more weight."""
+    drawn = [
+        "selection.name=random",
+        "selection.fraction=0.84",
+        "selection.replacement=with",
+        "algorithm.weights=uniform",
+    ]
+    job = task(sizes=(10,) * 6)
+    require_same(["algorithm.name=fedtan", *drawn], job)
+    turnouts = trained(["algorithm.name=fedtan", *drawn], "vectorised", job).turnouts
+    assert any(times > 1 for turnout in turnouts for times in turnout.selected.values())
+
+
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)
 def test_a_loss_of_ones_own_is_summed_over_clients(loss):
     """Not only the means that are known by name."""
@@ -129,7 +145,7 @@ def test_fedtans_sums_are_one_reduction_over_clients_and_each_is_in_the_ledger(m
     assert len(names) == 3 + 2  # of one BN layer, and at the end
     assert set(handed) == {"update/parameters", "update/statistics"}
     assert len(handed) < n_one_by_one
-    assert set(together.ledger.entries) == set(one_by_one.ledger.entries)
+    assert Counter(together.ledger.entries) == Counter(one_by_one.ledger.entries)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
@@ -154,6 +170,37 @@ class Mixing(nn.Module):
 
     def forward(self, x):
         return self.layer(x).log_softmax(dim=1)
+
+
+class Bounded(nn.Sequential):
+    """What is large it divides by the largest."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(12, 4))
+
+    def forward(self, x):
+        return super().forward(x * (20 / x.abs().max()).clamp(max=1))
+
+
+class Warming(nn.ReLU):
+    """It warms up."""
+
+    n_calls = 0
+
+    def forward(self, x):
+        self.n_calls += 1
+        return super().forward(x) * min(1, self.n_calls / 10)
+
+
+class Smoothed:
+    """A loss that remembers."""
+
+    mean = 0.0
+
+    def __call__(self, outputs, y):
+        loss = nn.functional.cross_entropy(outputs, y)
+        self.mean = 0.9 * self.mean + 0.1 * float(loss.detach())
+        return loss * self.mean
 
 
 class Scaled(nn.Module):
@@ -181,10 +228,11 @@ def shared():
         (Padding(), "its forward does not run side by side"),
         (Mixing(), "mixes channels beyond its layers"),
         (Scaled(), "'' is a Scaled, which is not known side by side"),
+        (Bounded(), "mixes channels beyond its layers"),
         (shared(), "share a parameter"),
         (nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.5)), "layer '1' draws at random"),
     ],
-    ids=["padding", "mixing", "scaled", "shared", "dropout"],
+    ids=["padding", "mixing", "scaled", "bounded", "shared", "dropout"],
 )
 def test_a_model_that_cannot_be_side_by_side_is_refused_and_auto_trains_it_alone(model, why):
     """It is tried on the clients' own samples before anything is trained."""
@@ -241,6 +289,21 @@ def test_samples_that_are_alike_hide_nothing_and_a_loss_may_not_draw(changes, wh
     assert torch.equal(
         *(vector(trained(["algorithm.name=fedavg"], "auto", job).model) for _ in range(2))
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"loss": Smoothed()}, {"model": nn.Sequential(nn.Linear(12, 8), Warming())}],
+    ids=["loss", "model"],
+)
+def test_what_counts_its_calls_is_not_shared_and_its_trial_does_not_count(changes):
+    """Buffers are each client's own; other attributes are one for all."""
+    job = task()
+    model = changes.get("model", job.model).double()
+    job = securefl.Task(model, job.clients, job.test, loss=changes.get("loss", job.loss))
+    with pytest.raises(ConfigError, match="changes attributes that are no buffers"):
+        trained(["algorithm.name=fedavg"], "vectorised", job)
+    assert not getattr(job.loss, "mean", 0)
 
 
 def test_data_that_are_drawn_anew_are_the_same_for_the_same_seed():
@@ -358,6 +421,38 @@ def test_auto_trains_alone_what_is_not_the_same_side_by_side(model):
     assert said[0].startswith("sequential: ")
     if not isinstance(model, Drawing):  # which draws when it is scored, too
         assert torch.equal(before, torch.get_rng_state())
+
+
+def test_clients_of_other_labels_are_beside_their_like():
+    """Classes of some, shares of classes of others."""
+    job = task()
+    clients = [
+        (x, nn.functional.one_hot(y, 4).to(x) if i % 2 else y)
+        for i, (x, y) in enumerate(job.clients)
+    ]
+    require_same(["algorithm.name=fedavg"], replace(job, clients=clients))
+
+
+def test_who_is_left_out_of_a_sum_is_told_in_the_clients_order():
+    """One whose values are refused, after one whose certificate is."""
+    names = [f"client-{i}" for i in range(1, 7)]
+    keys = Identities.ephemeral(names)
+    left = {name: keys.keys[name].public_key() for name in names if name != "client-2"}
+    roster = Identities(keys.keys, Roster(left, revoked=["client-2"]))
+    job = task(sizes=(10,) * 6)
+    x, _ = job.clients[4]
+    x.copy_(1.5e308 * x.sign())
+    settings = [*SMALL, "algorithm.name=fedtan"]
+    one, other = (
+        securefl.run(
+            securefl.load_config(None, [*settings, f"run.engine={engine}"]),
+            job,
+            identities=roster,
+        ).incidents
+        for engine in ("sequential", "vectorised")
+    )
+    assert [incident.client for incident in one][:2] == ["client-2", "client-5"]
+    assert one == other
 
 
 def test_auto_trains_large_models_one_by_one(monkeypatch):

@@ -229,7 +229,7 @@ def test_one_pass_assesses_a_cohort(engine, at_a_time, passes, monkeypatch):
     of = job(sizes=(8,) * 7)
     of = replace(of, model=nn.Sequential(Watched(), *of.model))
     trained(["algorithm.name=fedavg", *REFINED, "run.rounds=1"], engine, of)
-    tried_and_scored = {(4, 12), (4, 24), (2, 12), (40, 12)}
+    tried_and_scored = {(4, 12), (4, 24), (1, 12), (2, 12), (40, 12)}
     assert [shape for shape in Watched.seen if shape not in tried_and_scored] == passes
 
 
@@ -272,10 +272,21 @@ class Refusing(Scored):
         return self.layer(x)
 
 
+class Centring(Scored):
+    """Where it is evaluated it looks at all samples of a pass, which may be fewer side by side."""
+
+    def forward(self, x):
+        return self.layer(x if self.training else x - x.mean(0))
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
-    [(Scored(), "mixes channels .* evaluated"), (Refusing(), "evaluation does not run")],
-    ids=["scored", "refusing"],
+    [
+        (Scored(), "mixes channels .* evaluated"),
+        (Refusing(), "evaluation does not run"),
+        (Centring(), "evaluation looks at several samples"),
+    ],
+    ids=["scored", "refusing", "centring"],
 )
 def test_a_model_that_is_evaluated_otherwise_is_tried_so(model, why):
     """It trains side by side, and so it does without FNR-FL."""

@@ -193,6 +193,21 @@ def test_a_client_whose_values_are_refused_is_left_out_alike(lent, encrypt):
     assert [m.dropped for m in other.metrics] == [(), ("client-2",), ()]
 
 
+@pytest.mark.parametrize(("n_workers", "lost"), [(2, (1, 3, 5)), (6, (1,))])
+def test_a_worker_whose_clients_have_all_left_in_a_sum_goes_on(n_workers, lost):
+    """Side by side, nobody is left who could ask for the next one; the others' round is whole."""
+    job = task(sizes=(10,) * 6)
+    for i in lost:
+        x, _ = job.clients[i]
+        x.copy_(1.5e308 * x.sign())  # finite, and no sum of it is
+    settings = ["algorithm.name=fedtan", "algorithm.weights=uniform", "run.rounds=2"]
+    one = trained(settings, "sequential", job)
+    other = trained(settings, "parallel", job, n_workers)
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
+    assert one.incidents == other.incidents
+    assert {i.client for i in other.incidents} == {f"client-{i + 1}" for i in lost}
+
+
 @pytest.mark.usefixtures("one_by_one")
 def test_a_client_that_leaves_in_a_sum_is_left_out_alike(lent):
     """A loss of NaN shows in the gradients of the statistics; both clients of one worker leave."""

@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from by_hand import task
-from hired import SIZES, Deadly, Returning, require_alike, trained
+from hired import SIZES, Deadly, Garbling, Returning, require_alike, trained
 from interruptible import SECUREFL
 from side_by_side import vector
 
 import securefl
+from securefl.engines import worker_process
+from securefl.engines.crossing import Gone
 from securefl.engines.shared_round import SharedRound
 from securefl.errors import ConfigError, PeerError
 
@@ -59,7 +62,11 @@ def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
         take(shared, posted)
         taken.append(posted.client)
         if len(taken) == len(SIZES) + 1:  # the first client of the second sum
-            os.kill(shared._owner[posted.client].worker.pid, signal.SIGKILL)
+            worker = shared._owner[posted.client].worker
+            os.kill(worker.pid, signal.SIGKILL)
+            with suppress(Gone):
+                while True:
+                    worker.hear()  # what it had posted is lost with it
 
     monkeypatch.setattr(SharedRound, "_take", killing)
     require_alike(one, trained(settings, "parallel"))
@@ -94,6 +101,16 @@ def test_what_is_raised_in_a_worker_is_raised():
     with pytest.raises(ConfigError, match=r"client\(\) gave a NoneType: it must return"):
         trained([], "parallel", job, n_workers=1)
     assert not [p for p in multiprocessing.active_children() if p.pid not in before]
+
+
+@pytest.mark.usefixtures("one_by_one", "no_hang")
+def test_what_is_raised_far_ahead_is_no_death(monkeypatch, caplog):
+    """A worker with as many posts as may wait has ended: what it said last is heard."""
+    monkeypatch.setattr(worker_process, "MOST_SLOTS", 1)
+    job = task(sizes=SIZES, algorithm=Garbling(n_samples=SIZES[4]))  # the last of its worker
+    with pytest.raises(AttributeError, match="detach"):
+        trained([], "parallel", job)
+    assert not caplog.messages
 
 
 def test_what_no_other_process_can_have_is_refused_before_anything_starts(tmp_path):

@@ -40,8 +40,9 @@ def all_well(server, clients):
     assert [client.ended() for client in clients] == [0] * len(clients)
 
 
-def test_in_the_clear_the_model_is_that_of_one_process_bit_for_bit(site):
-    here = site(encrypt="none", rounds=3)
+@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
+def test_in_the_clear_the_model_is_that_of_one_process_bit_for_bit(site, model):
+    here = site(encrypt="none", rounds=3, model=model)
     all_well(here.server(), here.clients())
     alone = here.in_one_process()
     record, wanted = here.record, read_run(alone)
