@@ -138,12 +138,12 @@ def lenet5() -> nn.Sequential:
         )
 
 
-def model_of(job: Job) -> nn.Module:
-    """As it is before the first round."""
+def model_of(job: Job, width: int | None = None) -> nn.Module:
+    """As it is before the first round; `width` as `build_model` has it."""
     if job.model == "lenet5":
         return lenet5()
     sizes = {"in_channels": job.shape[0], "n_features": job.shape[0], "n_classes": N_CLASSES}
-    return build_model(job.model, "batch", **sizes)
+    return build_model(job.model, "batch", **sizes, width=width)
 
 
 def pool_of(job: Job) -> tuple[Tensor, Tensor]:

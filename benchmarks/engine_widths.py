@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from engine_jobs import ENGINES, MLP, N_CLASSES, task_of
+from engine_jobs import ENGINES, MLP, N_CLASSES, model_of, task_of
 from engine_page import Grid, Part
 from engine_ways import Settings, started
 from measure import ms_text
-from torch import nn
 from turns import in_turns, typical_ratio
 
 TWENTY = replace(MLP, n_clients=20)
@@ -41,13 +40,7 @@ def widths_part(settings: Settings) -> Part:
     results: list[Width] = []
     for width in WIDTHS[:2] if settings.small else WIDTHS:
         settings.note(f"by width: {width} units, {job}")
-        (n_features,) = job.shape
-        model = nn.Sequential(
-            nn.Linear(n_features, width),
-            nn.BatchNorm1d(width),
-            nn.ReLU(),
-            nn.Linear(width, N_CLASSES),
-        )
+        model = model_of(job, width)
         with started(job, replace(task_of(job), model=model), engines) as ways:
             found = in_turns({e: r.step for e, r in ways.rounds.items()}, settings.repeats)
         n_parameters = sum(p.numel() for p in model.parameters())

@@ -126,8 +126,7 @@ class OpenExchange:
             if name in handed.unsent:
                 self._nothing_from(name, handed.unsent[name])
                 continue
-            size = self._delivery.server.n_bytes(self._round, spec, name)
-            self._note(spec, (name, SERVER), "plaintext", like, size)
+            self._note_handed(spec, name, like)
             try:
                 total.check(name, weight, n_values)
             except MessageRefused as error:
@@ -146,8 +145,7 @@ class OpenExchange:
         if isinstance(parcel, bytes):
             self._note(spec, (name, SERVER), self._form(spec), parcel)
             return self._sent[spec.name].admit(parcel)
-        size = self._delivery.server.n_bytes(self._round, spec, name)
-        self._note(spec, (name, SERVER), "plaintext", like[spec.name], size)
+        self._note_handed(spec, name, like[spec.name])
         return self._handed[spec.name].admit(name, parcel)
 
     def _nothing_from(self, name: str, unsent: Unsent) -> None:
@@ -198,6 +196,10 @@ class OpenExchange:
 
     def _form(self, spec: MessageSpec) -> Form:
         return "ciphertext" if self._delivery.sealed(spec) else "plaintext"
+
+    def _note_handed(self, spec: MessageSpec, name: str, like: NamedTensors) -> None:
+        size = self._delivery.server.n_bytes(self._round, spec, name)
+        self._note(spec, (name, SERVER), "plaintext", like, size)
 
     def _note(
         self,

@@ -1,7 +1,7 @@
 """Freed memory is kept for the next step, where the C library would give it back to the system.
 
 A step frees megabytes of activations and the next one asks for as many. What glibc has given back
-in between, it gets page by page, and each page is a fault: of a CNN's round up to a tenth.
+in between, it gets page by page, and each page is a fault.
 """
 
 from __future__ import annotations

@@ -86,12 +86,10 @@ class OpenRound:
 
     def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
         """As `sum`, of clients side by side: in the clear, one reduction over the client axis."""
+        if not self.outgoing.due({name}).handed:
+            return self.sum({c: (name, row) for c, row in zip(clients, rows, strict=True)})
         opened = self.open_sum({name})
-        if opened.way.handed:
-            opened.take_rows(self.outgoing.asked_by_row(clients, opened.way, rows))
-        else:
-            for client, row in zip(clients, rows, strict=True):
-                opened.take(client, self.outgoing.asked(client, opened.way, row))
+        opened.take_rows(self.outgoing.asked_by_row(clients, opened.way, rows))
         return opened.total()
 
     def open_sum(self, names: set[str]) -> OpenSum:
