@@ -47,13 +47,13 @@ def read_environment(path: Path) -> Environment:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def this_session(key_id: str, engine: str) -> dict[str, Any]:
+def this_session(key_id: str, engine: str, n_threads: int | None) -> dict[str, Any]:
     """The machine, the versions, the key, and what trains the clients."""
     return {
         "python": platform.python_version(),
         "machine": platform.platform(),
         "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
+        "torch_threads": n_threads or torch.get_num_threads(),
         **{package: version(package) for package in PACKAGES},
         "key_id": key_id,
         "engine": engine,

@@ -18,6 +18,7 @@ from securefl.compose import Record, compose
 from securefl.config.schema import Config
 from securefl.engines.evaluation import Score
 from securefl.engines.incidents import Incident
+from securefl.engines.threads import torch_threads
 from securefl.engines.turnout import Turnout
 from securefl.errors import ConfigError, Diverged, RunFolderError
 from securefl.exchange.committee import Committee
@@ -213,6 +214,10 @@ class Rounds:
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
         """One round more; raises as `run` does."""
+        with torch_threads(self._training.threads):
+            return self._step(folder)
+
+    def _step(self, folder: RunFolder | None) -> RoundMetrics:
         started = time.perf_counter()
         record, lr = self._record, self._training.sgd(self._state.round).lr
         if self._meter:

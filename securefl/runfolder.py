@@ -110,7 +110,7 @@ class RunFolder:
 
         `engine` says in words what trains the clients.
         """
-        sessions = (*self._environment().sessions, this_session(key_id, engine))
+        sessions = (*self._environment().sessions, this_session(key_id, engine, config.run.threads))
         noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
         self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
 

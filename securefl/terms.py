@@ -82,6 +82,7 @@ def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
         config.run.seed,
         table.local_epochs,
         torch.bfloat16 if config.train.precision == "bfloat16" else None,
+        config.run.threads,
     )
 
 

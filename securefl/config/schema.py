@@ -57,20 +57,25 @@ class RunTable(Table):
     """Fixes the split, the first weights and every mini-batch."""
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
-    """How a simulation trains its clients: one after the other, many side by side, or in several
-    processes. The result is the same but for rounding; `auto` takes one of the first two."""
+    """How a simulation trains its clients: one after the other, many side by side, or one after
+    the other in several processes. The result is the same but for rounding, and of `sequential` and
+    `parallel` with as many `threads` the same bits; `auto` takes one of the first two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    """Processes of `parallel`; one for each core, or GPU, where absent."""
+    """Processes of `parallel`, one for each core, or GPU, where absent; and of `vectorised`, which
+    has none of its own where absent."""
+    threads: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """With which torch computes in each process that trains; where absent as many as it takes by
+    itself, shared among the workers. The last bits of a result depend on it."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] | None = None
     """Where a simulation trains: `cpu`, `cuda` or `cuda:1`. Where the model is if absent, which is
     the CPU for a model of the settings."""
 
     @model_validator(mode="after")
     def _workers_have_an_engine(self) -> RunTable:
-        if self.workers is not None and self.engine != "parallel":
+        if self.workers is not None and self.engine not in {"parallel", "vectorised"}:
             raise ValueError(
-                f'run.workers = {self.workers} goes with run.engine = "parallel" alone, '
-                f'not with "{self.engine}"'
+                f'run.workers = {self.workers} goes with run.engine = "parallel" or "vectorised" '
+                f'alone, not with "{self.engine}"'
             )
         return self
 

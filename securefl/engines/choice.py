@@ -8,10 +8,12 @@ data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from securefl.engines.base import Engine
 from securefl.engines.clients import Clients
+from securefl.engines.orders import Inner
 from securefl.engines.parallel import Parallel, reason_against_workers
 from securefl.engines.sequential import Sequential
 from securefl.engines.vectorised import Vectorised, reason_against
@@ -37,38 +39,46 @@ def chosen_engine(name: str, clients: Clients, n_workers: int | None = None) -> 
     Args:
         name: as in the settings.
         clients: of the run.
-        n_workers: of the parallel engine; one for each core, or GPU, where None.
+        n_workers: where None, of `parallel` one for each core, or GPU, and of others none.
 
     Raises:
         ConfigError: the engine that is asked for cannot train these clients.
     """
-    if name == "parallel":
-        return _parallel(clients, n_workers)
     if name == "sequential":
         return Chosen(Sequential(clients), "sequential, as asked for")
+    if name == "parallel":
+        engine = _workers(name, clients, Sequential, n_workers)
+        return Chosen(engine, f"parallel, as asked for: {_hired(engine)} one after the other")
     if name == "vectorised":
         if why_not := reason_against(clients):
             raise ConfigError(
                 f'run.engine = "vectorised" cannot train clients side by side: {why_not}; use '
                 '"sequential", or "auto"'
             )
-        return Chosen(Vectorised(clients), "vectorised, as asked for")
+        if n_workers is None:
+            return Chosen(Vectorised(clients), "vectorised, as asked for")
+        engine = _workers(name, clients, Vectorised, n_workers)
+        return Chosen(engine, f"vectorised, as asked for: {_hired(engine)} side by side")
     if why_not := _slower(clients) or reason_against(clients):
         return Chosen(Sequential(clients), f"sequential: {why_not}")
     where = "on a GPU" if clients.device.type == "cuda" else "of linear layers"
     return Chosen(Vectorised(clients), f"vectorised: clients of a model {where} train side by side")
 
 
-def _parallel(clients: Clients, n_workers: int | None) -> Chosen:
+def _workers(
+    name: str, clients: Clients, inside: Callable[[Clients], Inner], n_workers: int | None
+) -> Parallel:
     if reason := reason_against_workers(clients):
         raise ConfigError(
-            f'run.engine = "parallel": {reason}; or set run.engine = "sequential", or "vectorised"'
+            f'run.engine = "{name}" with workers: {reason}; or set run.engine = "sequential", or '
+            '"vectorised" without run.workers'
         )
-    inside = Sequential if _slower(clients) or reason_against(clients) else Vectorised
-    engine = Parallel(clients, inside, n_workers)
-    one_by_one = "one after the other" if inside is Sequential else "side by side"
-    workers = f"{engine.n_workers} worker{'s' if engine.n_workers > 1 else ''}"
-    return Chosen(engine, f"parallel, as asked for: {workers}, clients of each {one_by_one}")
+    return Parallel(clients, inside, n_workers)
+
+
+def _hired(engine: Parallel) -> str:
+    n = engine.n_workers
+    return f"{n} worker{'s' if n > 1 else ''}, clients of each"
 
 
 def _slower(clients: Clients) -> str:

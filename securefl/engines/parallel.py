@@ -1,10 +1,10 @@
 """Trains clients in several processes at once, each of which has clients of its own.
 
 Client i belongs to worker i mod n, so that all workers are about as far while contributions are
-added in the clients' order: with `Sequential` in the workers and one torch thread, the sums have
-the bits that they have where one process trains; with `Vectorised` they are as far off as rounding,
-since others are side by side. A
-worker runs ahead by so many contributions as fit into its slots.
+added in the clients' order: with `Sequential` in the workers and as many torch threads, the sums
+have the bits that they have where one process trains; with `Vectorised` they are as far off as
+rounding, since others are side by side. A worker runs ahead by so many contributions as fit into
+its slots.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Parallel:
         device = self._clients.device
         on_gpu = device.type == "cuda"  # whose own is the first worker's
         return TorchSettings(
-            max(1, torch.get_num_threads() // self.n_workers),
+            self._clients.training.threads or max(1, torch.get_num_threads() // self.n_workers),
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(),
@@ -232,6 +232,6 @@ def _key(sealer: Sealer) -> PlainChannel | str:
     if isinstance(sealer, PlainChannel):
         return sealer
     raise ConfigError(
-        f'run.engine = "parallel" knows no way to give a {type(sealer).__name__} to another '
-        'process; use run.engine = "sequential"'
+        f"workers: there is no way to give a {type(sealer).__name__} to another process; use "
+        'run.engine = "sequential"'
     )

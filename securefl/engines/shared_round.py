@@ -255,7 +255,6 @@ def _no_start(exit_code: int) -> str:
     script = getattr(sys.modules["__main__"], "__file__", "")
     read = f"Each worker reads {script} anew: put" if script else "Put"
     return (
-        f'run.engine = "parallel": a worker ended (exit code {exit_code}) before it began; what it '
-        f"said is above. {read} what the script does under `if __name__ == "
-        '"__main__":`, or set run.engine = "sequential"'
+        f"a worker ended (exit code {exit_code}) before it began; what it said is above. {read} "
+        'what the script does under `if __name__ == "__main__":`, or set run.engine = "sequential"'
     )

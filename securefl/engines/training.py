@@ -49,6 +49,8 @@ class Training:
     """Passes over a client's own data, in the place of `local_steps`."""
     autocast: torch.dtype | None = None
     """What layers compute in, where that is not the model's own precision."""
+    threads: int | None = None
+    """Of torch, in each process that trains; as many as it takes by itself where None."""
 
     def steps(self, data: Samples) -> int:
         """How many local steps a client with these data takes."""

@@ -80,8 +80,8 @@ def _heard(pipe: Connection) -> Any:
         return receive(pipe)
     except (AttributeError, ImportError) as error:
         raise ConfigError(
-            f'run.engine = "parallel": a worker cannot find a part of the task ({error}): define '
-            'it at the top level of a module, or set run.engine = "sequential"'
+            f"a worker cannot find a part of the task ({error}): define it at the top level of a "
+            'module, or set run.engine = "sequential"'
         ) from error
 
 
@@ -94,7 +94,7 @@ def _portable(error: Exception) -> Exception:
     except Exception:
         known = False
     carried = error if known else SecureFLError(f"{type(error).__name__}: {error}")
-    carried.add_note(f"In a worker of the parallel engine:\n{where}")
+    carried.add_note(f"In a worker:\n{where}")
     return carried
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from securefl.engines.layer_draws import LayerDraws
+from securefl.engines.threads import torch_threads
 from securefl.errors import KeyFileError, PeerError, ValueRefused
 from securefl.exchange.layout import unpack
 from securefl.net import bodies
@@ -153,7 +154,8 @@ class ClientProcess:
     def _work(self, state: State, exchange: _Exchange) -> Contribution:
         common = self.party.common
         work = self.party.work(state, self.memory)
-        with LayerDraws(next(common.model.parameters()).device, work.rng).drawing():
+        draws = LayerDraws(next(common.model.parameters()).device, work.rng)
+        with torch_threads(self.party.clients.training.threads), draws.drawing():
             return common.algorithm.client(state, work, exchange)
 
     async def _receive(self, link: Link, frame: Frame, size: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from threads import one_torch_thread
 
-from securefl.engines import choice
 from securefl.privacy.meter import Meter
 
 
@@ -22,9 +21,3 @@ def uncounted():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Meter, "epsilon", lambda _self, _done: 0.0)
         yield
-
-
-@pytest.fixture
-def one_by_one(monkeypatch):
-    """Within a worker, clients train one after the other, though these models need not."""
-    monkeypatch.setattr(choice, "_slower", lambda _clients: "a test wants the same bits")

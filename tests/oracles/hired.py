@@ -23,9 +23,9 @@ SIZES = (5, 9, 14, 8, 6)
 
 
 def trained(settings, engine, job=None, n_workers=2, **more):
-    """What a run leaves."""
+    """What a run leaves; of an engine that need not have workers, with some."""
     chosen = [f"run.engine={engine}"]
-    if engine == "parallel":
+    if engine != "sequential":
         chosen.append(f"run.workers={n_workers}")
     config = securefl.load_config(None, [*SMALL, *settings, *chosen])
     return securefl.run(config, job or task(sizes=SIZES), **more)

@@ -25,7 +25,7 @@ from securefl.engines.shared_round import SharedRound
 from securefl.errors import ConfigError, PeerError
 
 
-@pytest.mark.usefixtures("one_by_one", "no_hang")
+@pytest.mark.usefixtures("no_hang")
 @pytest.mark.parametrize(
     ("algorithm", "encrypt"),
     [
@@ -51,7 +51,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, caplog, algorithm, enc
         assert [o.name for o in one.openings] == [o.name for o in other.openings]
 
 
-@pytest.mark.usefixtures("one_by_one", "no_hang")
+@pytest.mark.usefixtures("no_hang")
 def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
     """The other that takes its place posts anew what has been added, which does not count."""
     settings = ["algorithm.name=fedtan"]
@@ -74,7 +74,7 @@ def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_by_one", "no_hang")
+@pytest.mark.usefixtures("no_hang")
 def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path):
     """With the way out; and none is left."""
     job = task(sizes=SIZES[:2], loss=Deadly(tmp_path, call=1, deaths=9))
@@ -103,7 +103,7 @@ def test_what_is_raised_in_a_worker_is_raised():
     assert not [p for p in multiprocessing.active_children() if p.pid not in before]
 
 
-@pytest.mark.usefixtures("one_by_one", "no_hang")
+@pytest.mark.usefixtures("no_hang")
 def test_what_is_raised_far_ahead_is_no_death(monkeypatch, caplog):
     """A worker with as many posts as may wait has ended: what it said last is heard."""
     monkeypatch.setattr(worker_process, "MOST_SLOTS", 1)
