@@ -17,6 +17,7 @@ from securefl.data.samples import Samples, TensorSamples, batches_of
 from securefl.engines.ongoing import Ongoing
 from securefl.engines.wide_model import parts, repeated
 from securefl.exchange.layout import Rows
+from securefl.norms.padded import Present
 from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
 _IGNORED = -100
@@ -49,19 +50,31 @@ def wide_state(state: State, n_clients: int) -> State:
     return State(state.round, tensors, state.private)
 
 
-def wide_loss(loss: Loss, n_clients: int) -> Loss:
-    """The sum of the clients' losses, of outputs (B, K C, ...) and labels (K, B, ...)."""
+def wide_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
+    """The sum of the clients' losses, of outputs (B, K C, ...) and labels (K, B, ...).
+
+    Of padded batches those samples count that are `present`.
+    """
 
     def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
         outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1).contiguous()
         y_KB = y_KB.contiguous()
         if loss is functional.cross_entropy and not y_KB.is_floating_point():
-            return _cross_entropies(outputs_KB, y_KB)
-        if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape:
+            return _cross_entropies(outputs_KB, _ignoring(y_KB, present))
+        if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape and not present:
             return n_clients * loss(outputs_KB, y_KB)
-        return torch.stack([loss(o, y) for o, y in zip(outputs_KB, y_KB, strict=True)]).sum()
+        sizes = present.sizes if present else [len(outputs)] * n_clients
+        each = zip(outputs_KB, y_KB, sizes, strict=True)
+        return torch.stack([loss(o[:n], y[:n]) for o, y, n in each]).sum()
 
     return summed
+
+
+def _ignoring(y_KB: Tensor, present: Present | None) -> Tensor:
+    if not present:
+        return y_KB
+    absent_KB = present.absent_BK.T
+    return y_KB.masked_fill(absent_KB.view(*absent_KB.shape, *(1,) * (y_KB.dim() - 2)), _IGNORED)
 
 
 def _cross_entropies(outputs_KB: Tensor, y_KB: Tensor) -> Tensor:
@@ -80,9 +93,13 @@ def wide_batches(
     generators: Sequence[torch.Generator],
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """`minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...)."""
+    """`minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...).
+
+    Shorter ones are padded to the longest with a sample of their own.
+    """
+    longest = min(batch_size, max(map(len, data.values())))
     drawers = [
-        _Drawer(len(samples), batch_size, rng, together.start[name] if together else 0)
+        _Drawer(len(samples), longest, rng, together.start[name] if together else 0)
         for (name, samples), rng in zip(data.items(), generators, strict=True)
     ]
     first = next(iter(data.values()))
@@ -112,12 +129,16 @@ class _Drawer:
 
     n_samples: int
     batch_size: int
+    """Samples in a batch, padding included."""
     rng: torch.Generator
     start: int
     """Added to each index."""
 
     def order(self) -> Tensor:
-        return torch.randperm(self.n_samples, generator=self.rng) + self.start
+        """In as many whole batches as there are, or in one that is padded."""
+        order = torch.randperm(self.n_samples, generator=self.rng) + self.start
+        n_missing = self.batch_size - self.n_samples
+        return torch.cat([order, order[:1].expand(n_missing)]) if n_missing > 0 else order
 
 
 def _indices(drawers: Sequence[_Drawer], device: torch.device) -> Iterator[list[Tensor]]:

@@ -5,40 +5,16 @@ All take as many as the longest; each keeps the model that it had after its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import averaged_tensors
-from securefl.algorithms.federated import Federated, Momentum
 from securefl.algorithms.solvers.base import Around, End, Session, Solver, Start
-from securefl.algorithms.solvers.fedprox import FedProx
-from securefl.algorithms.solvers.sgd import SGD
 from securefl.engines.wide_model import parts
 from securefl.types import NamedTensors
-
-LEAST_SHARE = 0.5
-"""Of the longest client's steps: who takes fewer is not worth the idle channels beside it."""
-
-
-def may_be_ragged(algorithm: Federated) -> bool:
-    """Whether nothing but the model's tensors tells how a client's steps went."""
-    return type(algorithm.solver) in (SGD, FedProx) and algorithm.momentum is Momentum.RESET
-
-
-def split(
-    names: Sequence[str], steps: Callable[[str], int], most: int, least_share: float
-) -> Iterator[list[str]]:
-    """Cohorts of at most `most` clients of similar numbers of steps, the longest first."""
-    cohort: list[str] = []
-    for name in sorted(names, key=steps, reverse=True):
-        if cohort and (len(cohort) == most or steps(name) < least_share * steps(cohort[0])):
-            yield cohort
-            cohort = []
-        cohort.append(name)
-    yield cohort
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
@@ -40,14 +39,16 @@ from securefl.engines.cohort import (
     wide_memory,
     wide_state,
 )
+from securefl.engines.grouping import Grouping
 from securefl.engines.ongoing import Ongoing
-from securefl.engines.ragged import LEAST_SHARE, Ragged, may_be_ragged, split
+from securefl.engines.ragged import Ragged
 from securefl.engines.refining import Refining, Trained, reason_against_refining
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
-from securefl.engines.wide_model import require_separate
 from securefl.engines.wide_places import WidePlaces
+from securefl.engines.wide_trial import require_padded, require_separate
 from securefl.errors import DataError
+from securefl.norms.padded import Present, padded_batch_norm
 from securefl.types import Contribution
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
@@ -64,6 +65,7 @@ class Vectorised:
         self._places = WidePlaces(clients.model)
         self._resident = resident(clients.data, clients.device)
         self._algorithm = cast("Federated", _federated(clients.algorithm))
+        self._grouping = _grouping(clients, self._algorithm)
         around = _around(clients.algorithm)
         self._refining = None
         if isinstance(around, FNR):
@@ -75,10 +77,13 @@ class Vectorised:
         if norm.window or norm.measurement:  # which look at all channels at once
             self._alone.train(ongoing)
             return
-        clients, sums = self._clients, norm.pooling is not None
-        names, most = list(ongoing.times), len(ongoing.times) if sums else self._places.most
-        found = cohorts(clients, self._algorithm, names, static=norm.static, most=most)
-        if len(found) > 1 and sums:  # which all of a round's clients wait for together
+        names = list(ongoing.times)
+        if norm.pooling is None:
+            most = self._places.most
+            found = self._grouping.cohorts(names, static=norm.static, most=most)
+        elif self._grouping.all_together(names):
+            found = [names]
+        else:
             self._alone.train(ongoing)
             return
         if self._refining:
@@ -106,6 +111,8 @@ class Vectorised:
         place, training = self._places.of(k), clients.training
         place.load(state)
         data = {name: clients.data[name] for name in names}
+        sizes = [self._grouping.batch_size(name) for name in names]
+        present = Present.of(sizes, next(place.model.parameters()))
         steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm
         if len(set(steps)) > 1:
             algorithm = replace(algorithm, solver=Ragged(algorithm.solver, steps))
@@ -114,10 +121,10 @@ class Vectorised:
         ]
         work = Work(
             place.model,
-            data[names[0]],
+            max(data.values(), key=len),
             wide_batches(data, self._resident, training.batch_size, generators, clients.device),
-            steps[0],
-            wide_loss(training.loss, k),
+            max(steps),
+            wide_loss(training.loss, k, present),
             training.sgd(state.round),
             wide_memory([ongoing.memories[name] for name in names], state, clients.device),
             generators[0],
@@ -125,7 +132,7 @@ class Vectorised:
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
         end = WideEnd(ongoing, names, set(), weights)
         try:
-            with clients.casting():
+            with clients.casting(), padded_batch_norm(place.model, present):
                 trained = algorithm.client(wide_state(state, k), work, end)
         except AllLeft:
             return iter(())
@@ -150,19 +157,33 @@ def reason_against(clients: Clients) -> str:
         )
     if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
         return "a client's data are a Dataset, which may draw at random"
-    if algorithm.plan(algorithm.init(clients.model), clients.model).sums:
-        names = list(clients.data)
-        if len(cohorts(clients, algorithm, names, static=False, most=len(names))) > 1:
-            return "clients' batches or steps are unequal, and they wait for each other's sums"
+    sums = algorithm.plan(algorithm.init(clients.model), clients.model).sums
+    if sums and not _grouping(clients, algorithm).all_together(list(clients.data)):
+        return "clients' batches or steps are too unequal, and they wait for each other's sums"
     if why_not := _found_by_trying(clients):
         return why_not
     around = _around(clients.algorithm)
     return reason_against_refining(clients.model, around) if isinstance(around, FNR) else ""
 
 
-def _found_by_trying(clients: Clients) -> str:
+def _grouping(clients: Clients, algorithm: Federated) -> Grouping:
+    training, data = clients.training, clients.data
+    pads = min(map(len, data.values())) < training.batch_size
+    if pads:
+        try:
+            require_padded(clients.model, _a_few(clients)[0])
+        except DataError:
+            pads = False
+    return Grouping(data, training, algorithm, pads)
+
+
+def _a_few(clients: Clients) -> tuple[Tensor, Tensor]:
     first = next(iter(clients.data.values()))
-    x, y = first.take(torch.arange(min(4, len(first))))
+    return first.take(torch.arange(min(4, len(first))))
+
+
+def _found_by_trying(clients: Clients) -> str:
+    x, y = _a_few(clients)
     try:
         require_separate(clients.model, x)
     except DataError as error:
@@ -194,23 +215,6 @@ def _attributes(of: tuple[nn.Module, Loss]) -> bytes:
         return pickle.dumps(held)
     except Exception:  # objects say in ways of their own that they are not pickled
         return b""
-
-
-def cohorts(
-    clients: Clients, algorithm: Federated, names: Sequence[str], *, static: bool, most: int
-) -> list[list[str]]:
-    """Who trains side by side: of batches of one size, at most so many."""
-    training, alike = clients.training, defaultdict[tuple[object, ...], list[str]](list)
-    steps = {name: training.steps(clients.data[name]) for name in names}
-    ragged = may_be_ragged(algorithm)
-    for name in names:
-        data = clients.data[name]
-        kinds = (data.x, data.y) if isinstance(data, TensorSamples) else ()
-        shape = tuple((values.shape[1:], values.dtype) for values in kinds)
-        batch_size = min(training.batch_size, len(data))
-        passes = len(data) // batch_size if static else None
-        alike[shape, batch_size, passes, None if ragged else steps[name]].append(name)
-    return [c for of in alike.values() for c in split(of, steps.__getitem__, most, LEAST_SHARE)]
 
 
 def _around(algorithm: Algorithm) -> Algorithm:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from securefl.algorithms.class_norms import Assessment, ClassNorms, assess
 from securefl.algorithms.features import last_linear, observed_features
 from securefl.data.samples import BATCH, Samples, TensorSamples, in_order
-from securefl.engines.wide_model import side_by_side, two_clients
+from securefl.engines.wide_model import side_by_side
+from securefl.engines.wide_trial import two_clients
 from securefl.errors import DataError
 from securefl.norms.full import full
 

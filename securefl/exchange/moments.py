@@ -6,6 +6,7 @@ FedTAN Eqs. (39)-(41), in the paper's two messages forward or in one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from securefl.exchange.base import Exchange
-from securefl.exchange.batch_moments import batch_moments
 from securefl.exchange.collective import client_sum, with_gradient_sum
 from securefl.types import Kind, MessageSpec, Total
 
@@ -60,9 +60,14 @@ def along_channels(x_C: Channels, like: Batch) -> Tensor:
     return x_C.view(1, -1, *(1,) * (like.dim() - 2))
 
 
-def two_pass(exchange: Exchange, layer: str, y: Batch, gradients: Gradients) -> Pooled:
-    """(μ, σ²) by Algorithms 2 and 3: messages `layer`/mean, /variance and, backward, /gradient."""
-    mu_i_C, own_var_C = batch_moments(y)
+def two_pass(
+    exchange: Exchange, layer: str, own: Sequence[Channels], gradients: Gradients
+) -> Pooled:
+    """(μ, σ²) by Algorithms 2 and 3: messages `layer`/mean, /variance and, backward, /gradient.
+
+    `own` are the mean and the biased variance of this client's batch.
+    """
+    mu_i_C, own_var_C = own
     mu_C = exchange.sum(f"{layer}/mean", {"mean": mu_i_C.detach()}).values["mean"]  # Eq. (39)
     # μ is a constant here: that σ² depends on it adds nothing to Σ p_i ∂F_i (App. A).
     var_i_C = own_var_C + (mu_i_C - mu_C).square()
@@ -79,13 +84,13 @@ def two_pass(exchange: Exchange, layer: str, y: Batch, gradients: Gradients) -> 
     return Pooled(out["mean"], out["variance"], share)
 
 
-def fused(exchange: Exchange, layer: str, y: Batch, reference_C: Channels) -> Pooled:
+def fused(exchange: Exchange, layer: str, own: Sequence[Channels], reference_C: Channels) -> Pooled:
     """(μ, σ²) by one message forward (`layer`/sum) and one backward (`layer`/gradient).
 
-    `reference_C` is the same at every client (the global running mean): moments about it lose no
-    digits where |μ| is large beside σ.
+    `own` as for `two_pass`. `reference_C` is the same at every client (the global running mean):
+    moments about it lose no digits where |μ| is large beside σ.
     """
-    mu_i_C, var_i_C = batch_moments(y)
+    mu_i_C, var_i_C = own
     shift_i_C = mu_i_C - reference_C
     values = {"mean": shift_i_C, "square": var_i_C + shift_i_C.square()}
     total = client_sum(exchange, layer, values)

@@ -15,16 +15,10 @@ from torch import Tensor, nn
 
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
-from securefl.exchange.moments import (
-    Batch,
-    Gradients,
-    Moments,
-    Pooled,
-    fused,
-    two_pass,
-)
+from securefl.exchange.moments import Batch, Gradients, Moments, fused, two_pass
 from securefl.norms.find import BatchNorm
-from securefl.norms.normalised import normalised
+from securefl.norms.forward import training_forward
+from securefl.norms.padded import moments_of
 from securefl.norms.replaced import replaced_forwards
 
 
@@ -47,31 +41,17 @@ class _PooledForward:
             )
         self.called = True
         layer = self.layer
+        *own, n_own = moments_of(layer, y)
         if self.moments is Moments.FUSED:
             reference_C = layer.running_mean
             if reference_C is None:
                 reference_C = torch.zeros(layer.num_features, dtype=y.dtype, device=y.device)
-            pooled = fused(self.exchange, self.name, y, reference_C.clone())
+            pooled = fused(self.exchange, self.name, own, reference_C.clone())
         else:
-            pooled = two_pass(self.exchange, self.name, y, self.gradients)
-        self._follow(y, pooled)
-        affine = [torch.ones_like(pooled.mu_C), torch.zeros_like(pooled.mu_C)]
-        if layer.affine:
-            affine = [layer.weight, layer.bias]
-        return normalised(y, (pooled.mu_C, pooled.var_C), affine, layer.eps)
-
-    def _follow(self, y: Batch, pooled: Pooled) -> None:
-        """Running statistics move towards the pooled ones, as PyTorch's would."""
-        layer = self.layer
-        if layer.running_mean is None or layer.running_var is None or layer.momentum is None:
-            return
-        # PyTorch keeps the unbiased variance, what travels is the biased one. The union has
-        # n_i / p_i values where p_i is this batch's share of it.
-        n = y.numel() / y.shape[1] / pooled.share
-        layer.running_mean.lerp_(pooled.mu_C.detach(), layer.momentum)
-        layer.running_var.lerp_(pooled.var_C.detach() * (n / (n - 1)), layer.momentum)
-        if layer.num_batches_tracked is not None:
-            layer.num_batches_tracked += 1
+            pooled = two_pass(self.exchange, self.name, own, self.gradients)
+        # The union has n_i / p_i values where p_i is this batch's share of it.
+        n = n_own / pooled.share
+        return training_forward(layer, y, pooled.mu_C, pooled.var_C, n)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ Forward = Callable[[Tensor], Tensor]
 def replaced_forwards(
     model: nn.Module, forward: Callable[[str, BatchNorm], Forward]
 ) -> Iterator[None]:
-    """Within, each BN layer runs the forward made for its name and itself.
+    """Within, each BN layer runs the forward made for its name and itself; then the one of before.
 
     Raises:
         DataError: a layer has a forward of its own, so that what it computes is not known.
@@ -32,13 +32,16 @@ def replaced_forwards(
                 "no other can stand in for: use torch's BatchNorm, with what it adds in a layer "
                 "behind it"
             )
+    before = {name: vars(layer).get("forward") for name, layer in layers.items()}
     for name, layer in layers.items():
         layer.forward = _OfFull(forward(name, layer))  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        for layer in layers.values():
+        for name, layer in layers.items():
             del layer.forward
+            if before[name]:
+                layer.forward = before[name]  # type: ignore[method-assign, assignment]
 
 
 @dataclass(frozen=True, slots=True)

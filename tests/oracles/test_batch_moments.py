@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from securefl.exchange.batch_moments import batch_moments
 from securefl.exchange.moments import along_channels, channel_mean
+from securefl.norms.batch_moments import batch_moments
 from securefl.norms.normalised import normalised
 
 SHAPES = [(7, 3), (4, 3, 5), (4, 3, 2, 5), (2, 3, 2, 2, 3)]

@@ -46,6 +46,15 @@ def test_more_steps_cross_no_more_often(policy, engine):
     require_no_more(engine, *POLICIES[policy])
 
 
+@pytest.mark.parametrize("policy", ["fedavg", "fedtan", "static-bn"])
+def test_nor_do_those_of_padded_batches(policy, monkeypatch):
+    """Which samples are present is the same at each step."""
+    monkeypatch.setattr("securefl.engines.vectorised.require_padded", lambda *_: None)  # of values
+    short = (*POLICIES[policy], "train.batch_size=17")
+    few, many = (copies(task(sizes=(15, 11, 9)), "vectorised", n, *short) for n in (1, 4))
+    assert len(many) == len(few) + 3  # a permutation for each step
+
+
 OTHERS = [
     *(SOLVERS[name] for name in SOLVERS if name != "sgd"),
     *MOMENTA.values(),

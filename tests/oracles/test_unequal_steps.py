@@ -10,7 +10,7 @@ from by_hand import task
 from side_by_side import REFINED, SMALL, require_same, with_public
 
 import securefl
-from securefl.engines.ragged import split
+from securefl.engines.grouping import split
 from securefl.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -29,15 +29,14 @@ UNEQUAL = (
 @pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
 def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, share, monkeypatch):
     """Whoever waits for the longest client beside it sends what it had, and keeps that."""
-    monkeypatch.setattr("securefl.engines.vectorised.LEAST_SHARE", share)
+    monkeypatch.setattr("securefl.engines.grouping.LEAST_SHARE", share)
     beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
     settings, job = [*POLICIES[policy], *beside, *UNEQUAL], task(sizes=(9, 30, 14, 4, 17))
-    if policy.startswith(("fedtan", "forward-only")) and (
-        share or solver not in {"sgd", "fedprox"}
-    ):
-        with pytest.raises(ConfigError, match="they wait for each other's sums"):
+    waiting = policy.startswith(("fedtan", "forward-only"))
+    if waiting and (share or solver not in {"sgd", "fedprox"}):
+        with pytest.raises(ConfigError, match="too unequal, and they wait for each other's sums"):
             require_same(settings, job)
     else:
         require_same(settings, job)
@@ -48,7 +47,7 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
 @pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
 def test_clients_are_refined_from_where_their_own_steps_ended(policy, solver, share, monkeypatch):
     """In one cohort or in several: each is assessed there, too."""
-    monkeypatch.setattr("securefl.engines.vectorised.LEAST_SHARE", share)
+    monkeypatch.setattr("securefl.engines.grouping.LEAST_SHARE", share)
     beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
     settings = [*POLICIES[policy], *beside, *UNEQUAL, *REFINED]
     require_same(settings, with_public(task(sizes=(9, 30, 14, 4, 17))))
@@ -76,9 +75,10 @@ def test_who_takes_many_more_steps_is_not_waited_for():
 def test_clients_who_wait_for_each_others_sums_are_in_one_cohort_or_one_by_one():
     """The words about the engine say it, and idle channels would cost more than they save."""
     said = []
-    for sizes in ((30, 17, 9), (30, 28, 17)):
+    for sizes in ((60, 17, 9), (30, 17, 9), (30, 28, 17)):
         config = securefl.load_config(None, [*SMALL, "algorithm.name=fedtan", *UNEQUAL])
         securefl.run(config, task(sizes=sizes), on_start=said.append)
-    assert said[0].startswith("sequential: clients' batches or steps are unequal")
+    assert said[0].startswith("sequential: clients' batches or steps are too unequal")
     assert said[1].startswith("vectorised: ")
+    assert said[2].startswith("vectorised: ")
     require_same(["algorithm.name=fedtan", *UNEQUAL], task(sizes=(30, 28, 17)))

@@ -1,0 +1,86 @@
+"""Who trains beside whom: cohorts of clients that have about as much to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from securefl.algorithms.federated import Federated, Momentum
+from securefl.algorithms.solvers.fedprox import FedProx
+from securefl.algorithms.solvers.sgd import SGD
+from securefl.data.samples import Samples, TensorSamples
+from securefl.engines.training import Training
+
+LEAST_SHARE = 0.5
+"""Of the longest client's steps: who takes fewer is not worth the idle channels beside it. Where
+all are in one cohort, of the samples that it has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """What a run's cohorts go by."""
+
+    data: Mapping[str, Samples]
+    training: Training
+    algorithm: Federated
+    pads: bool
+    """Whether the model may see batches that are padded to one size."""
+
+    def cohorts(self, names: Sequence[str], *, static: bool, most: int) -> list[list[str]]:
+        """At most so many clients each; where statistics are `static`, of as many batches."""
+        alike = defaultdict[tuple[object, ...], list[str]](list)
+        for name in names:
+            n_batches = len(self.data[name]) // self.batch_size(name) if static else None
+            n_steps = None if may_be_ragged(self.algorithm) else self._steps(name)
+            alike[self._shape(name), self._size(name), n_batches, n_steps].append(name)
+        return [c for of in alike.values() for c in split(of, self._steps, most, LEAST_SHARE)]
+
+    def all_together(self, names: Sequence[str]) -> bool:
+        """Whether they can be one cohort, as they must where they wait for each other's sums."""
+        batches, steps = [self.batch_size(n) for n in names], [self._steps(n) for n in names]
+        padded, ragged = len(set(batches)) > 1, len(set(steps)) > 1
+        alike = len({self._shape(name) for name in names}) == 1
+        if not alike or (padded and not self.pads):
+            return False
+        if ragged and not may_be_ragged(self.algorithm):
+            return False
+        used = sum(batch * n for batch, n in zip(batches, steps, strict=True))
+        return used >= LEAST_SHARE * len(names) * max(batches) * max(steps)
+
+    def batch_size(self, name: str) -> int:
+        """Of a client's batches."""
+        return min(self.training.batch_size, len(self.data[name]))
+
+    def _size(self, name: str) -> object:
+        """Whole batches are alike; of smaller ones those within a factor of two, padded."""
+        n = self.batch_size(name)
+        if n == self.training.batch_size or not self.pads:
+            return n
+        return "padded", n.bit_length()
+
+    def _steps(self, name: str) -> int:
+        return self.training.steps(self.data[name])
+
+    def _shape(self, name: str) -> tuple[object, ...]:
+        data = self.data[name]
+        kinds = (data.x, data.y) if isinstance(data, TensorSamples) else ()
+        return tuple((values.shape[1:], values.dtype) for values in kinds)
+
+
+def may_be_ragged(algorithm: Federated) -> bool:
+    """Whether nothing but the model's tensors tells how a client's steps went."""
+    return type(algorithm.solver) in (SGD, FedProx) and algorithm.momentum is Momentum.RESET
+
+
+def split(
+    names: Sequence[str], steps: Callable[[str], int], most: int, least_share: float
+) -> Iterator[list[str]]:
+    """Cohorts of at most `most` clients of similar numbers of steps, the longest first."""
+    cohort: list[str] = []
+    for name in sorted(names, key=steps, reverse=True):
+        if cohort and (len(cohort) == most or steps(name) < least_share * steps(cohort[0])):
+            yield cohort
+            cohort = []
+        cohort.append(name)
+    yield cohort

@@ -1,0 +1,96 @@
+"""Batch normalisation of clients side by side, of whose batches some are padded to one size.
+
+Axes: K clients, B batch, C channels of all clients, K times as many as one has. What is behind a
+client's own samples has no part in its moments, and so no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from securefl.norms.batch_moments import batch_moments
+from securefl.norms.find import BatchNorm, batch_norm_layers
+from securefl.norms.forward import training_forward
+from securefl.norms.replaced import replaced_forwards
+
+_PRESENT = "present"
+"""The attribute of a BN layer that says which samples are present, where some are not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Present:
+    """How many samples of a batch each client has: its first ones."""
+
+    sizes: Sequence[int]
+    n_K: Tensor
+    """The same."""
+    absent_BK: Tensor
+    """Whether a sample is behind a client's own."""
+    share_BK: Tensor
+    """1 / n of a client's own samples, 0 of others."""
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], like: Tensor) -> Present | None:
+        """On the device of `like` and in its precision; None where all are of one size."""
+        if min(sizes) == max(sizes):
+            return None
+        n_K = torch.tensor(sizes, dtype=like.dtype, device=like.device)
+        absent_BK = torch.arange(max(sizes), device=like.device).unsqueeze(1) >= n_K
+        return cls(sizes, n_K, absent_BK, ~absent_BK / n_K)
+
+    def moments(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """μ, the biased σ² and the number of values of each channel."""
+        n_clients = len(self.n_K)
+        y_BKCS = y.reshape(len(y), n_clients, y.shape[1] // n_clients, -1)
+        share_BK11 = self.share_BK[:, :, None, None]
+        mu_KC1 = (share_BK11 * y_BKCS).sum(0).mean(-1, keepdim=True)
+        apart_BKCS = y_BKCS - mu_KC1.detach()  # the gradient by way of μ is 0
+        var_KC = (share_BK11 * apart_BKCS.square()).sum(0).mean(-1)
+        n_C = (self.n_K * y_BKCS.shape[3]).repeat_interleave(y_BKCS.shape[2])
+        return mu_KC1.flatten(), var_KC.flatten(), n_C
+
+
+def moments_of(layer: BatchNorm, y: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
+    """μ and the biased σ² of a layer's batch, and of how many values; by channel if padded."""
+    present: Present | None = getattr(layer, _PRESENT, None)
+    if present:
+        return present.moments(y)
+    return *batch_moments(y), y.numel() / y.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _PaddedForward:
+    """Stands in for one BN layer's `forward` while batches are padded."""
+
+    layer: BatchNorm
+
+    def __call__(self, y: Tensor) -> Tensor:
+        layer = self.layer
+        if not layer.training:
+            return type(layer).forward(layer, y)
+        return training_forward(layer, y, *moments_of(layer, y))
+
+
+@contextmanager
+def padded_batch_norm(model: nn.Module, present: Present | None) -> Iterator[None]:
+    """Within, the model's BN layers in training see the samples that are present, and no others.
+
+    As always where None. Raises DataError where a layer has a forward of its own.
+    """
+    if present is None:
+        yield
+        return
+    layers = batch_norm_layers(model).values()
+    with replaced_forwards(model, lambda _name, layer: _PaddedForward(layer)):
+        for layer in layers:
+            setattr(layer, _PRESENT, present)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                delattr(layer, _PRESENT)

@@ -1,0 +1,248 @@
+"""Clients with fewer samples than a batch go side by side, padded, and end where they end alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import task
+from side_by_side import REFINED, require_same, trained, vector, with_public
+from torch import nn
+
+import securefl
+from securefl.algorithms.base import Sgd
+from securefl.engines.grouping import Grouping
+from securefl.engines.training import Training
+from securefl.engines.vectorised import Vectorised
+from securefl.errors import ConfigError, DataError
+from securefl.norms.batch_moments import batch_moments
+from securefl.norms.frozen import Freeze, frozen_batch_norm
+from securefl.norms.padded import Present, moments_of, padded_batch_norm
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from combinations import POLICIES, SERVERS, SOLVERS, reason
+
+SIZES = (9, 14, 6, 11, 8, 3, 5, 20)
+SHORT = "train.batch_size=16"
+"""Cohorts: 9, 14, 11 and 8; 6, 5 (and 4); 3; 20, whose batch is whole."""
+
+
+@pytest.fixture
+def cohorts(monkeypatch):
+    """Who has trained in one wide model, each time."""
+    seen, trained_ = [], Vectorised._trained
+
+    def noted(engine, names, ongoing):
+        seen.append(tuple(sorted(names)))
+        return trained_(engine, names, ongoing)
+
+    monkeypatch.setattr(Vectorised, "_trained", noted)
+    return seen
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("solver", [*(name for name in SOLVERS if name != "moon"), "fednova"])
+def test_padded_batches_change_nothing(policy, solver, cohorts):
+    """All normalisations and solvers: moments, losses and gradients are of a client's own."""
+    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
+    if reason(POLICIES[policy], beside):
+        pytest.skip("refused together")
+    require_same([*POLICIES[policy], *beside, SHORT], task(sizes=SIZES))
+    if policy == "fixbn, window":
+        assert not cohorts
+    elif policy == "centralised":
+        assert set(cohorts) == {("client-1",)}
+    elif policy.startswith(("fedtan", "forward-only")):
+        assert len(cohorts[0]) == len(SIZES)
+    else:
+        assert ("client-1", "client-2", "client-4", "client-5") in cohorts
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
+def test_padded_batches_change_nothing_in_any_model(name, norm, algorithm, cohorts):
+    """Moments over pixels, too; of norms that look at one sample there is nothing to mask."""
+    if (name, norm) == ("mlp", "instance") or (norm != "batch" and algorithm == "fedtan"):
+        pytest.skip("no such thing")
+    if name == "resnet20" and norm not in {"batch", "group"}:
+        pytest.skip("as of the cnn")
+    job = task(name, norm, sizes=(7, 4, 6), width=8)
+    require_same([f"algorithm.name={algorithm}", "run.rounds=1", SHORT], job)
+    assert cohorts == [("client-1", "client-2", "client-3")]
+
+
+def test_shorter_batches_and_fewer_steps_go_together(cohorts):
+    """Passes over their data: 2 steps of 9, 4 of 16, 2 of 12, 2 of 11."""
+    settings = ["algorithm.local_epochs=2", SHORT, "train.momentum=0.9"]
+    job = task(sizes=(9, 33, 12, 11))
+    for algorithm in ("fedavg", "fedtan"):
+        require_same([f"algorithm.name={algorithm}", *settings], job)
+    assert cohorts[-1] == ("client-1", "client-2", "client-3", "client-4")
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform", "batch"])
+@pytest.mark.parametrize("moments", ["two-pass", "fused"])
+def test_fedtans_moments_of_padded_batches_are_of_the_union(weights, moments, cohorts):
+    """Whatever clients are weighed by; by their batches it is centralised training."""
+    settings = [f"algorithm.weights={weights}", f"algorithm.moments={moments}", SHORT]
+    require_same(["algorithm.name=fedtan", *settings], task(sizes=SIZES))
+    assert len(cohorts) == 3
+
+
+def test_static_statistics_are_of_a_clients_own_batches(cohorts):
+    """Of as many batches for all who are side by side."""
+    require_same(["algorithm.name=static-bn", SHORT], task(sizes=(9, 14, 33, 35, 16)))
+    assert ("client-1", "client-2") in cohorts
+
+
+def test_who_is_refined_after_padded_batches_is_assessed_on_all_public_samples():
+    """Padding ends with a client's own training."""
+    settings = ["algorithm.name=fedavg", SHORT, *REFINED]
+    require_same(settings, with_public(task(sizes=SIZES)))
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss(reduction="sum")], ids=str
+)
+def test_a_loss_of_ones_own_sees_a_clients_own_samples(loss, cohorts):
+    """Padding is in no mean, and in no sum."""
+    require_same(["algorithm.name=fedavg", SHORT], task(sizes=SIZES, loss=loss))
+    assert any(len(names) == 4 for names in cohorts)
+
+
+def test_labels_that_are_ignored_count_no_more_than_padding():
+    """A mean over what is left of a client's labels."""
+    job = task(sizes=(9, 14, 11))
+    job.clients[0][1][4:] = -100
+    require_same(["algorithm.name=fedavg", SHORT], job)
+
+
+def test_numbers_are_compared_sample_by_sample():
+    """Of a regression, whose loss is known by name."""
+    rng = torch.Generator().manual_seed(0)
+    clients = [
+        tuple(torch.randn(n, k, generator=rng, dtype=torch.float64) for k in (12, 3))
+        for n in (9, 14, 11)
+    ]
+    model = nn.Sequential(nn.Linear(12, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+    job = securefl.Task(model, clients, clients[0], loss=nn.functional.mse_loss)
+    require_same(["algorithm.name=fedavg", SHORT], job)
+
+
+class Centred(nn.Module):
+    """It looks at all samples of a batch, and is no BN layer."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+class Sum(nn.Module):
+    """Over the last axis."""
+
+    def forward(self, x):
+        return x.sum(-1)
+
+
+class Tracking(nn.BatchNorm1d):
+    """BN with a forward of its own."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Centred(), Tracking(3), nn.InstanceNorm1d(3, track_running_stats=True)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_what_looks_at_several_samples_by_itself_is_not_padded(layer, cohorts):
+    """Such models are side by side with batches of their own size."""
+    job = task(sizes=(9, 14, 9, 14, 11))
+    clients = [(x.unflatten(1, (3, 4)), y) for x, y in job.clients]
+    model = nn.Sequential(layer, nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), Sum())
+    job = securefl.Task(model.double(), clients, clients[0])
+    require_same(["algorithm.name=fedavg", SHORT], job)
+    assert set(cohorts) == {("client-1", "client-3"), ("client-2", "client-4"), ("client-5",)}
+    with pytest.raises(ConfigError, match="too unequal, and they wait"):
+        trained(["algorithm.name=fedtan", SHORT], "vectorised", job)
+
+
+def grouping(sizes, *, pads=True, batch_size=16):
+    clients = {str(n): (torch.zeros(n, 2), torch.zeros(n)) for n in sizes}
+    data = {name: securefl.data.samples.TensorSamples(*of) for name, of in clients.items()}
+    training = Training(nn.functional.cross_entropy, lambda _: Sgd(0.1), 2, batch_size, 0)
+    return Grouping(data, training, securefl.algorithms.federated.Federated(), pads)
+
+
+def test_cohorts_are_of_whole_batches_or_of_batches_within_a_factor_of_two():
+    """So at most half of what is computed is padding."""
+    names = [str(n) for n in (2, 3, 4, 7, 8, 15, 16, 40)]
+    found = grouping(map(int, names)).cohorts(names, static=False, most=9)
+    assert found == [["2", "3"], ["4", "7"], ["8", "15"], ["16", "40"]]
+    alone = grouping(map(int, names), pads=False).cohorts(names, static=False, most=9)
+    assert [len(cohort) for cohort in alone] == [1, 1, 1, 1, 1, 1, 2]
+
+
+def test_all_wait_together_where_not_more_than_half_is_padding():
+    """Else each has a model of its own."""
+    for sizes, together in (((4, 7, 16), True), ((2, 3, 16), False), ((16, 40), True)):
+        assert grouping(sizes).all_together([str(n) for n in sizes]) is together
+    assert not grouping((4, 7, 16), pads=False).all_together(["4", "7", "16"])
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2)])
+def test_moments_of_those_present_are_those_of_the_clients_alone(shape):
+    """And so are their gradients; padding has none."""
+    rng = torch.Generator().manual_seed(1)
+    sizes = [5, 2, 4]
+    y = torch.randn(5, 6, *shape, generator=rng, dtype=torch.float64, requires_grad=True)
+    towards = torch.randn(2, 6, generator=rng, dtype=torch.float64)
+    mu_C, var_C, n_C = Present.of(sizes, y).moments(y)
+    (slope,) = torch.autograd.grad((mu_C * towards[0] + var_C * towards[1]).sum(), y)
+    for i, n in enumerate(sizes):
+        own = y[:n, 2 * i : 2 * i + 2].detach().clone().requires_grad_()
+        mu, var = batch_moments(own)
+        towards_own = towards[:, 2 * i : 2 * i + 2]
+        (slope_own,) = torch.autograd.grad((mu * towards_own[0] + var * towards_own[1]).sum(), own)
+        channels = slice(2 * i, 2 * i + 2)
+        torch.testing.assert_close(mu_C[channels], mu)
+        torch.testing.assert_close(var_C[channels], var)
+        torch.testing.assert_close(slope[:n, channels], slope_own)
+        assert not slope[n:, channels].any()
+        assert n_C[channels].tolist() == [own.numel() / 2] * 2
+
+
+def test_padding_is_over_when_the_block_is():
+    """Forwards and moments are those of before, whatever was put on top within."""
+    layer = nn.BatchNorm1d(4)
+    model, present = nn.Sequential(layer), Present.of([3, 2], torch.zeros(1))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    with padded_batch_norm(model, present):
+        masked = model(x)
+        with frozen_batch_norm(model, Freeze.STATISTICS):
+            assert not torch.equal(model(x), masked)
+        assert torch.equal(model(x), masked)
+        assert isinstance(moments_of(layer, x)[2], torch.Tensor)
+        assert torch.equal(model.eval()(x), nn.BatchNorm1d.forward(layer, x))
+        model.train()
+    assert "forward" not in vars(layer)
+    assert moments_of(layer, x)[2] == 3.0
+    with (
+        pytest.raises(DataError, match="forward of its own"),
+        padded_batch_norm(nn.Sequential(Tracking(4)), present),
+    ):
+        pass
+
+
+def test_coarse_layers_have_exact_moments_of_padded_batches():
+    """Under autocast: beside the same run one by one, as near as that is to itself in float32."""
+    job = task(sizes=(9, 14, 11, 8))
+    clients = [(x.float(), y) for x, y in job.clients]
+    job = replace(job, model=job.model.float(), clients=clients, test=clients[0])
+    settings = ["algorithm.name=fedavg", SHORT, "train.precision=bfloat16"]
+    one, other = (trained(settings, engine, job) for engine in ("sequential", "vectorised"))
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=0.02, atol=0.02)
