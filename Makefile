@@ -31,6 +31,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/committee.py
 	$(BIN)/python benchmarks/private_steps.py
 	$(BIN)/python benchmarks/engines.py --out docs/results/engines.md
+	$(MAKE) peers
 
 # On a machine with a GPU, and a torch that is built for it: the tests that need one, then figures.
 gpu: .venv/installed
@@ -39,7 +40,7 @@ gpu: .venv/installed
 
 # SecureFL beside Flower, pfl-research and FedJAX, each in an environment that this makes.
 peers: .venv/installed
-	$(BIN)/python benchmarks/peers/compare.py
+	$(BIN)/python benchmarks/peers/compare.py --out docs/results/peers.md
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "SecureFL needs Python 3.11 or newer: make PYTHON=python3.11 …")'

@@ -19,6 +19,7 @@ from engine_phases import phases_part
 from engine_population import population_part
 from engine_scaling import clients_part, cores_part
 from engine_sealing import sealing_part
+from engine_short import short_part
 from engine_values import values_part
 from engine_ways import Settings, arguments, command, rates_part
 from engine_widths import widths_part
@@ -45,6 +46,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "values": values_part,
     "cores": cores_part,
     "widths": widths_part,
+    "short": short_part,
 }
 EXAMPLES = """examples:
   python benchmarks/engines.py --out docs/results/engines.md

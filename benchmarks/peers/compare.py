@@ -7,8 +7,11 @@ batch. What each peer was set to stands at the top of its file.
 
 Examples:
   python benchmarks/peers/compare.py                      all of it, about half an hour
+  python benchmarks/peers/compare.py --jobs cnn --out docs/results/peers.md
   python benchmarks/peers/compare.py --jobs mlp lenet --peers fedjax --rounds 5 --repeats 1
   taskset -c 0,1 python benchmarks/peers/compare.py       on two cores of a larger machine
+
+--out replaces the sections of these jobs in the page, and leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from engine_page import Grid, Part, circumstances, write_page
 from environments import FOLDER, python_of
 from jobs import JOBS, STEPS
-from measure import Machine, ms_text, ratio_text, show, write_json
+from measure import ms_text, ratio_text, write_json
 
 HERE = Path(__file__).parent
+TITLE = "SecureFL beside Flower, pfl-research and FedJAX"
 WARM_UP = 3
 SECUREFL = "securefl"
 OURS: dict[str, list[str]] = {SECUREFL: [], "securefl-parallel": ["parallel"]}
@@ -112,19 +117,35 @@ def main(arguments: Sequence[str] | None = None) -> list[Rounds]:
     parser.add_argument("--rounds", type=int, default=5, help="counted, of each process")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each tool and job")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--out", type=Path, help="a page, whose sections of these jobs are replaced"
+    )
     chosen = parser.parse_args(arguments)
+    before = circumstances()
+    print(before)
     for peer in chosen.peers:
         python_of(PEERS[peer][0])
     results = []
     for job in chosen.jobs:
         results.append(measured(job, chosen.peers, chosen.rounds, chosen.repeats))
-        print_table(results[-1])
+        part = part_of(results[-1])
+        part.show()
         if chosen.json:  # after each job: an hour's figures are not lost to the next one's error
             write_json(chosen.json, results)
+        if chosen.out:
+            write_page(chosen.out, {job: part}, {job: _command(job, chosen)}, before, TITLE)
     return results
 
 
-def print_table(result: Rounds) -> None:
+def _command(job: str, chosen: argparse.Namespace) -> str:
+    peers = f" --peers {' '.join(chosen.peers)}" if chosen.peers != list(PEERS) else ""
+    return (
+        f"python benchmarks/peers/compare.py --jobs {job}{peers} --rounds {chosen.rounds} "
+        f"--repeats {chosen.repeats}"
+    )
+
+
+def part_of(result: Rounds) -> Part:
     """The medians, the fastest and slowest round, and how many times SecureFL's seconds."""
     job = JOBS[result.job]
     rows = [
@@ -137,13 +158,13 @@ def print_table(result: Rounds) -> None:
         ]
         for tool, seconds in result.seconds.items()
     ]
-    title = (
-        f"{result.job}, {job.cohort} of {job.n_clients} clients, {STEPS} steps of {job.batch}; "
-        f"{Machine.here()}"
-    )
-    show(title, ["tool", "a round", "fastest", "slowest", "times SecureFL's"], rows)
-    for tool, versions in result.versions.items():
-        print(f"{tool}:", ", ".join(f"{name} {number}" for name, number in versions.items()))
+    title = f"{result.job}, {job.cohort} of {job.n_clients} clients, {STEPS} steps of {job.batch}"
+    columns = ["tool", "a round", "fastest", "slowest", "times SecureFL's"]
+    notes = [
+        f"{tool}: {', '.join(f'{name} {number}' for name, number in result.versions[tool].items())}"
+        for tool in result.seconds
+    ]
+    return Part(title, {"Seconds a round": Grid(columns, rows)}, [result], notes)
 
 
 if __name__ == "__main__":

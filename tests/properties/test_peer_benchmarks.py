@@ -66,8 +66,10 @@ def test_a_comparison_leaves_the_rehearsals_out_and_tells_versions(
 
     monkeypatch.setattr(module, "ran", ran)
     monkeypatch.setattr(module, "python_of", lambda peer: peer)
-    path = tmp_path / "peers.json"
+    path, page = tmp_path / "peers.json", tmp_path / "peers.md"
     arguments = ["--jobs", "mlp", "--peers", "pfl", "--rounds", "2", "--json", str(path)]
-    (result,) = module.main(arguments)
+    (result,) = module.main([*arguments, "--out", str(page)])
     assert (result.median_s("pfl"), len(result.seconds["pfl"])) == (3.0, 6)
     assert json.loads(path.read_text())["results"][0]["versions"]["pfl"] == {"torch": "2"}
+    assert "compare.py --jobs mlp --peers pfl --rounds 2 --repeats 3" in page.read_text()
+    assert "| pfl | 3,000 ms | 3,000 ms | 3,000 ms | 3 |" in page.read_text()

@@ -1,0 +1,55 @@
+"""Clients with fewer samples than a batch: side by side, padded and masked, or one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from engine_jobs import ENGINES, MLP, Job, pool_of, task_of
+from engine_page import Grid, Part
+from engine_ways import Settings, started
+from measure import ms_text
+from turns import in_turns, typical_ratio
+
+from securefl.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Of one algorithm."""
+
+    algorithm: str
+    one_by_one_s: Sequence[float]
+    """Of a round: one reading for each repeat."""
+    side_by_side_s: Sequence[float]
+
+    def row(self) -> list[str]:
+        """Of the table."""
+        both = [list(of) for of in (self.one_by_one_s, self.side_by_side_s)]
+        figures = [*(ms_text(median(of)) for of in both), f"{typical_ratio(*both):.2f}"]
+        return [self.algorithm, *figures]
+
+
+def short_part(settings: Settings) -> Part:
+    """A row for each algorithm; every size from a fifth of a batch to one less than a batch."""
+    job = settings.sized(replace(MLP, n_samples=MLP.batch_size))
+    engines = {name: ENGINES[name] for name in ("sequential", "vectorised")}
+    results: list[Short] = []
+    for algorithm in ("fedavg", "fedtan"):
+        settings.note(f"short batches: {algorithm}, {job}")
+        one = replace(job, algorithm=algorithm)
+        with started(one, _shortened(one), engines) as ways:
+            found = in_turns({e: r.step for e, r in ways.rounds.items()}, settings.repeats)
+        results.append(Short(algorithm, found["sequential"], found["vectorised"]))
+    columns = ("algorithm", "sequential", "vectorised", "times as fast")
+    title = f"Fewer samples than a batch: {job}, of which clients have a fifth and more"
+    return Part(title, {"One round": Grid(columns, [of.row() for of in results])}, results)
+
+
+def _shortened(job: Job) -> Task:
+    x, y = pool_of(job)
+    least = max(2, job.batch_size // 5)
+    sizes = [least + i % (job.batch_size - least) for i in range(job.n_clients)]
+    clients = zip(x.split(job.n_samples), y.split(job.n_samples), sizes, strict=True)
+    return replace(task_of(job), clients=[(x[:n], y[:n]) for x, y, n in clients])
