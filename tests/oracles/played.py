@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -70,10 +71,10 @@ def played(config, task=None, keys=None):
         who.conditions = replace(who.conditions, fleet=noting)
 
     def noted():
-        kept = dict(rounds._local.memories)
+        kept = copy.deepcopy(dict(rounds._local.memories))  # which the round overwrites
         before = rounds._state
         turnout, after = next_state()
-        seen.append((turnout, before, after, kept, dict(rounds._local.memories)))
+        seen.append((turnout, before, after, kept, copy.deepcopy(dict(rounds._local.memories))))
         return turnout, after
 
     found = []
