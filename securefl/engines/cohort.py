@@ -152,15 +152,15 @@ def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) 
 
 
 def _vectors(kept: Sequence[NamedTensors], absent: NamedTensors) -> list[Tensor]:
-    """Each client's whole vector; none where those who keep anything do not keep like rows."""
+    """Each client's in one vector; none where those who keep anything do not keep like rows."""
     rows = [named for named in kept if isinstance(named, Row) and named]
-    if len(rows) < sum(map(bool, kept)) or not all(row.is_like(rows[0]) for row in rows):
+    if not rows or len(rows) < sum(map(bool, kept)):
         return []
-    if len(rows) == len(kept):
-        return [row.vector for row in rows]
-    if not rows:
+    first = rows[0]
+    of_one_type = all(value.dtype is first.vector.dtype for value in absent.values())
+    if not of_one_type or not all(row.is_like(first) for row in rows):
         return []
-    other = torch.cat([value.reshape(-1) for value in absent.values()]).to(rows[0].vector)
+    other = torch.cat([value.reshape(-1) for value in absent.values()]).to(first.vector.device)
     return [named.vector if isinstance(named, Row) and named else other for named in kept]
 
 

@@ -88,7 +88,8 @@ class Outgoing:
 
 def not_finite(memory: Memory) -> str:
     """The first tensor with a NaN or an infinity in it; empty where there is none."""
-    kept: list[NamedTensors] = [getattr(memory, field.name) for field in fields(memory)]
+    parts: list[NamedTensors] = [getattr(memory, field.name) for field in fields(memory)]
+    kept = [named for named in parts if named]
     wholes = chain.from_iterable(
         [named.vector] if isinstance(named, Row) else named.values() for named in kept
     )

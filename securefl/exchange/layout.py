@@ -17,7 +17,7 @@ from securefl.types import NamedTensors
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Of these, and takes no memory: all elements are one."""
+    """A tensor that takes no memory: all of its elements are one."""
     return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
 
 

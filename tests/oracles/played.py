@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+
+import torch
 
 import securefl
 from securefl.engines.turnout import Turnout
@@ -59,6 +61,15 @@ class NotingFleet:
     def cost(self, client, load):
         self.noted.append((client, load))
         return self.inner.cost(client, load)
+
+
+def same_memory(one, other):
+    """The same tensors by the same names, to the bit."""
+    parts = ((getattr(one, of.name), getattr(other, of.name)) for of in fields(Memory))
+    return all(
+        set(named) == set(others) and all(torch.equal(v, others[n]) for n, v in named.items())
+        for named, others in parts
+    )
 
 
 def played(config, task=None, keys=None):

@@ -10,6 +10,7 @@ import torch
 from by_hand import task
 from elsewhere import ELSEWHERE
 from on_device import configured
+from played import same_memory
 from side_by_side import vector
 from torch import nn
 
@@ -227,12 +228,4 @@ def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine)
     assert rounds.step().dropped == ("client-2",)
     rounds.close()
     assert all(before[name].own and before[name].solver for name in memories)
-    assert {name for name in memories if same(memories[name], before[name])} == {"client-2"}
-
-
-def same(one, other):
-    return all(
-        torch.equal(value, getattr(other, part)[name])
-        for part in ("own", "solver")
-        for name, value in getattr(one, part).items()
-    )
+    assert {name for name in memories if same_memory(memories[name], before[name])} == {"client-2"}
