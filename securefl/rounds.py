@@ -154,7 +154,8 @@ class Rounds:
                 check_memory(client, memory, self._model)
         checkpoint = checkpoint.beside(self._state)
         self._state = checkpoint.state
-        self._local.memories |= checkpoint.memories
+        for client, memory in checkpoint.memories.items():
+            self._local.memories[client] = memory
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 

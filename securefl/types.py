@@ -77,7 +77,7 @@ class Total:
     n_clients: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class State:
     """What a run is at between two rounds."""
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Algorithm, Work, averaged_tensors
 from securefl.data.samples import Samples, minibatches
+from securefl.engines.flat import FlatTensors
 from securefl.engines.freed_memory import keep_freed_memory
 from securefl.engines.training import Training, round_generator
 from securefl.engines.wide_model import parts
@@ -75,6 +76,8 @@ class Place:
     """A copy of the one given; changed all the time."""
     n_clients: int = 1
     """How many train on it at a time, side by side."""
+    _flat: FlatTensors | None = field(init=False, default=None)
+    """Of one client at a time."""
     _travelling: list[tuple[Kind, str, Tensor]] = field(init=False)
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)
 
@@ -83,6 +86,7 @@ class Place:
         self.model = copy.deepcopy(self.model)
         if self.n_clients == 1:
             _lay_out(self.model)
+            self._flat = FlatTensors(self.model)
         found, k = averaged_tensors(self.model), self.n_clients
         self._travelling = [
             (kind, name, parts(value, k))
@@ -101,9 +105,12 @@ class Place:
 
         What one client or one round has left in those is not handed to the next.
         """
-        with torch.no_grad():
-            for kind, name, target in self._travelling:
-                target.copy_(state.tensors[kind][name])
+        if self._flat:
+            self._flat.load(state)
+        else:
+            with torch.no_grad():
+                for kind, name, target in self._travelling:
+                    target.copy_(state.tensors[kind][name])
         self._forget()
 
     def load_each(self, tensors: Sequence[Mapping[Kind, NamedTensors]]) -> None:

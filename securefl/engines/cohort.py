@@ -16,7 +16,7 @@ from securefl.data.resident import Resident
 from securefl.data.samples import Samples, TensorSamples, batches_of
 from securefl.engines.ongoing import Ongoing
 from securefl.engines.wide_model import parts, repeated
-from securefl.exchange.layout import Rows
+from securefl.exchange.layout import Row, Rows
 from securefl.norms.padded import Present
 from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
@@ -158,10 +158,12 @@ def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) 
     model = (state.tensors.get(kind, {}) for kind in (Kind.PARAMETERS, Kind.STATISTICS))
     known = {name: value for named in model for name, value in named.items()}
 
-    def joined(field: str) -> dict[str, Tensor]:
-        kept: list[NamedTensors] = [getattr(memory, field) for memory in memories]
+    def joined(part: str) -> dict[str, Tensor]:
+        kept: list[NamedTensors] = [getattr(memory, part) for memory in memories]
         names = {name: named[name] for named in kept for name in named}
-        absent = {n: known[n] if field == "own" else torch.zeros_like(v) for n, v in names.items()}
+        absent = {n: known[n] if part == "own" else torch.zeros_like(v) for n, v in names.items()}
+        if vectors := _vectors(kept, absent):
+            return _side_by_side(Rows(torch.stack(vectors).to(device), absent))
         return {
             name: torch.cat([named.get(name, other).to(device) for named in kept])
             for name, other in absent.items()
@@ -170,13 +172,40 @@ def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) 
     return Memory(**{field.name: joined(field.name) for field in fields(Memory)})
 
 
+def _vectors(kept: Sequence[NamedTensors], absent: NamedTensors) -> list[Tensor]:
+    """Each client's in one vector; none where those who keep anything do not keep like rows."""
+    rows = [named for named in kept if isinstance(named, Row) and named]
+    if not rows or len(rows) < sum(map(bool, kept)):
+        return []
+    first = rows[0]
+    of_one_type = all(value.dtype is first.vector.dtype for value in absent.values())
+    if not of_one_type or not all(row.is_like(first) for row in rows):
+        return []
+    other = torch.cat([value.reshape(-1) for value in absent.values()]).to(first.vector.device)
+    return [named.vector if isinstance(named, Row) and named else other for named in kept]
+
+
+def _side_by_side(rows: Rows) -> dict[str, Tensor]:
+    lying = rows.matrix_KN.split([value.numel() for value in rows.like.values()], dim=1)
+    return {
+        name: part.unflatten(1, value.shape).flatten(0, 1)
+        for part, (name, value) in zip(lying, rows.like.items(), strict=True)
+    }
+
+
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
-    """Each client's, whose tensors of a kind are a `Row`; what it keeps is its own."""
+    """Each client's, whose tensors of a kind are a `Row`; what it keeps is nobody else's."""
     tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
-    kept = {f.name: _split(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
+    kept = {f.name: _kept(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
     for i in range(n_clients):
-        memory = Memory(**{field: copied(of[i]) for field, of in kept.items()})
+        memory = Memory(**{part: of[i] for part, of in kept.items()})
         yield Contribution({kind: named[i] for kind, named in tensors.items()}, memory)
+
+
+def _kept(named: NamedTensors, n_clients: int) -> Sequence[NamedTensors]:
+    if len({value.dtype for value in named.values()}) == 1:
+        return list(_rows(named, n_clients))
+    return [copied(of) for of in _split(named, n_clients)]  # whose values no one type holds
 
 
 def _rows(named: NamedTensors, n_clients: int) -> Rows:

@@ -9,11 +9,12 @@ from securefl.engines.base import Engine
 from securefl.engines.broadcast import Broadcast
 from securefl.engines.clients import Clients
 from securefl.engines.delivery import Delivery
+from securefl.engines.memories import Memories
 from securefl.engines.open_round import OpenRound
 from securefl.engines.training import round_generator
 from securefl.errors import ConfigError
 from securefl.privacy.randomness import seeded_layers
-from securefl.types import Memory, Plan, State
+from securefl.types import Plan, State
 
 
 class LocalRounds:
@@ -29,7 +30,7 @@ class LocalRounds:
         self._engine = engine
         self._delivery = delivery
         self.plan(clients.algorithm.init(clients.model))  # raises where it cannot
-        self.memories: dict[str, Memory] = {name: Memory() for name in clients.data}
+        self.memories = Memories(clients.data)
         """What each client keeps between rounds."""
         self.broadcast = Broadcast(delivery)
         """What each client has been sent of the global state."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from securefl.engines.delivery import Delivery, OpenExchange
 from securefl.engines.handed import HandedRows, Way
+from securefl.engines.memories import Memories
 from securefl.engines.outgoing import Outgoing, Sent
 from securefl.errors import DataError
 from securefl.exchange.layout import Rows
@@ -45,7 +46,7 @@ class OpenRound:
         state: State,
         plan: Plan,
         times: Mapping[str, int],
-        memories: dict[str, Memory],
+        memories: Memories,
     ) -> None:
         """`memories` gets what clients want to keep, once their contribution counts."""
         self.state = state

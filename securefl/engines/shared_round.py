@@ -34,6 +34,7 @@ from securefl.engines.orders import (
 from securefl.engines.outgoing import Sent
 from securefl.engines.worker_process import WorkerProcess
 from securefl.errors import ConfigError, PeerError
+from securefl.exchange.layout import hollow
 from securefl.types import NamedTensors
 
 MOST_DEATHS = 3
@@ -243,7 +244,7 @@ def _like(layout: Layout, device: torch.device) -> dict[str, dict[str, torch.Ten
 
     def like(shape: tuple[int, ...], dtype: torch.dtype, kind: str) -> torch.Tensor:
         where = device if device.type == kind else torch.device(kind)
-        return torch.empty((), dtype=dtype, device=where).expand(shape)
+        return hollow(shape, dtype, where)
 
     return {
         message: {name: like(*of) for name, of in named.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,6 +16,11 @@ from securefl.exchange.base import Values
 from securefl.types import NamedTensors
 
 
+def hollow(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor that takes no memory: all of its elements are one."""
+    return torch.empty((), dtype=dtype, device=device).expand(tuple(shape))
+
+
 @final
 class Row(Mapping[str, Tensor]):
     """Tensors that lie in one vector, one after the other."""
@@ -23,22 +28,44 @@ class Row(Mapping[str, Tensor]):
     def __init__(self, vector: Tensor, like: NamedTensors) -> None:
         """`vector` has no graph; of `like`, names, shapes and types count."""
         self.vector = vector
-        self._like = like
+        self.like = like
+        self._named: dict[str, Tensor] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
-        start = 0
-        for other, tensor in self._like.items():
-            end = start + tensor.numel()
-            if other == name:
-                return self.vector[start:end].view(tensor.shape).to(tensor.dtype)
-            start = end
-        raise KeyError(name)
+        if self._named is None:  # all at once, since most often all are read
+            lying = self.vector.split([tensor.numel() for tensor in self.like.values()])
+            parts = {n: p.view_as(self.like[n]) for n, p in zip(self.like, lying, strict=True)}
+            if any(tensor.dtype is not self.vector.dtype for tensor in self.like.values()):
+                parts = {n: part.to(self.like[n].dtype) for n, part in parts.items()}
+            self._named = parts
+        return self._named[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._like)
+        return iter(self.like)
 
     def __len__(self) -> int:
-        return len(self._like)
+        return len(self.like)
+
+    def is_like(self, other: Row) -> bool:
+        """Whether each of the one's vectors could be the other's."""
+        if (self.vector.dtype, self.vector.device) != (other.vector.dtype, other.vector.device):
+            return False
+        return self.like is other.like or _shapes(self.like) == _shapes(other.like)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the tensors that it is like, which may be larger."""
+        return _row, (self.vector, _shapes(self.like))
+
+
+_Shapes = list[tuple[str, tuple[int, ...], torch.dtype]]
+
+
+def _shapes(like: NamedTensors) -> _Shapes:
+    return [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in like.items()]
+
+
+def _row(vector: Tensor, shapes: _Shapes) -> Row:
+    return Row(vector, {name: hollow(of, dtype, vector.device) for name, of, dtype in shapes})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+
+import torch
 
 import securefl
 from securefl.engines.turnout import Turnout
@@ -60,6 +63,15 @@ class NotingFleet:
         return self.inner.cost(client, load)
 
 
+def same_memory(one, other):
+    """The same tensors by the same names, to the bit."""
+    parts = ((getattr(one, of.name), getattr(other, of.name)) for of in fields(Memory))
+    return all(
+        set(named) == set(others) and all(torch.equal(v, others[n]) for n, v in named.items())
+        for named, others in parts
+    )
+
+
 def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
     rounds, seen, n_entries = Rounds(config, task, keys, None), [], [0]
@@ -70,10 +82,10 @@ def played(config, task=None, keys=None):
         who.conditions = replace(who.conditions, fleet=noting)
 
     def noted():
-        kept = dict(rounds._local.memories)
+        kept = copy.deepcopy(dict(rounds._local.memories))  # which the round overwrites
         before = rounds._state
         turnout, after = next_state()
-        seen.append((turnout, before, after, kept, dict(rounds._local.memories)))
+        seen.append((turnout, before, after, kept, copy.deepcopy(dict(rounds._local.memories))))
         return turnout, after
 
     found = []

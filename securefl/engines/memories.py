@@ -1,0 +1,169 @@
+"""What clients keep from round to round, a row a client in matrices.
+
+A client takes room from its first contribution on: of ten thousand clients of whom a hundred ever
+train, there are some hundred rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import final
+
+import torch
+from torch import Tensor
+
+from securefl.algorithms.base import copied
+from securefl.exchange.layout import Row, hollow
+from securefl.types import Memory, NamedTensors
+
+_PARTS = tuple(field.name for field in fields(Memory))
+_NOTHING = Row(torch.empty(0), {})
+_EMPTY = Memory(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
+"""Nobody can add to it, so that one is enough for all."""
+
+
+@final
+class Memories(Mapping[str, Memory]):
+    """Each client's memory, at first empty; a copy of what it was set to.
+
+    What is read is a view: the client's next contribution may change it.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = dict.fromkeys(names)
+        self._parts = {part: _Part(len(self._names)) for part in _PARTS}
+        self._keeping: set[str] = set()
+        """Who keeps anything."""
+
+    def __getitem__(self, name: str) -> Memory:
+        if name in self._keeping:
+            return Memory(**{part: of.read(name) for part, of in self._parts.items()})
+        if name not in self._names:
+            raise KeyError(name)
+        return _EMPTY
+
+    def __setitem__(self, name: str, memory: Memory) -> None:
+        """KeyError for who is no client of the run."""
+        if name not in self._names:
+            raise KeyError(name)
+        for part, of in self._parts.items():
+            of.write(name, getattr(memory, part))
+        if any(getattr(memory, part) for part in _PARTS):
+            self._keeping.add(name)
+        else:
+            self._keeping.discard(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Clients who keep tensors of one layout have rows of one matrix."""
+
+    shapes: tuple[tuple[str, torch.Size], ...]
+    """By name, in order."""
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, named: NamedTensors) -> _Layout | None:
+        """None for tensors of several types or devices, which no vector holds to the bit."""
+        tensors = list((named.like if isinstance(named, Row) else named).values())
+        if isinstance(named, Row):
+            tensors.append(named.vector)
+        kinds = {(tensor.dtype, tensor.device, tensor.layout) for tensor in tensors}
+        if len(kinds) != 1 or tensors[0].layout is not torch.strided:
+            return None
+        shapes = tuple((name, of.shape) for name, of in zip(named, tensors, strict=False))
+        return cls(shapes, tensors[0].dtype, tensors[0].device)
+
+
+class _Stack:
+    """Clients' tensors of one layout."""
+
+    def __init__(self, layout: _Layout, most: int) -> None:
+        """For `most` clients at most."""
+        self.layout = layout
+        self._most = most
+        dtype, device = layout.dtype, layout.device
+        self._like = {name: hollow(shape, dtype, device) for name, shape in layout.shapes}
+        n_values = sum(tensor.numel() for tensor in self._like.values())
+        self._matrix_KN = torch.empty((0, n_values), dtype=dtype, device=device)
+        self._index: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def write(self, name: str, named: NamedTensors) -> None:
+        if isinstance(named, Row):
+            vector = named.vector
+        else:  # a vector of its own first: they may be views of the row that they go to
+            vector = torch.cat([tensor.detach().reshape(-1) for tensor in named.values()])
+        if name not in self._index:
+            self._index[name] = self._next()
+        self._matrix_KN[self._index[name]].copy_(vector)
+
+    def read(self, name: str) -> Row:
+        return Row(self._matrix_KN[self._index[name]], self._like)
+
+    def let_go(self, name: str) -> None:
+        self._free.append(self._index.pop(name))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._index
+
+    def _next(self) -> int:
+        if self._free:
+            return self._free.pop()
+        used, capacity = len(self._index), len(self._matrix_KN)
+        if used == capacity:
+            n_rows = min(max(1, 2 * capacity), self._most)
+            grown = self._matrix_KN.new_empty((n_rows, self._matrix_KN.shape[1]))
+            grown[:capacity] = self._matrix_KN
+            self._matrix_KN = grown
+        return used
+
+
+@dataclass(slots=True)
+class _Part:
+    """One part of all clients' memories."""
+
+    most: int
+    _stacks: dict[_Layout, _Stack] = field(default_factory=dict)
+    _place: dict[str, _Stack] = field(default_factory=dict)
+    _apart: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """What fits into no matrix."""
+
+    def read(self, name: str) -> NamedTensors:
+        if name in self._place:
+            return self._place[name].read(name)
+        return dict(self._apart[name]) if name in self._apart else _NOTHING
+
+    def write(self, name: str, named: NamedTensors) -> None:
+        layout = _Layout.of(named) if named else None
+        if layout is not None:
+            stack = self._stacks.get(layout) or _Stack(layout, self.most)
+            stack.write(name, named)
+            self._stacks[layout] = stack
+            self._let_go(name, but=stack)
+            self._place[name] = stack
+        elif named:
+            apart = copied(named)
+            self._let_go(name)
+            self._apart[name] = apart
+        else:
+            self._let_go(name)
+
+    def _let_go(self, name: str, but: _Stack | None = None) -> None:
+        self._apart.pop(name, None)
+        stack = self._place.get(name)
+        if stack is None or stack is but:
+            return
+        del self._place[name]
+        stack.let_go(name)
+        if stack.is_empty:
+            del self._stacks[stack.layout]
