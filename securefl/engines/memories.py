@@ -95,6 +95,8 @@ class _Stack:
         n_values = sum(tensor.numel() for tensor in self._like.values())
         self._matrix_KN = torch.empty((0, n_values), dtype=dtype, device=device)
         self._index: dict[str, int] = {}
+        self._rows: dict[str, Row] = {}
+        """Of who has been read: where its tensors lie is worked out once."""
         self._free: list[int] = []
 
     def write(self, name: str, named: NamedTensors) -> None:
@@ -107,10 +109,13 @@ class _Stack:
         self._matrix_KN[self._index[name]].copy_(vector)
 
     def read(self, name: str) -> Row:
-        return Row(self._matrix_KN[self._index[name]], self._like)
+        if name not in self._rows:
+            self._rows[name] = Row(self._matrix_KN[self._index[name]], self._like)
+        return self._rows[name]
 
     def let_go(self, name: str) -> None:
         self._free.append(self._index.pop(name))
+        self._rows.pop(name, None)
 
     @property
     def is_empty(self) -> bool:
@@ -125,6 +130,7 @@ class _Stack:
             grown = self._matrix_KN.new_empty((n_rows, self._matrix_KN.shape[1]))
             grown[:capacity] = self._matrix_KN
             self._matrix_KN = grown
+            self._rows.clear()
         return used
 
 
