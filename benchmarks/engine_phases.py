@@ -1,7 +1,7 @@
 """Where a round's time goes, by the functions that do the work; the timers are in the figures.
 
-`parallel` is left out: its clients train, and seal, in other processes, where no timer looks. Of
-pictures only `auto` is timed.
+Workers are left out: clients train, and seal, in other processes, where no timer looks. Of pictures
+only `auto` is timed.
 """
 
 from __future__ import annotations
@@ -89,8 +89,12 @@ def phases_part(job: Job, settings: Settings) -> Part:
     """A table for each engine."""
     job = settings.sized(job)
     settings.note(f"phases of {job}")
-    ours = {"auto"} if len(job.shape) == 3 else ENGINES.keys() - {"parallel"}
-    engines = {name: run for name, run in ENGINES.items() if name in ours}
+    of_pictures = len(job.shape) == 3
+    engines = {
+        name: run
+        for name, run in ENGINES.items()
+        if "workers" not in run and (name == "auto" or not of_pictures)
+    }
     with started(job, task_of(job), engines) as ways:
         timed = {e: TimedRounds(rounds, phases_of(job)) for e, rounds in ways.rounds.items()}
         in_turns(timed, settings.repeats)

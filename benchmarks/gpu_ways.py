@@ -65,8 +65,8 @@ def gpu_part(job: Job, settings: Settings) -> Part:
         rows = [[way, *(f"{of.mib[way]:,.0f} MiB" for of in peaks)] for way in peaks[0].mib]
         grids["Peak memory of tensors on the GPU"] = Grid(("way", *PRECISIONS), rows)
         notes.append(
-            "Peaks are of two rounds of a way alone, with its samples; the parallel engine's are "
-            "in other processes, and not among them."
+            "Peaks are of two rounds of a way alone, with its samples; those of workers are in "
+            "other processes, and not among them."
         )
         found += peaks
     return Part(f"FedAvg on a GPU: {job}", grids, found, notes)
@@ -74,7 +74,8 @@ def gpu_part(job: Job, settings: Settings) -> Part:
 
 def _peaks(job: Job) -> Peaks:
     found = dict[str, float]()
-    for name in [*makers(job, task_of(job)), *(name for name in ENGINES if name != "parallel")]:
+    alone = [name for name, run in ENGINES.items() if "workers" not in run]
+    for name in [*makers(job, task_of(job)), *alone]:
         gc.collect()
         torch.cuda.reset_peak_memory_stats(job.device)
         before = torch.cuda.memory_allocated(job.device)

@@ -62,7 +62,9 @@ if TYPE_CHECKING:
 @click.option("--rounds", help="How many rounds.")
 @click.option(
     "--engine",
-    help="How clients are simulated: sequential, vectorised, parallel, or auto.",
+    help="How clients are simulated: sequential (one after the other), vectorised (side by side), "
+    "parallel (in processes, as many as --set run.workers=N), or auto, which says what it takes. "
+    "--set run.threads=N has torch compute with so many, on which the last bits depend.",
 )
 @click.option(
     "--select",

@@ -58,8 +58,9 @@ class RunTable(Table):
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
     """How a simulation trains its clients: one after the other, many side by side, or one after
-    the other in several processes. The result is the same but for rounding, and of `sequential` and
-    `parallel` with as many `threads` the same bits; `auto` takes one of the first two."""
+    the other in several processes. The result is the same but for rounding, and in the clear of
+    `sequential` and `parallel` with as many `threads` the same bits; `auto` takes one of the first
+    two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Processes of `parallel`, one for each core, or GPU, where absent; and of `vectorised`, which
     has none of its own where absent."""
@@ -74,8 +75,8 @@ class RunTable(Table):
     def _workers_have_an_engine(self) -> RunTable:
         if self.workers is not None and self.engine not in {"parallel", "vectorised"}:
             raise ValueError(
-                f'run.workers = {self.workers} goes with run.engine = "parallel" or "vectorised" '
-                f'alone, not with "{self.engine}"'
+                f'run.workers = {self.workers} goes with run.engine = "parallel" or "vectorised", '
+                f'not with "{self.engine}": set one of these, or leave run.workers out'
             )
         return self
 

@@ -70,15 +70,16 @@ def _workers(
 ) -> Parallel:
     if reason := reason_against_workers(clients):
         raise ConfigError(
-            f'run.engine = "{name}" with workers: {reason}; or set run.engine = "sequential", or '
-            '"vectorised" without run.workers'
+            f'run.engine = "{name}": no worker can train these clients: {reason}; or set '
+            'run.engine = "sequential", or "vectorised" without run.workers'
         )
     return Parallel(clients, inside, n_workers)
 
 
 def _hired(engine: Parallel) -> str:
-    n = engine.n_workers
-    return f"{n} worker{'s' if n > 1 else ''}, clients of each"
+    n, n_threads = engine.n_workers, engine.n_threads
+    workers = f"{n} worker{'s' if n > 1 else ''}"
+    return f"{workers} with {n_threads} torch thread{'s' if n_threads > 1 else ''}, clients of each"
 
 
 def _slower(clients: Clients) -> str:

@@ -60,7 +60,7 @@ def wide_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Los
         outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1).contiguous()
         y_KB = y_KB.contiguous()
         if loss is functional.cross_entropy and not y_KB.is_floating_point():
-            return _cross_entropies(outputs_KB, _ignoring(y_KB, present))
+            return _cross_entropies(outputs_KB, _ignoring(y_KB.long(), present))
         if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape and not present:
             return n_clients * loss(outputs_KB, y_KB)
         sizes = present.sizes if present else [len(outputs)] * n_clients

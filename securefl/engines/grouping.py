@@ -13,8 +13,9 @@ from securefl.data.samples import Samples, TensorSamples
 from securefl.engines.training import Training
 
 LEAST_SHARE = 0.5
-"""Of the longest client's steps: who takes fewer is not worth the idle channels beside it. Where
-all are in one cohort, of the samples that it has room for."""
+"""Of the longest client's steps: who takes fewer is not worth the idle channels beside it."""
+LEAST_USED = 0.5
+"""Of the samples that there is room for in a cohort that must have all clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Grouping:
     data: Mapping[str, Samples]
     training: Training
     algorithm: Federated
-    pads: bool
-    """Whether the model may see batches that are padded to one size."""
+    reason_against_padding: str
+    """Why the model may not see batches that are padded to one size; empty where it may."""
 
     def cohorts(self, names: Sequence[str], *, static: bool, most: int) -> list[list[str]]:
         """At most so many clients each; where statistics are `static`, of as many batches."""
@@ -36,17 +37,19 @@ class Grouping:
             alike[self._shape(name), self._size(name), n_batches, n_steps].append(name)
         return [c for of in alike.values() for c in split(of, self._steps, most, LEAST_SHARE)]
 
-    def all_together(self, names: Sequence[str]) -> bool:
-        """Whether they can be one cohort, as they must where they wait for each other's sums."""
+    def reason_against_one(self, names: Sequence[str]) -> str:
+        """Why they cannot be one cohort; empty where they can."""
         batches, steps = [self.batch_size(n) for n in names], [self._steps(n) for n in names]
-        padded, ragged = len(set(batches)) > 1, len(set(steps)) > 1
-        alike = len({self._shape(name) for name in names}) == 1
-        if not alike or (padded and not self.pads):
-            return False
-        if ragged and not may_be_ragged(self.algorithm):
-            return False
+        if len({self._shape(name) for name in names}) > 1:
+            return "their samples are of several shapes or types"
+        if len(set(batches)) > 1 and self.reason_against_padding:
+            return f"their batches are unequal and cannot be padded: {self.reason_against_padding}"
+        if len(set(steps)) > 1 and not may_be_ragged(self.algorithm):
+            return "their steps are unequal, of which the solver or its momentum must know"
         used = sum(batch * n for batch, n in zip(batches, steps, strict=True))
-        return used >= LEAST_SHARE * len(names) * max(batches) * max(steps)
+        if used < LEAST_USED * len(names) * max(batches) * max(steps):
+            return "their batches or steps are too unequal"
+        return ""
 
     def batch_size(self, name: str) -> int:
         """Of a client's batches."""
@@ -55,7 +58,7 @@ class Grouping:
     def _size(self, name: str) -> object:
         """Whole batches are alike; of smaller ones those within a factor of two, padded."""
         n = self.batch_size(name)
-        if n == self.training.batch_size or not self.pads:
+        if n == self.training.batch_size or self.reason_against_padding:
             return n
         return "padded", n.bit_length()
 

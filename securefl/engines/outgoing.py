@@ -93,7 +93,7 @@ def not_finite(memory: Memory) -> str:
     wholes = chain.from_iterable(
         [named.vector] if isinstance(named, Row) else named.values() for named in kept
     )
-    # Zeros, or NaN: in a tenth of the time of `isfinite`.
+    # Zeros, or NaN: one pass, where `isfinite` makes a mask first.
     zeros = [(whole * 0).sum() for whole in wholes]
     # All at once: of a GPU each answer by itself would be waited for.
     if not zeros or (torch.stack([zero.to(zeros[0].device) for zero in zeros]) == 0).all():

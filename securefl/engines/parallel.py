@@ -63,6 +63,12 @@ class Parallel:
         self._team = _Team()
         weakref.finalize(self, self._team.close)
 
+    @property
+    def n_threads(self) -> int:
+        """Of torch, in each worker."""
+        wanted = self._clients.training.threads
+        return wanted or max(1, torch.get_num_threads() // self.n_workers)
+
     def train(self, ongoing: OpenRound) -> None:
         """See `Engine.train`."""
         team = self._team
@@ -84,7 +90,7 @@ class Parallel:
         device = self._clients.device
         on_gpu = device.type == "cuda"  # whose own is the first worker's
         return TorchSettings(
-            self._clients.training.threads or max(1, torch.get_num_threads() // self.n_workers),
+            self.n_threads,
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(),

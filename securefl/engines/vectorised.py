@@ -1,7 +1,7 @@
 """Trains many clients at once, side by side in one wide model.
 
-The best engine for models of linear layers that are not large, and on a GPU. Clients are side by
-side whose batches are of one size; those who have taken their steps wait for the longest.
+The best engine for models of linear layers that are not large, and on a GPU. Shorter batches are
+padded to the longest, and those who have taken their steps wait for the longest.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Vectorised:
         if norm.pooling is None:
             most = self._places.most
             found = self._grouping.cohorts(names, static=norm.static, most=most)
-        elif self._grouping.all_together(names):
-            found = [names]
-        else:
+        elif self._grouping.reason_against_one(names):
             self._alone.train(ongoing)
             return
+        else:
+            found = [names]
         if self._refining:
             self._refining.finish(ongoing, self._assessed(self._refining, found, ongoing))
             return
@@ -157,24 +157,25 @@ def reason_against(clients: Clients) -> str:
         )
     if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
         return "a client's data are a Dataset, which may draw at random"
-    sums = algorithm.plan(algorithm.init(clients.model), clients.model).sums
-    if sums and not _grouping(clients, algorithm).all_together(list(clients.data)):
-        return "clients' batches or steps are too unequal, and they wait for each other's sums"
     if why_not := _found_by_trying(clients):
         return why_not
+    if algorithm.plan(algorithm.init(clients.model), clients.model).sums:
+        why_not = _grouping(clients, algorithm).reason_against_one(list(clients.data))
+        if why_not:
+            return f"clients wait for each other's sums, and {why_not}"
     around = _around(clients.algorithm)
     return reason_against_refining(clients.model, around) if isinstance(around, FNR) else ""
 
 
 def _grouping(clients: Clients, algorithm: Federated) -> Grouping:
     training, data = clients.training, clients.data
-    pads = min(map(len, data.values())) < training.batch_size
-    if pads:
+    reason_against_padding = ""
+    if min(map(len, data.values())) < training.batch_size:
         try:
             require_padded(clients.model, _a_few(clients)[0])
-        except DataError:
-            pads = False
-    return Grouping(data, training, algorithm, pads)
+        except DataError as error:
+            reason_against_padding = str(error)
+    return Grouping(data, training, algorithm, reason_against_padding)
 
 
 def _a_few(clients: Clients) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,8 @@ def training_forward(
         y: a batch (B, C, ...).
         mu_C: the mean.
         var_C: the biased variance.
-        n: of how many values they are, in all or by channel: the running variance is the unbiased.
+        n: of how many values they are, more than one, in all or by channel: the running variance is
+            the unbiased one.
     """
     if (
         layer.momentum is not None

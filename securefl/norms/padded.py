@@ -18,7 +18,7 @@ from securefl.norms.find import BatchNorm, batch_norm_layers
 from securefl.norms.forward import training_forward
 from securefl.norms.replaced import replaced_forwards
 
-_PRESENT = "present"
+_PRESENT = "_present_in_batch"
 """The attribute of a BN layer that says which samples are present, where some are not."""
 
 

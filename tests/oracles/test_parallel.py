@@ -142,6 +142,19 @@ def test_clients_of_a_worker_can_be_side_by_side(lent, monkeypatch, sizes, setti
     assert one.ledger.entries == other.ledger.entries
 
 
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("solver", ["sgd", "scaffold"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_normalisations_are_side_by_side_in_workers_too(policy, solver):
+    """With short batches; within rounding."""
+    if reason(POLICIES[policy], SOLVERS[solver]):
+        pytest.skip("refused together")
+    settings, job = [*POLICIES[policy], *SOLVERS[solver]], task(sizes=(*SIZES, 3, 4))
+    one, other = (trained(settings, engine, job) for engine in ("sequential", "vectorised"))
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
+    assert one.ledger.entries == other.ledger.entries
+
+
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
 @pytest.mark.parametrize("settings", [["algorithm.name=fedavg"], ["algorithm.name=fedtan"]])
 def test_clients_of_a_worker_can_be_refined_side_by_side(lent, settings, n_workers):

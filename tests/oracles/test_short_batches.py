@@ -114,6 +114,17 @@ def test_a_loss_of_ones_own_sees_a_clients_own_samples(loss, cohorts):
     assert any(len(names) == 4 for names in cohorts)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+@pytest.mark.parametrize("sizes", [(9, 14, 11), (16, 16)])
+def test_labels_are_what_they_are_in_any_type_that_torch_takes(dtype, sizes):
+    """No class of two hundred is taken for what is left out, in eight bits -100."""
+    job = task(sizes=sizes)
+    model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 200)).double()
+    clients = [(x, (156 + y).to(dtype)) for x, y in job.clients]
+    job = securefl.Task(model, clients, clients[0])
+    require_same(["algorithm.name=fedavg", SHORT], job)
+
+
 def test_labels_that_are_ignored_count_no_more_than_padding():
     """A mean over what is left of a client's labels."""
     job = task(sizes=(9, 14, 11))
@@ -167,15 +178,17 @@ def test_what_looks_at_several_samples_by_itself_is_not_padded(layer, cohorts):
     job = securefl.Task(model.double(), clients, clients[0])
     require_same(["algorithm.name=fedavg", SHORT], job)
     assert set(cohorts) == {("client-1", "client-3"), ("client-2", "client-4"), ("client-5",)}
-    with pytest.raises(ConfigError, match="too unequal, and they wait"):
+    with pytest.raises(
+        ConfigError, match="sums, and their batches are unequal and cannot be padded"
+    ):
         trained(["algorithm.name=fedtan", SHORT], "vectorised", job)
 
 
-def grouping(sizes, *, pads=True, batch_size=16):
+def grouping(sizes, *, why_not="", batch_size=16):
     clients = {str(n): (torch.zeros(n, 2), torch.zeros(n)) for n in sizes}
     data = {name: securefl.data.samples.TensorSamples(*of) for name, of in clients.items()}
     training = Training(nn.functional.cross_entropy, lambda _: Sgd(0.1), 2, batch_size, 0)
-    return Grouping(data, training, securefl.algorithms.federated.Federated(), pads)
+    return Grouping(data, training, securefl.algorithms.federated.Federated(), why_not)
 
 
 def test_cohorts_are_of_whole_batches_or_of_batches_within_a_factor_of_two():
@@ -183,15 +196,17 @@ def test_cohorts_are_of_whole_batches_or_of_batches_within_a_factor_of_two():
     names = [str(n) for n in (2, 3, 4, 7, 8, 15, 16, 40)]
     found = grouping(map(int, names)).cohorts(names, static=False, most=9)
     assert found == [["2", "3"], ["4", "7"], ["8", "15"], ["16", "40"]]
-    alone = grouping(map(int, names), pads=False).cohorts(names, static=False, most=9)
+    alone = grouping(map(int, names), why_not="so").cohorts(names, static=False, most=9)
     assert [len(cohort) for cohort in alone] == [1, 1, 1, 1, 1, 1, 2]
 
 
 def test_all_wait_together_where_not_more_than_half_is_padding():
     """Else each has a model of its own."""
     for sizes, together in (((4, 7, 16), True), ((2, 3, 16), False), ((16, 40), True)):
-        assert grouping(sizes).all_together([str(n) for n in sizes]) is together
-    assert not grouping((4, 7, 16), pads=False).all_together(["4", "7", "16"])
+        why_not = grouping(sizes).reason_against_one([str(n) for n in sizes])
+        assert why_not == ("" if together else "their batches or steps are too unequal")
+    unpadded = grouping((4, 7, 16), why_not="so").reason_against_one(["4", "7", "16"])
+    assert unpadded == "their batches are unequal and cannot be padded: so"
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2)])

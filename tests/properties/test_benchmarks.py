@@ -107,14 +107,17 @@ QUICK_PARTS = (
     "fedtan-sealing",
     "clients",
     "widths",
+    "short",
     "values",
 )
 
 
 @pytest.fixture
 def one_process(benchmark, monkeypatch):
-    """Without the engine whose workers take seconds to start."""
-    monkeypatch.delitem(benchmark("engine_jobs").ENGINES, "parallel")
+    """Without the engines whose workers take seconds to start."""
+    engines = benchmark("engine_jobs").ENGINES
+    for name in [name for name, run in engines.items() if "workers" in run]:
+        monkeypatch.delitem(engines, name)
 
 
 @pytest.mark.usefixtures("one_process")

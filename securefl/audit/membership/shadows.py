@@ -62,8 +62,8 @@ def train_shadows(  # noqa: PLR0913  (what may be chosen of them)
         pool: members and non-members of the run.
         passes: over the pool; two or more, so that a deviation can be told.
         seed: of the parts, and of each model's mini-batches.
-        workers: processes; with more than one, the caller's script needs a main guard, and the
-            task's loss must be a function of a module.
+        workers: processes; with more than one, the caller's script needs a main guard, the task's
+            loss must be a function of a module, and each trains in itself with one thread.
         on_shadow: told of each model.
 
     Raises:
