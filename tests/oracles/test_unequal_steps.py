@@ -37,7 +37,7 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
     settings, job = [*POLICIES[policy], *beside, *UNEQUAL], task(sizes=(9, 30, 14, 4, 17))
     waiting = policy.startswith(("fedtan", "forward-only"))
     if waiting and (share or solver not in {"sgd", "fedprox"}):
-        with pytest.raises(ConfigError, match="wait for each other's sums, and their .*steps are"):
+        with pytest.raises(ConfigError, match=r"wait for each other's sums, and their .*steps are"):
             require_same(settings, job)
     else:
         require_same(settings, job)
