@@ -25,7 +25,7 @@ class FlatTensors:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """`model` is nobody else's: plain attributes that look into its tensors do so no more."""
+        """`model` is nobody else's."""
         self._vectors = [_laid_end_to_end(of) for of in _alike(model)]
         self._targets = [
             (kind, name, value)
@@ -62,7 +62,8 @@ def _copy(targets: list[tuple[Kind, str, Tensor]], state: State) -> None:
 def _alike(model: nn.Module) -> Iterator[list[Tensor]]:
     """The parameters and buffers that can be moved, by type and device."""
     own = dict(model.named_parameters()) | dict(model.named_buffers())
-    users = Counter(tensor.untyped_storage() for tensor in own.values())
+    looking = [v for m in model.modules() for v in vars(m).values() if isinstance(v, Tensor)]
+    users = Counter(tensor.untyped_storage() for tensor in (*own.values(), *looking))
     alike = defaultdict[tuple[torch.dtype, torch.device], list[Tensor]](list)
     for named in averaged_tensors(model).values():
         for name in named:

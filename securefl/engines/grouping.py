@@ -25,8 +25,17 @@ class Grouping:
     data: Mapping[str, Samples]
     training: Training
     algorithm: Federated
-    reason_against_padding: str
+    reason_against_padding: str = ""
     """Why the model may not see batches that are padded to one size; empty where it may."""
+
+    def padded(self, *, in_one: bool) -> Iterator[list[int]]:
+        """Sizes of batches that may be padded to the largest of them, in increasing order."""
+        sizes = defaultdict[object, set[int]](set)
+        for name in self.data:
+            sizes[self._size(name)].add(self.batch_size(name))
+            if in_one:
+                sizes["all"].add(self.batch_size(name))
+        yield from (sorted(of) for of in sizes.values() if len(of) > 1)
 
     def cohorts(self, names: Sequence[str], *, static: bool, most: int) -> list[list[str]]:
         """At most so many clients each; where statistics are `static`, of as many batches."""

@@ -47,8 +47,9 @@ class Memories(Mapping[str, Memory]):
         """KeyError for who is no client of the run."""
         if name not in self._names:
             raise KeyError(name)
-        for part, of in self._parts.items():
-            of.write(name, getattr(memory, part))
+        inside = {key for of in self._parts.values() for key in of.storages()}
+        for part, named in {p: _outside(inside, getattr(memory, p)) for p in _PARTS}.items():
+            self._parts[part].write(name, named)
         if any(getattr(memory, part) for part in _PARTS):
             self._keeping.add(name)
         else:
@@ -59,6 +60,15 @@ class Memories(Mapping[str, Memory]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _outside(inside: set[int], named: NamedTensors) -> NamedTensors:
+    """Copied, where it is a view of rows that are about to be written."""
+    if not named:
+        return named
+    tensors = [named.vector] if isinstance(named, Row) else named.values()
+    lies_inside = any(tensor.untyped_storage().data_ptr() in inside for tensor in tensors)
+    return copied(named) if lies_inside else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,11 @@ class _Stack:
             self._rows[name] = Row(self._matrix_KN[self._index[name]], self._like)
         return self._rows[name]
 
+    @property
+    def storage(self) -> int:
+        """Where the matrix lies; 0 where it takes no room."""
+        return self._matrix_KN.untyped_storage().data_ptr()
+
     def let_go(self, name: str) -> None:
         self._free.append(self._index.pop(name))
         self._rows.pop(name, None)
@@ -143,6 +158,9 @@ class _Part:
     _place: dict[str, _Stack] = field(default_factory=dict)
     _apart: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """What fits into no matrix."""
+
+    def storages(self) -> Iterator[int]:
+        return (stack.storage for stack in self._stacks.values())
 
     def read(self, name: str) -> NamedTensors:
         if name in self._place:

@@ -112,7 +112,7 @@ class Vectorised:
         place.load(state)
         data = {name: clients.data[name] for name in names}
         sizes = [self._grouping.batch_size(name) for name in names]
-        present = Present.of(sizes, next(place.model.parameters()))
+        present = Present.of(sizes, clients.device)
         steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm
         if len(set(steps)) > 1:
             algorithm = replace(algorithm, solver=Ragged(algorithm.solver, steps))
@@ -168,14 +168,16 @@ def reason_against(clients: Clients) -> str:
 
 
 def _grouping(clients: Clients, algorithm: Federated) -> Grouping:
-    training, data = clients.training, clients.data
-    reason_against_padding = ""
-    if min(map(len, data.values())) < training.batch_size:
-        try:
-            require_padded(clients.model, _a_few(clients)[0])
-        except DataError as error:
-            reason_against_padding = str(error)
-    return Grouping(data, training, algorithm, reason_against_padding)
+    grouping = Grouping(clients.data, clients.training, algorithm)
+    if min(map(len, clients.data.values())) >= clients.training.batch_size:
+        return grouping
+    waits = bool(algorithm.plan(algorithm.init(clients.model), clients.model).sums)
+    try:
+        for sizes in grouping.padded(in_one=waits):
+            require_padded(clients.model, _a_few(clients)[0], sizes)
+    except DataError as error:
+        return replace(grouping, reason_against_padding=str(error))
+    return grouping
 
 
 def _a_few(clients: Clients) -> tuple[Tensor, Tensor]:

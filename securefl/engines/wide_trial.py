@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from securefl.errors import DataError
 from securefl.norms.padded import Present, padded_batch_norm
 
 _EXACT, _TOLERANCE = torch.float64, 1e-9
+_LEAST_BYTES = 4
+_PASSES = 3
+"""One after the other: a model may go by how many it has seen."""
 _SCALES = (1, 64)
 """Of the samples that a model is tried with: it may do to large ones what it does not to small."""
 
@@ -24,27 +28,46 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
         x: a few samples.
     """
     for scale in _SCALES:
-        _require_separate(model, scale * x.to("cpu", _EXACT), 0)
+        _require_separate(model, scale * x.to("cpu", _EXACT), len(x))
 
 
-def require_padded(model: nn.Module, x: Tensor) -> None:
-    """As `require_separate`, where the second client's batch is shorter and padded."""
-    for scale in _SCALES:
-        _require_separate(model, scale * torch.cat([x, x]).to("cpu", _EXACT), 1)
+def require_padded(model: nn.Module, x: Tensor, sizes: Sequence[int]) -> None:
+    """As `require_separate`, where the second client's batch is shorter and padded.
+
+    Args:
+        model: not changed.
+        x: a few samples.
+        sizes: of batches, in increasing order; all but the largest are padded to it. Tried are the
+            smallest, one in the middle and the next to largest.
+    """
+    values = (*model.parameters(), *model.buffers())
+    if any(value.is_floating_point() and value.element_size() < _LEAST_BYTES for value in values):
+        raise DataError("moments of short floats would be too coarse")
+    *shorter, longest = sizes
+    x = x[torch.arange(longest) % len(x)].to("cpu", _EXACT)
+    for n in sorted({shorter[0], shorter[len(shorter) // 2], shorter[-1]}):
+        _require_separate(model, x, n)
+    _require_separate(model, _SCALES[-1] * x, shorter[0])
 
 
-def _require_separate(model: nn.Module, x: Tensor, n_missing: int) -> None:
+def _require_separate(model: nn.Module, x: Tensor, n_second: int) -> None:
+    """`n_second` are the second client's own samples; its others are padding."""
     rng = torch.Generator().manual_seed(0)
     both, alone = two_clients(model, rng)
     try:
         with torch.random.fork_rng([]):
-            together, apart = _both_ways(both, alone, x, n_missing, rng)
+            for _ in range(_PASSES):
+                together, apart = _both_ways(both, alone, x, n_second, rng)
+                _require_alike(together, apart)
     except DataError:
         raise
     except Exception as error:  # a user's forward may raise anything
         raise DataError(
             f"its forward does not run side by side in double precision ({error})"
         ) from error
+
+
+def _require_alike(together: list[Tensor], apart: list[Tensor]) -> None:
     if not all(torch.isfinite(value).all() for value in apart):
         raise DataError("of the first client's samples it makes values that are not finite")
     for one, other in zip(together, apart, strict=True):
@@ -73,16 +96,17 @@ def two_clients(model: nn.Module, rng: torch.Generator) -> tuple[nn.Module, list
 
 
 def _both_ways(
-    both: nn.Module, alone: list[nn.Module], x: Tensor, n_missing: int, rng: torch.Generator
+    both: nn.Module, alone: list[nn.Module], x: Tensor, n_second: int, rng: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs, gradients and buffers of two clients side by side, and of each alone."""
     for one in (both, *alone):
         one.train()
+        one.zero_grad()
     # Apart by noise, since samples that are alike would hide what looks at several.
     padded = [of + torch.rand(of.shape, generator=rng, dtype=_EXACT) for of in (x, x.flip(0) + 1)]
-    sizes = [len(x), len(x) - n_missing]
+    sizes = [len(x), n_second]
     drawn = torch.get_rng_state()
-    with padded_batch_norm(both, Present.of(sizes, x)):
+    with padded_batch_norm(both, Present.of(sizes, x.device)):
         outputs = both(side_by_side(padded)).unflatten(1, (2, -1))
     together = [outputs[:n, i] for i, n in enumerate(sizes)]
     apart = [one(of[:n]) for one, of, n in zip(alone, padded, sizes, strict=True)]
@@ -91,31 +115,19 @@ def _both_ways(
     if [of.shape for of in together] != [of.shape for of in apart]:
         raise DataError("it mixes channels beyond its layers")
     towards = [torch.rand(of.shape, generator=rng, dtype=_EXACT) for of in apart]
-    trained = [name for name, p in both.named_parameters() if p.requires_grad]
-    of_both = torch.autograd.grad(
-        _along(together, towards), [both.get_parameter(n) for n in trained], allow_unused=True
-    )
-    of_each = [
-        torch.autograd.grad(
-            _along(apart, towards),
-            [one.get_parameter(n) for n in trained],
-            allow_unused=True,
-            retain_graph=True,
-        )
-        for one in alone
+    for outputs in (together, apart):
+        along = [(o * t).sum() for o, t in zip(outputs, towards, strict=True)]
+        torch.stack(along).sum().backward()
+    gradients = [
+        (p.grad, [one.get_parameter(name).grad for one in alone])
+        for name, p in both.named_parameters()
     ]
-    of_alone = [
-        None if first is None else torch.cat([first, second])
-        for first, second in zip(*of_each, strict=True)
-    ]
-    if [g is None for g in of_both] != [g is None for g in of_alone]:
+    if any((g is None) is not all(own is None for own in each) for g, each in gradients):
         raise DataError("its parameters have no gradients of their own")
     kept = [(value, [one.get_buffer(n) for one in alone]) for n, value in both.named_buffers()]
+    known = [(g, [own for own in each if own is not None]) for g, each in gradients]
+    pairs = [*((g, each) for g, each in known if g is not None), *kept]
     return (
-        [*together, *(g for g in of_both if g is not None), *(parts(v, 2) for v, _ in kept)],
-        [*apart, *(g for g in of_alone if g is not None), *(torch.stack(own) for _, own in kept)],
+        [*together, *(parts(of_both, 2) for of_both, _ in pairs)],
+        [*apart, *(torch.stack(each) for _, each in pairs)],
     )
-
-
-def _along(outputs: list[Tensor], towards: list[Tensor]) -> Tensor:
-    return torch.stack([(o * t).sum() for o, t in zip(outputs, towards, strict=True)]).sum()

@@ -28,31 +28,31 @@ class Present:
 
     sizes: Sequence[int]
     n_K: Tensor
-    """The same."""
+    """The same, in double precision."""
     absent_BK: Tensor
     """Whether a sample is behind a client's own."""
     share_BK: Tensor
     """1 / n of a client's own samples, 0 of others."""
 
     @classmethod
-    def of(cls, sizes: Sequence[int], like: Tensor) -> Present | None:
-        """On the device of `like` and in its precision; None where all are of one size."""
+    def of(cls, sizes: Sequence[int], device: torch.device) -> Present | None:
+        """None where all are of one size."""
         if min(sizes) == max(sizes):
             return None
-        n_K = torch.tensor(sizes, dtype=like.dtype, device=like.device)
-        absent_BK = torch.arange(max(sizes), device=like.device).unsqueeze(1) >= n_K
+        n_K = torch.tensor(sizes, dtype=torch.float64, device=device)
+        absent_BK = torch.arange(max(sizes), device=device).unsqueeze(1) >= n_K
         return cls(sizes, n_K, absent_BK, ~absent_BK / n_K)
 
     def moments(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """μ, the biased σ² and the number of values of each channel."""
         n_clients = len(self.n_K)
         y_BKCS = y.reshape(len(y), n_clients, y.shape[1] // n_clients, -1)
-        share_BK11 = self.share_BK[:, :, None, None]
+        share_BK11 = self.share_BK[:, :, None, None].to(y.dtype)
         mu_KC1 = (share_BK11 * y_BKCS).sum(0).mean(-1, keepdim=True)
         apart_BKCS = y_BKCS - mu_KC1.detach()  # the gradient by way of μ is 0
         var_KC = (share_BK11 * apart_BKCS.square()).sum(0).mean(-1)
         n_C = (self.n_K * y_BKCS.shape[3]).repeat_interleave(y_BKCS.shape[2])
-        return mu_KC1.flatten(), var_KC.flatten(), n_C
+        return mu_KC1.flatten(), var_KC.flatten(), n_C.to(y.dtype)
 
 
 def moments_of(layer: BatchNorm, y: Tensor) -> tuple[Tensor, Tensor, float | Tensor]:

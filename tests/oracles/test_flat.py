@@ -229,3 +229,17 @@ def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine)
     rounds.close()
     assert all(before[name].own and before[name].solver for name in memories)
     assert {name for name in memories if same_memory(memories[name], before[name])} == {"client-2"}
+
+
+def test_what_looks_into_a_tensor_sees_it_still():
+    """A plain attribute that is a view of a buffer: such a buffer stays where it is."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model.view = model[1].running_mean.view(2, 2)
+    place = Place(model)
+    state = State(0, snapshot(averaged_tensors(model)))
+    for kind in state.tensors:
+        for value in state.tensors[kind].values():
+            value.fill_(7)
+    for _ in range(3):
+        place.load(state)
+        assert torch.equal(place.model.view, torch.full((2, 2), 7.0))

@@ -184,6 +184,67 @@ def test_what_looks_at_several_samples_by_itself_is_not_padded(layer, cohorts):
         trained(["algorithm.name=fedtan", SHORT], "vectorised", job)
 
 
+class Choosy(nn.Module):
+    """It looks at a batch's other samples, under a condition."""
+
+    def __init__(self, condition):
+        super().__init__()
+        self.condition = condition
+        self.a, self.bn, self.b = nn.Linear(12, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return getattr(self, self.condition)(x)
+
+    def of_many(self, x):
+        h = self.a(x)
+        return self.b(self.bn(h - h.mean(0) if self.training and len(h) >= 10 else h))
+
+    def by_number(self, x):
+        return self.b(self.bn(self.a(x))) * min(1.0, 10 / len(x))
+
+    def later(self, x):
+        h = self.bn(self.a(x))
+        later = self.training and self.bn.num_batches_tracked > 1
+        return self.b(h - h.mean(0) if later else h)
+
+    def ghosts(self, x):
+        h = self.a(x)
+        return self.b(torch.cat([self.bn(c) for c in h.chunk(max(1, -(-len(h) // 8)))]))
+
+    def twice(self, x):
+        if not torch.is_grad_enabled():
+            return self.b(self.bn(self.a(x)))
+        x = x.detach().requires_grad_()
+        outputs = self.b(self.bn(self.a(x)))
+        (slope,) = torch.autograd.grad(outputs.sum(), x, create_graph=True)
+        return outputs + slope[:, :1]
+
+
+@pytest.mark.parametrize("condition", ["of_many", "by_number", "later", "ghosts", "twice"])
+def test_a_model_that_goes_by_its_batch_is_tried_with_batches_as_long_as_they_are(condition):
+    """And with several of them: it is side by side without padding."""
+    job = replace(task(sizes=SIZES), model=Choosy(condition).double())
+    require_same(["algorithm.name=fedavg", SHORT], job)
+
+
+def test_layers_of_two_precisions_have_moments_in_their_own():
+    """A layer of single precision behind one of double."""
+    job = task(sizes=SIZES)
+    model = nn.Sequential(nn.Linear(12, 5).double(), Single(), nn.BatchNorm1d(5), nn.Linear(5, 4))
+    job = replace(job, model=model)
+    one, other = (
+        trained(["algorithm.name=fedavg", SHORT], engine, job) for engine in ("sequential", "auto")
+    )
+    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-4, atol=1e-5)
+
+
+class Single(nn.Module):
+    """From double to single precision."""
+
+    def forward(self, x):
+        return x.float()
+
+
 def grouping(sizes, *, why_not="", batch_size=16):
     clients = {str(n): (torch.zeros(n, 2), torch.zeros(n)) for n in sizes}
     data = {name: securefl.data.samples.TensorSamples(*of) for name, of in clients.items()}
@@ -216,7 +277,7 @@ def test_moments_of_those_present_are_those_of_the_clients_alone(shape):
     sizes = [5, 2, 4]
     y = torch.randn(5, 6, *shape, generator=rng, dtype=torch.float64, requires_grad=True)
     towards = torch.randn(2, 6, generator=rng, dtype=torch.float64)
-    mu_C, var_C, n_C = Present.of(sizes, y).moments(y)
+    mu_C, var_C, n_C = Present.of(sizes, y.device).moments(y)
     (slope,) = torch.autograd.grad((mu_C * towards[0] + var_C * towards[1]).sum(), y)
     for i, n in enumerate(sizes):
         own = y[:n, 2 * i : 2 * i + 2].detach().clone().requires_grad_()
@@ -234,7 +295,7 @@ def test_moments_of_those_present_are_those_of_the_clients_alone(shape):
 def test_padding_is_over_when_the_block_is():
     """Forwards and moments are those of before, whatever was put on top within."""
     layer = nn.BatchNorm1d(4)
-    model, present = nn.Sequential(layer), Present.of([3, 2], torch.zeros(1))
+    model, present = nn.Sequential(layer), Present.of([3, 2], torch.device("cpu"))
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     with padded_batch_norm(model, present):
         masked = model(x)

@@ -212,3 +212,14 @@ def test_clients_side_by_side_have_each_its_own_memory(rows, who):
         assert torch.equal(wide.own[name], torch.cat(own))
         assert torch.equal(wide.solver[name], torch.cat(solver))
     assert not wide.momentum
+
+
+def test_parts_that_change_places_are_read_before_they_are_written():
+    """As rows, and as what lies in them."""
+    for taken in (lambda named: named, dict):
+        memories = Memories(NAMES)
+        first, other = ({"w": torch.full((3,), value)} for value in (1.0, 2.0))
+        memories["client-0"] = Memory(own=first, solver=other)
+        memory = memories["client-0"]
+        memories["client-0"] = Memory(own=taken(memory.solver), solver=taken(memory.own))
+        require_same(memories["client-0"], Memory(own=other, solver=first))
