@@ -16,11 +16,12 @@ from securefl.algorithms.fnr import FNR, ModelTensors
 from securefl.algorithms.public_training import Objective, Penalty
 from securefl.data.samples import Samples, TensorSamples
 from securefl.engines.clients import Clients
-from securefl.engines.cohort import separate, wide_loss
+from securefl.engines.cohort import separate
 from securefl.engines.in_turns import client_threads, in_turns
 from securefl.engines.ongoing import End, Ongoing
 from securefl.engines.turns import ClientThread
 from securefl.engines.wide_assessment import assess_each, require_assessed_apart
+from securefl.engines.wide_loss import wide_loss
 from securefl.engines.wide_model import side_by_side
 from securefl.engines.wide_places import WidePlaces
 from securefl.errors import DataError

@@ -34,8 +34,6 @@ from securefl.engines.cohort import (
     AllLeft,
     WideEnd,
     separate,
-    wide_batches,
-    wide_loss,
     wide_memory,
     wide_state,
 )
@@ -45,6 +43,8 @@ from securefl.engines.ragged import Ragged
 from securefl.engines.refining import Refining, Trained, reason_against_refining
 from securefl.engines.sequential import Sequential
 from securefl.engines.training import round_generator
+from securefl.engines.wide_batches import wide_batches
+from securefl.engines.wide_loss import wide_loss
 from securefl.engines.wide_places import WidePlaces
 from securefl.engines.wide_trial import require_padded, require_separate
 from securefl.errors import DataError

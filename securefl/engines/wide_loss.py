@@ -1,0 +1,49 @@
+"""The loss of clients side by side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from securefl.algorithms.base import Loss
+from securefl.norms.padded import Present
+
+_IGNORED = -100
+"""The label that `cross_entropy` leaves out of its mean."""
+
+
+def wide_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
+    """The sum of the clients' losses, of outputs (B, K C, ...) and labels (K, B, ...).
+
+    Of padded batches those samples count that are `present`.
+    """
+
+    def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
+        outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1).contiguous()
+        y_KB = y_KB.contiguous()
+        if loss is functional.cross_entropy and not y_KB.is_floating_point():
+            return _cross_entropies(outputs_KB, _ignoring(y_KB.long(), present))
+        if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape and not present:
+            return n_clients * loss(outputs_KB, y_KB)
+        sizes = present.sizes if present else [len(outputs)] * n_clients
+        each = zip(outputs_KB, y_KB, sizes, strict=True)
+        return torch.stack([loss(o[:n], y[:n]) for o, y, n in each]).sum()
+
+    return summed
+
+
+def _ignoring(y_KB: Tensor, present: Present | None) -> Tensor:
+    if not present:
+        return y_KB
+    absent_KB = present.absent_BK.T
+    return y_KB.masked_fill(absent_KB.view(*absent_KB.shape, *(1,) * (y_KB.dim() - 2)), _IGNORED)
+
+
+def _cross_entropies(outputs_KB: Tensor, y_KB: Tensor) -> Tensor:
+    """Each client's mean over its own labels, summed."""
+    losses = functional.cross_entropy(
+        outputs_KB.flatten(0, 1), y_KB.flatten(0, 1), ignore_index=_IGNORED, reduction="none"
+    )
+    counted_K = (y_KB != _IGNORED).flatten(1).sum(dim=1)
+    return (losses.view(len(y_KB), -1).sum(dim=1) / counted_K).sum()
