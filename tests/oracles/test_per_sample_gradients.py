@@ -45,38 +45,39 @@ def made(name, norm):
     return model, x, y
 
 
-def largest_difference(model, x, y):
-    """Between both ways, relative to the largest value of a record's gradient."""
-    found = per_sample_gradients(model, x, y, cross_entropy)
-    differences = []
+def by_loop(model, x, y):
+    """Each record's gradients, in the place of a batch's."""
+    parameters, found = dict(model.named_parameters()), []
     for record in range(len(x)):
         here = slice(record, record + 1)
         loss = cross_entropy(model(x[here]), y[here])
-        expected = dict(model.named_parameters())
-        expected = dict(
-            zip(expected, torch.autograd.grad(loss, list(expected.values())), strict=True)
-        )
-        assert found.keys() == expected.keys()
-        size = max(value.abs().max() for value in expected.values())
-        assert size > 0
-        differences += [
-            ((found[n][record] - g).abs().max() / size).item() for n, g in expected.items()
-        ]
-    return max(differences)
+        found.append(torch.autograd.grad(loss, list(parameters.values())))
+    return {n: torch.stack(of) for n, of in zip(parameters, zip(*found, strict=True), strict=True)}
+
+
+def largest_difference(found, expected):
+    """Relative to the largest value of a record's gradient."""
+    assert found.keys() == expected.keys()
+    sizes = torch.stack([g.flatten(1).abs().amax(1) for g in expected.values()]).amax(0)
+    assert (sizes > 0).all()
+    apart = [(found[n] - g).flatten(1).abs().amax(1) / sizes for n, g in expected.items()]
+    return torch.stack(apart).max().item()
 
 
 @pytest.mark.parametrize(("name", "norm"), KINDS)
 def test_each_model_is_accepted_and_its_gradients_are_those_of_a_loop(name, norm):
-    """To 1e-6 in float32, and to rounding in float64.
+    """To 1e-6 in float32, or twice what the loop in float32 is off the one in float64 itself.
 
-    AlexNet with weight standardisation is the exception: its loop in float32 is 3e-6 off the one in
-    float64 itself.
+    Which depends on the processor's kernels; in float64 to rounding.
     """
     model, x, y = made(name, norm)
     require_uncoupled(model, x, y, cross_entropy)
-    bound = 1e-5 if (name, norm) == ("alexnet", "group-ws") else 1e-6
-    assert largest_difference(model, x, y) < bound
-    assert largest_difference(model.double(), x.double(), y) < 1e-13
+    found, expected = per_sample_gradients(model, x, y, cross_entropy), by_loop(model, x, y)
+    model, x = model.double(), x.double()
+    exact = by_loop(model, x, y)
+    bound = max(1e-6, 2 * largest_difference(expected, exact))
+    assert largest_difference(found, expected) < bound < 1e-5
+    assert largest_difference(per_sample_gradients(model, x, y, cross_entropy), exact) < 1e-13
 
 
 def test_the_model_stays_as_it_was():
