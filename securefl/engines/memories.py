@@ -47,13 +47,16 @@ class Memories(Mapping[str, Memory]):
         """KeyError for who is no client of the run."""
         if name not in self._names:
             raise KeyError(name)
+        keeps = any(getattr(memory, part) for part in _PARTS)
+        if not keeps and name not in self._keeping:
+            return
         inside = {key for of in self._parts.values() for key in of.storages()}
         for part, named in {p: _outside(inside, getattr(memory, p)) for p in _PARTS}.items():
             self._parts[part].write(name, named)
-        if any(getattr(memory, part) for part in _PARTS):
+        if keeps:
             self._keeping.add(name)
         else:
-            self._keeping.discard(name)
+            self._keeping.remove(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
