@@ -221,12 +221,12 @@ def test_a_client_whose_values_are_refused_is_left_out_alike(lent, encrypt):
 
 
 @pytest.mark.parametrize(
-    ("engine", "n_workers", "lost"),
-    [("parallel", 2, (1, 3, 5)), ("vectorised", 2, (1, 3, 5)), ("vectorised", 6, (1,))],
+    ("engine", "n_clients", "n_workers", "lost"),
+    [("parallel", 6, 2, (1, 3, 5)), ("vectorised", 6, 2, (1, 3, 5)), ("vectorised", 3, 3, (1,))],
 )
-def test_a_worker_whose_clients_have_all_left_in_a_sum_goes_on(engine, n_workers, lost):
+def test_a_worker_whose_clients_have_all_left_in_a_sum_goes_on(engine, n_clients, n_workers, lost):
     """Side by side, nobody is left who could ask for the next one; the others' round is whole."""
-    job = task(sizes=(10,) * 6)
+    job = task(sizes=(10,) * n_clients)
     for i in lost:
         x, _ = job.clients[i]
         x.copy_(1.5e308 * x.sign())  # finite, and no sum of it is
