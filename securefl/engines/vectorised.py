@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -27,8 +27,8 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.per_fedavg import PerFedAvg
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.data.resident import resident
-from securefl.data.samples import TensorSamples
+from securefl.data.resident import Resident, resident
+from securefl.data.samples import Samples, TensorSamples
 from securefl.engines.clients import Clients
 from securefl.engines.cohort import (
     AllLeft,
@@ -116,13 +116,15 @@ class Vectorised:
         steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm
         if len(set(steps)) > 1:
             algorithm = replace(algorithm, solver=Ragged(algorithm.solver, steps))
+        drawn = sum(size * n for size, n in zip(sizes, steps, strict=True))
+        together = self._resident or self._beside_each_other(data, drawn)
         generators = [
             round_generator(training.seed, state.round, clients.index[name]) for name in names
         ]
         work = Work(
             place.model,
             max(data.values(), key=len),
-            wide_batches(data, self._resident, training.batch_size, generators, clients.device),
+            wide_batches(data, together, training.batch_size, generators, clients.device),
             max(steps),
             wide_loss(training.loss, k, present),
             training.sgd(state.round),
@@ -138,6 +140,12 @@ class Vectorised:
             return iter(())
         contributions = zip(names, separate(trained, k), strict=True)
         return ((name, own) for name, own in contributions if name not in end.left)
+
+    def _beside_each_other(self, data: Mapping[str, Samples], n_drawn: int) -> Resident | None:
+        """A cohort's samples in one tensor, where they are no more than it draws."""
+        if sum(map(len, data.values())) > n_drawn:
+            return None
+        return resident(data, self._clients.device)
 
     def close(self) -> None:
         """See `Engine.close`."""

@@ -15,7 +15,7 @@ from side_by_side import SMALL, require_same, trained, vector
 from torch import nn
 
 import securefl
-from securefl.engines import choice
+from securefl.engines import choice, vectorised
 from securefl.engines.clients import Place
 from securefl.errors import ConfigError
 from securefl.roles.client import Client
@@ -320,6 +320,22 @@ def test_samples_that_are_too_many_to_copy_are_taken_client_by_client(monkeypatc
     """The same batches, without a second copy of all data."""
     monkeypatch.setattr("securefl.data.resident.MOST_CPU_BYTES", 0)
     require_same(["algorithm.name=fedavg"])
+
+
+@pytest.mark.parametrize(("local_steps", "n_copied"), [(4, 3), (1, 0)])
+def test_of_too_many_samples_a_cohorts_are_copied_where_it_draws_as_many(
+    monkeypatch, local_steps, n_copied
+):
+    """In each of three rounds; the same batches."""
+    calls, resident = [], vectorised.resident
+
+    def of_a_cohort(*about):
+        calls.append(about)
+        return resident(*about) if len(calls) > 1 else None  # the first are all clients'
+
+    monkeypatch.setattr(vectorised, "resident", of_a_cohort)
+    require_same(["algorithm.name=fedavg", f"algorithm.local_steps={local_steps}"])
+    assert len(calls) == 1 + n_copied
 
 
 @pytest.mark.parametrize("policy", ["fedbn", "local-affine", "silobn"])
