@@ -94,8 +94,11 @@ def test_as_many_threads_make_the_same_bits(n_threads, algorithm):
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_workers_make_the_same_bits_in_all_combinations(lent, policy, solver):
-    """All normalisations, solvers, servers and momenta that go together."""
-    for server in SERVERS:
+    """All normalisations, solvers and momenta that go together; of the servers, clients know FedNova.
+
+    The others step from totals, whoever has trained; each has a run above.
+    """
+    for server in ("average", "fednova"):
         for momentum in MOMENTA:
             parts = POLICIES[policy], SOLVERS[solver], SERVERS[server], MOMENTA[momentum]
             if not any(reason(*pair) for pair in combinations(parts, 2)):
