@@ -94,7 +94,7 @@ def test_as_many_threads_make_the_same_bits(n_threads, algorithm):
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_workers_make_the_same_bits_in_all_combinations(lent, policy, solver):
-    """All normalisations, solvers and momenta that go together; of the servers, clients know FedNova.
+    """All normalisations, solvers and momenta; of the server optimisers, clients know FedNova.
 
     The others step from totals, whoever has trained; each has a run above.
     """
