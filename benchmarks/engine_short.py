@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from engine_jobs import ENGINES, MLP, Job, pool_of, task_of
 from engine_page import Grid, Part
 from engine_ways import Settings, started
-from measure import ms_text
-from turns import in_turns, typical_ratio
+from engine_widths import beside_each_other
+from turns import in_turns
 
 from securefl.task import Task
 
@@ -26,9 +25,7 @@ class Short:
 
     def row(self) -> list[str]:
         """Of the table."""
-        both = [list(of) for of in (self.one_by_one_s, self.side_by_side_s)]
-        figures = [*(ms_text(median(of)) for of in both), f"{typical_ratio(*both):.2f}"]
-        return [self.algorithm, *figures]
+        return [self.algorithm, *beside_each_other(self.one_by_one_s, self.side_by_side_s)]
 
 
 def short_part(settings: Settings) -> Part:

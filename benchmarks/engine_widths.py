@@ -16,6 +16,12 @@ TWENTY = replace(MLP, n_clients=20)
 WIDTHS = (30, 400, 800, 1600, 3200)
 
 
+def beside_each_other(one_by_one_s: Sequence[float], side_by_side_s: Sequence[float]) -> list[str]:
+    """The medians, and how many times as fast side by side is."""
+    both = list(one_by_one_s), list(side_by_side_s)
+    return [*(ms_text(median(of)) for of in both), f"{typical_ratio(*both):.2f}"]
+
+
 @dataclass(frozen=True, slots=True)
 class Width:
     """Of one model."""
@@ -28,8 +34,7 @@ class Width:
 
     def row(self) -> list[str]:
         """Of the table."""
-        both = [list(of) for of in (self.one_by_one_s, self.side_by_side_s)]
-        figures = [*(ms_text(median(of)) for of in both), f"{typical_ratio(*both):.2f}"]
+        figures = beside_each_other(self.one_by_one_s, self.side_by_side_s)
         return [f"784-{self.width}-{N_CLASSES}", f"{self.n_parameters:,}", *figures]
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -19,6 +19,8 @@ from securefl.norms.find import statistics
 from securefl.types import Contribution, Kind, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Target = tuple[Kind, str, Tensor]
+"""A tensor of a model, and by what a state knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,22 @@ def copied(named: NamedTensors) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in named.items()}
 
 
+def targets_of(model: nn.Module) -> list[Target]:
+    """Where a state's model is written to."""
+    found = averaged_tensors(model).items()
+    return [(kind, name, value) for kind, named in found for name, value in named.items()]
+
+
+def load_into(targets: Iterable[Target], state: State) -> None:
+    """Write what a state has for them."""
+    with torch.no_grad():
+        for kind, name, target in targets:
+            target.copy_(state.tensors[kind][name])
+
+
 def load_tensors(model: nn.Module, state: State) -> None:
     """Write a state's model into one of its architecture."""
-    with torch.no_grad():
-        for kind, named in averaged_tensors(model).items():
-            for name, target in named.items():
-                target.copy_(state.tensors[kind][name])
+    load_into(targets_of(model), state)
 
 
 def lay_over(model: nn.Module, own: NamedTensors) -> None:

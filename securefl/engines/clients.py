@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Algorithm, Work, averaged_tensors
+from securefl.algorithms.base import Algorithm, Target, Work, load_into, targets_of
 from securefl.data.samples import Samples, minibatches
 from securefl.engines.flat import FlatTensors
 from securefl.engines.freed_memory import keep_freed_memory
@@ -78,7 +78,7 @@ class Place:
     """How many train on it at a time, side by side."""
     _flat: FlatTensors | None = field(init=False, default=None)
     """Of one client at a time."""
-    _travelling: list[tuple[Kind, str, Tensor]] = field(init=False)
+    _travelling: list[Target] = field(init=False)
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,13 +87,9 @@ class Place:
         if self.n_clients == 1:
             _lay_out(self.model)
             self._flat = FlatTensors(self.model)
-        found, k = averaged_tensors(self.model), self.n_clients
-        self._travelling = [
-            (kind, name, parts(value, k))
-            for kind, named in found.items()
-            for name, value in named.items()
-        ]
-        travelling = set().union(*found.values())
+        found, k = targets_of(self.model), self.n_clients
+        self._travelling = [(kind, name, parts(value, k)) for kind, name, value in found]
+        travelling = {name for _, name, _ in found}
         self._constants = [
             (buffer, buffer.clone())
             for name, buffer in self.model.named_buffers()
@@ -108,9 +104,7 @@ class Place:
         if self._flat:
             self._flat.load(state)
         else:
-            with torch.no_grad():
-                for kind, name, target in self._travelling:
-                    target.copy_(state.tensors[kind][name])
+            load_into(self._travelling, state)
         self._forget()
 
     def load_each(self, tensors: Sequence[Mapping[Kind, NamedTensors]]) -> None:

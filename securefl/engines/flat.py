@@ -10,9 +10,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import averaged_tensors
+from securefl.algorithms.base import averaged_tensors, load_into, targets_of
 from securefl.engines.crossing import ALIGNED
-from securefl.types import Kind, State
+from securefl.types import State
 
 
 @final
@@ -27,11 +27,7 @@ class FlatTensors:
     def __init__(self, model: nn.Module) -> None:
         """`model` is nobody else's."""
         self._vectors = [_laid_end_to_end(of) for of in _alike(model)]
-        self._targets = [
-            (kind, name, value)
-            for kind, named in averaged_tensors(model).items()
-            for name, value in named.items()
-        ]
+        self._targets = targets_of(model)
         inside = {vector.untyped_storage() for vector in self._vectors}
         self._apart = [one for one in self._targets if one[-1].untyped_storage() not in inside]
         self._state: weakref.ref[State] | None = None
@@ -46,17 +42,12 @@ class FlatTensors:
             if again and self._origins:
                 for vector, origin in zip(self._vectors, self._origins, strict=True):
                     vector.copy_(origin)
-                _copy(self._apart, state)
+                load_into(self._apart, state)
                 return
-            _copy(self._targets, state)
+            load_into(self._targets, state)
             # A client that has the model to itself loads each state once, and needs no origin.
             self._origins = [vector.clone() for vector in self._vectors] if again else []
         self._state = weakref.ref(state)
-
-
-def _copy(targets: list[tuple[Kind, str, Tensor]], state: State) -> None:
-    for kind, name, target in targets:
-        target.copy_(state.tensors[kind][name])
 
 
 def _alike(model: nn.Module) -> Iterator[list[Tensor]]:
