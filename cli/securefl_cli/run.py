@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 @click.option(
     "--partition", help="iid, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A"
 )
-@click.option("--clients", help="How many clients.")
+@click.option("--clients", type=int, help="How many clients.")
 @click.option(
     "--quality",
     metavar="NAME:SHARE,...",
     help="irrelevant:0.15,blurred:0.2: clients with low-quality data, as shares of all.",
 )
-@click.option("--feature-noise", help="Noise of the last client's images; the others' is less.")
+@click.option(
+    "--feature-noise", type=float, help="Noise of the last client's images; the others' is less."
+)
 @click.option("--corruptions", metavar="NAMES", help="gaussian_noise,fog,...: one per client.")
-@click.option("--severity", help="Of the corruptions, 1 to 5.")
+@click.option("--severity", type=int, help="Of the corruptions, 1 to 5.")
 @click.option("--leave-out", help="noise, fog, a folder: clients that do not train.")
 @click.option(
     "--algorithm",
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 @click.option("--fnr", help="none, matched, literal or server")
 @click.option("--model", help="mlp, cnn, resnet20 or alexnet")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
-@click.option("--rounds", help="How many rounds.")
+@click.option("--rounds", type=int, help="How many rounds.")
 @click.option(
     "--engine",
     help="How clients are simulated: sequential (one after the other), vectorised (side by side), "
@@ -83,10 +85,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--committee",
+    type=int,
     metavar="N",
     help="Sums are opened by N officers together, in the place of one authority; makes its keys.",
 )
-@click.option("--seed", help="Fixes the split, the first weights and every mini-batch.")
+@click.option("--seed", type=int, help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
 @click.option(
@@ -132,7 +135,7 @@ def run(  # noqa: PLR0913, PLR0917
     passphrase_file: Path | None,
     out: Path | None,
     resumed: Path | None,
-    **options: str | None,
+    **options: str | float | None,
 ) -> None:
     """Train a model over clients that keep their data.
 
