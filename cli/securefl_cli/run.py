@@ -14,7 +14,7 @@ import click
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.options import settings_of
 from securefl_cli.passphrase import read_passphrase
-from securefl_cli.progress import progress_bar, say_engine
+from securefl_cli.progress import progress_bar, say_engine, say_rate
 from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ if TYPE_CHECKING:
 @click.option("--fnr", help="none, matched, literal or server")
 @click.option("--model", help="mlp, cnn, resnet20 or alexnet")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
-@click.option("--rounds", type=int, help="How many rounds.")
+@click.option(
+    "--rounds",
+    type=int,
+    help="How many rounds. From 50 on, and where BN is frozen, the learning rate drops after a half "
+    "and three quarters of them; train.lr_drops says otherwise.",
+)
 @click.option(
     "--engine",
     help="How clients are simulated: sequential (one after the other), vectorised (side by side), "
@@ -202,8 +207,10 @@ def _start(
 ) -> None:
     from securefl import load_config
     from securefl import run as run_rounds
+    from securefl.terms import rate_said
 
     config = load_config(config_file, settings)
+    say_rate(rate_said(config))
     keys = _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"
