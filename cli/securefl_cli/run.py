@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rounds",
     type=int,
-    help="How many rounds. From 50 on, and where BN is frozen, the learning rate drops after a half "
+    help="How many rounds. From 50 on, or where BN is frozen, the learning rate drops after a half "
     "and three quarters of them; train.lr_drops says otherwise.",
 )
 @click.option(
