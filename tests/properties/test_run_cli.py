@@ -138,12 +138,16 @@ def test_compare_prints_a_table_and_draws_one_plot(tmp_path):
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path):
-    """What `make demo` calls, at two rounds."""
+def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):
+    """What `make demo` calls, at two rounds; its table fits 80 columns, no heading broken."""
+    monkeypatch.setenv("COLUMNS", "80")
     result = invoke("demo", "--rounds", "2", "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.output
     for name in ("FedAvg + BN", "FedAvg + GN", "FedTAN", "centralised"):
         assert name in result.stdout
+    heading = next(line for line in result.stdout.splitlines() if "The server" in line)
+    assert heading.rstrip().endswith("The server could read,")
+    assert max(map(len, result.stdout.split("\n\n")[0].splitlines())) <= 80
     assert "opened 8 totals, each of 5 clients" in " ".join(result.stdout.split())
     assert (tmp_path / "demo/demo.png").read_bytes().startswith(b"\x89PNG")
 
