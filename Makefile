@@ -1,5 +1,5 @@
 # make demo   the main job, on real data
-# make test   the tests
+# make test   the tests; make test-all those of all products of settings, too
 # Both set everything up where it is missing. PYTHON names the interpreter (3.11 or newer).
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,12 +8,17 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 # The files that have slow tests: nothing is gained by collecting the others.
 SLOW = $(shell grep -rl mark.slow tests)
 
-.PHONY: demo test check bench gpu peers clean
+.PHONY: demo test test-all check bench gpu peers clean
 
 demo: .venv/installed
 	$(BIN)/securefl demo
 
 test: .venv/installed
+	$(TEST) -m "not slow and not full"
+	$(TEST) -m "slow and not full" $(SLOW)
+
+# Every product of settings, of which `make test` has those with every pair: half an hour more.
+test-all: .venv/installed
 	$(TEST) -m "not slow"
 	$(TEST) -m slow $(SLOW)
 

@@ -98,9 +98,21 @@ def check_precision(config: Config, model: nn.Module) -> None:
 def schedule(config: Config) -> Schedule:
     """How a local step is taken, by rounds completed."""
     train = config.train
-    drops_at = tuple(config.rounds_in(share) for share in train.lr_drops)
+    drops_at = tuple(config.rounds_in(share) for share in config.lr_drops)
     first = Sgd(train.lr, train.momentum, train.weight_decay)
     return Schedule(first, drops_at, train.lr_drop_factor, train.lr_decay)
+
+
+def rate_said(config: Config) -> str:
+    """Returns in words how the learning rate changes over the run."""
+    train = config.train
+    drops = [config.rounds_in(share) for share in config.lr_drops]
+    said = f"{train.lr:g}"
+    if drops:
+        said += f", times {train.lr_drop_factor:g} after round {' and '.join(map(str, drops))}"
+    elif train.lr_drops is None:
+        said += f" to the end: {config.run.rounds} rounds are too few to drop it (train.lr_drops)"
+    return said if train.lr_decay == 1 else f"{said}, times {train.lr_decay:g} after each round"
 
 
 def client_weights(

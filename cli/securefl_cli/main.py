@@ -52,7 +52,7 @@ class _Commands(click.Group):
             sys.exit(INTERRUPTED)
 
 
-@click.group(cls=_Commands)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="securefl")
 def main() -> None:
     """Federated learning whose statistics travel encrypted.

@@ -37,13 +37,12 @@ TABLES = {
     "privacy": ("privacy", "level", "record:sigma=1.2,records=250"),
 }
 """Table, the key that comes first, and an example."""
-NUMBERS = {"clients", "committee", "feature_noise", "severity", "rounds", "seed"}
 LISTS = {"corruptions"}
 TEXTS = {"layer"}
 """Keys of `--select` whose value may look like a number."""
 
 
-def settings_of(options: Mapping[str, str | None]) -> list[str]:
+def settings_of(options: Mapping[str, str | float | None]) -> list[str]:
     """The settings that the given options stand for; an option that is None was not given.
 
     Raises:
@@ -54,16 +53,16 @@ def settings_of(options: Mapping[str, str | None]) -> list[str]:
         for option, value in options.items()
         if value is not None
         for setting in (
-            _named(option, value)
+            _named(option, str(value))
             if option in TABLES
             else [f"{KEYS[option]}={_written(option, value)}"]
         )
     ]
 
 
-def _written(option: str, value: str) -> str:
-    if option in NUMBERS:
-        return value
+def _written(option: str, value: str | float) -> str:
+    if not isinstance(value, str):
+        return str(value)
     if option in LISTS:
         return json.dumps([part.strip() for part in value.split(",")])
     return _shares(value) if option == "quality" else json.dumps(value)

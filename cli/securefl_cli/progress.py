@@ -60,6 +60,11 @@ def say_engine(words: str) -> None:
     click.echo(f"Engine: {words}", err=True)
 
 
+def say_rate(words: str) -> None:
+    """Say on stderr how the learning rate changes."""
+    click.echo(f"Learning rate: {words}", err=True)
+
+
 @contextmanager
 def table_bar(rounds: int) -> Iterator[Callable[[PlannedRun, int], None]]:
     """A bar on stderr over all runs' rounds together, moved by the function that it gives.

@@ -14,7 +14,7 @@ import click
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.options import settings_of
 from securefl_cli.passphrase import read_passphrase
-from securefl_cli.progress import progress_bar, say_engine
+from securefl_cli.progress import progress_bar, say_engine, say_rate
 from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 @click.option(
     "--partition", help="iid, classes:K, dominant:S, dirichlet:A, quantity:A or label-quantity:A"
 )
-@click.option("--clients", help="How many clients.")
+@click.option("--clients", type=int, help="How many clients.")
 @click.option(
     "--quality",
     metavar="NAME:SHARE,...",
     help="irrelevant:0.15,blurred:0.2: clients with low-quality data, as shares of all.",
 )
-@click.option("--feature-noise", help="Noise of the last client's images; the others' is less.")
+@click.option(
+    "--feature-noise", type=float, help="Noise of the last client's images; the others' is less."
+)
 @click.option("--corruptions", metavar="NAMES", help="gaussian_noise,fog,...: one per client.")
-@click.option("--severity", help="Of the corruptions, 1 to 5.")
+@click.option("--severity", type=int, help="Of the corruptions, 1 to 5.")
 @click.option("--leave-out", help="noise, fog, a folder: clients that do not train.")
 @click.option(
     "--algorithm",
@@ -59,7 +61,12 @@ if TYPE_CHECKING:
 @click.option("--fnr", help="none, matched, literal or server")
 @click.option("--model", help="mlp, cnn, resnet20 or alexnet")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
-@click.option("--rounds", help="How many rounds.")
+@click.option(
+    "--rounds",
+    type=int,
+    help="How many rounds. From 50 on, or where BN is frozen, the learning rate drops after a half "
+    "and three quarters of them; train.lr_drops says otherwise.",
+)
 @click.option(
     "--engine",
     help="How clients are simulated: sequential (one after the other), vectorised (side by side), "
@@ -83,10 +90,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--committee",
+    type=int,
     metavar="N",
     help="Sums are opened by N officers together, in the place of one authority; makes its keys.",
 )
-@click.option("--seed", help="Fixes the split, the first weights and every mini-batch.")
+@click.option("--seed", type=int, help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
 @click.option(
@@ -132,7 +140,7 @@ def run(  # noqa: PLR0913, PLR0917
     passphrase_file: Path | None,
     out: Path | None,
     resumed: Path | None,
-    **options: str | None,
+    **options: str | float | None,
 ) -> None:
     """Train a model over clients that keep their data.
 
@@ -199,8 +207,10 @@ def _start(
 ) -> None:
     from securefl import load_config
     from securefl import run as run_rounds
+    from securefl.terms import rate_said
 
     config = load_config(config_file, settings)
+    say_rate(rate_said(config))
     keys = _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"

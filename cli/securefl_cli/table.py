@@ -29,12 +29,14 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
     table.add_column("Run", overflow="fold")
     table.add_column("Accuracy", justify="right")
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
-    table.add_column("Upload per\nclient (MB)", justify="right")
-    table.add_column("Time (s)", justify="right")
+    table.add_column("Upload per\nclient, MB", justify="right")
+    table.add_column("Time\n(s)", justify="right")
     if simulated:
         table.add_column("Simulated\nhours", justify="right")
         table.add_column("\nWh", justify="right")
-    table.add_column("The server could read,\nof each client", overflow="fold", min_width=14)
+    # A width of its own leaves rich only the names to fold, so that all fit 80 columns.
+    width = len("of each client") if simulated else len("The server could read, ")
+    table.add_column("The server could read,\nof each client", overflow="fold", width=width)
     for name, (metrics, ledger) in runs.items():
         uploads = ledger.upload_bytes()
         table.add_row(

@@ -14,11 +14,15 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from securefl.config.data import DataTable
 from securefl.config.devices import DevicesTable
+from securefl.config.families import FREEZE_BN
 from securefl.config.fnr import FnrTable
 from securefl.config.privacy import PrivacyTable
 from securefl.config.rules import reasons_against
 from securefl.config.selection import SelectionTable
 from securefl.config.table import Count, NotNegative, Positive, Share, Table
+
+FEWEST_ROUNDS_WITH_DROPS = 50
+DEFAULT_LR_DROPS = (0.5, 0.75)
 
 
 class Encrypt(StrEnum):
@@ -182,8 +186,9 @@ class TrainTable(Table):
     """Of what layers compute in local steps: the model's, or bfloat16 by torch's autocast. Weights,
     statistics, what is sent and every evaluation keep the model's."""
     lr: Positive = 0.5
-    lr_drops: tuple[Share, ...] = (0.5, 0.75)
-    """Shares of the rounds after which the learning rate drops."""
+    lr_drops: tuple[Share, ...] | None = None
+    """Shares of the rounds after which the learning rate drops. Where absent: 0.5 and 0.75 in a run
+    of 50 rounds or more, or in which BN is frozen; none in a shorter one."""
     lr_drop_factor: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.1
     lr_decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     """By which the learning rate is multiplied after each round."""
@@ -249,6 +254,18 @@ class Config(Table):
         """The rounds that a share of all rounds makes; a part of one counts as one."""
         # 0.55 of 100 are 55.00000000000001, which is no 56th round.
         return max(1, math.ceil(share * self.run.rounds - 1e-9))
+
+    @property
+    def lr_drops(self) -> tuple[float, ...]:
+        """Shares of the rounds after which the learning rate drops: the setting's, or by default.
+
+        A short run would be over before a smaller rate pays. A frozen BN needs the drop however
+        short the run is: with a large rate it diverges.
+        """
+        if self.train.lr_drops is not None:
+            return self.train.lr_drops
+        drops = self.run.rounds >= FEWEST_ROUNDS_WITH_DROPS or self.algorithm.name in FREEZE_BN
+        return DEFAULT_LR_DROPS if drops else ()
 
     def with_sigma(self, sigma: float) -> Config:
         """The same run with this `privacy.sigma`, which is not checked."""

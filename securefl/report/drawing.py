@@ -6,6 +6,7 @@ import io
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
@@ -19,6 +20,12 @@ def bare(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
+
+
+def by_round(axes: Axes) -> None:
+    """Label the horizontal axis with rounds, which are whole."""
+    axes.set(xlabel="round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def png(figure: Figure) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from securefl.report.drawing import COLOURS, STYLES, bare, png
+from securefl.report.drawing import COLOURS, STYLES, bare, by_round, png
 from securefl.roles.ledger import MEBIBYTE, Entry, Ledger
 from securefl.runrecord import RoundMetrics
 
@@ -20,10 +20,11 @@ def accuracy_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
         line = {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
         accuracy.plot(rounds, [100 * m.accuracy for m in metrics], label=name, **line)
         loss.plot(rounds, [m.loss for m in metrics], **line)
-    accuracy.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
-    loss.set(xlabel="round", ylabel="test loss", yscale="log")
+    accuracy.set(ylabel="test accuracy (%)", ylim=(0, 100))
+    loss.set(ylabel="test loss", yscale="log")
     for axes in (accuracy, loss):
         bare(axes)
+        by_round(axes)
     accuracy.legend(frameon=False, loc="lower right")
     return png(figure)
 

@@ -13,10 +13,9 @@ import numpy as np
 from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from securefl.report.census import by_quality, clients
-from securefl.report.drawing import MAX_NAMES
+from securefl.report.drawing import MAX_NAMES, by_round
 from securefl.runrecord import RunRecord
 
 MEASURED = {"afl": "mean loss", "fedprof": "divergence"}
@@ -48,8 +47,7 @@ def scores_figure(record: RunRecord) -> Figure | None:
         cmap=mpl.colormaps["viridis"].with_extremes(bad="0.85"),
         extent=(rounds[0] - 0.5, rounds[-1] + 0.5, len(names) - 0.5, -0.5),
     )
-    axes.set(xlabel="round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    by_round(axes)
     _label_rows(axes, groups)
     figure.colorbar(image, label=label)
     return figure

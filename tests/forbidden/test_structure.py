@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
-    """`import cli` and `import keys` do not exist where the wheel is installed; recipes do."""
+    """`import cli` and `import keys` do not exist where it is installed; recipes and LICENSE do."""
     build = ["-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT]
     subprocess.run([sys.executable, *build], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -30,6 +30,7 @@ def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
         "securefl_cli",
         "securefl_keys",
     }
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
     files.extractall(tmp_path / "installed")
     script = (
         "from securefl_cli.shipped import shipped_recipes as r; print(*r('digits'), *r('paper'))"

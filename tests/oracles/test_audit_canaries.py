@@ -223,6 +223,26 @@ def test_the_verdict_is_what_both_bounds_say(settings, shown, verdict):
     assert f"{shown:.3f}" in chapter.tables[0].rows[0]
 
 
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (0.0, "at least 0: next to nothing"),
+        (0.16, "at least 0.16: next to nothing"),
+        (0.17, "at least 0.17: records are kept apart a little"),
+        (1.0, "at least 1: records are kept apart a little"),
+        (1.1, "at least 1.1: records are kept apart, in up to 19"),
+        (3.0, "at least 3: records are kept apart, in up to 19"),
+        (3.1, "at least 3.1: records are kept apart so well that the model is far from private"),
+        (8.0, "at least 8: records are kept apart so well"),
+        (8.1, "at least 8.1: some records are kept apart all but surely"),
+    ],
+)
+def test_the_sentence_follows_the_number(shown, words):
+    """A run without noise is called far from private only where canaries show that."""
+    chapter = epsilon_chapter(load_config(None, []), History(), one_run(shown), None, 0)
+    assert f"an ε of {words}" in chapter.words
+
+
 def test_scores_that_know_everything_reach_the_ceiling():
     """Of the bound on records, at 95 % confidence."""
     canaries = drawn_canaries(toy_task().test, 400, seed=0)

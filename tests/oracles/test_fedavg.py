@@ -80,10 +80,10 @@ def test_fedavg_averages_weights_and_statistics_by_samples(keep):
 def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_rounds():
     """The papers' schedule: tenfold smaller after 50 % and again after 75 % of the rounds."""
     config = securefl.load_config(
-        None, ["run.rounds=8", "algorithm.name=fedavg", "exchange.encrypt=none"]
+        None, ["run.rounds=52", "algorithm.name=fedavg", "exchange.encrypt=none"]
     )
     rates = [m.lr for m in securefl.run(config, task()).metrics]
-    assert rates == pytest.approx([0.5] * 4 + [0.05] * 2 + [0.005] * 2)
+    assert rates == pytest.approx([0.5] * 26 + [0.05] * 13 + [0.005] * 13)
 
 
 def test_centralised_training_is_sgd_on_all_data():
@@ -93,6 +93,7 @@ def test_centralised_training_is_sgd_on_all_data():
         "run.rounds=2",
         "algorithm.name=centralised",
         "algorithm.local_steps=2",
+        "train.lr_drops=[0.5]",
         "train.batch_size=5",
         "exchange.encrypt=none",
     ]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from by_hand import task
 from fnr_by_hand import public
+from pairs import grid
 from side_by_side import REFINED, SMALL, require_same, trained, vector, with_public
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -56,18 +57,19 @@ def refined(monkeypatch):
 # --- where they end ---
 
 
-@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "moon"])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_rounds_end_where_they_end_one_by_one(policy, solver, refined):
+TOGETHER = {name: solver for name, solver in SOLVERS.items() if name != "moon"}
+BESIDE = MOMENTA | {"fednova": SERVERS["fednova"]}
+
+
+@pytest.mark.parametrize(("policy", "solver", "beside"), grid(POLICIES, TOGETHER, BESIDE))
+def test_rounds_end_where_they_end_one_by_one(policy, solver, beside, refined):
     """All normalisations and solvers, with every momentum, and FedNova's clients."""
-    for beside in (*MOMENTA.values(), SERVERS["fednova"]):
-        parts_ = POLICIES[policy], SOLVERS[solver], beside, WAYS["matched"]
-        if any(reason(*pair) for pair in combinations(parts_, 2)):
-            continue
-        refined.clear()
-        require_same([s for part in parts_ for s in part] + [*REFINED], job())
-        one_by_one = policy == "fixbn, window"  # which looks at all channels at once
-        assert bool(refined) is not one_by_one
+    parts_ = POLICIES[policy], SOLVERS[solver], BESIDE[beside], WAYS["matched"]
+    if any(reason(*pair) for pair in combinations(parts_, 2)):
+        pytest.skip("refused together")
+    require_same([s for part in parts_ for s in part] + [*REFINED], job())
+    one_by_one = policy == "fixbn, window"  # which looks at all channels at once
+    assert bool(refined) is not one_by_one
 
 
 @pytest.mark.parametrize("match", Match)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from by_hand import task
+from pairs import grid
 from side_by_side import REFINED, SMALL, require_same, with_public
 
 import securefl
@@ -24,33 +25,36 @@ UNEQUAL = (
 """Clients of 9, 30, 14, 4 and 17 samples take 4, 14, 6, 2 and 8 steps."""
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
+SHARES: dict[str, tuple[str, ...]] = {"0.0": (), "0.5": ()}
+STOPPED = {name: SOLVERS[name] for name in ("sgd", "fedprox", "scaffold")}
+STOPPED["fednova"] = SERVERS["fednova"]
+
+
+@pytest.mark.parametrize(("policy", "solver", "share"), grid(POLICIES, STOPPED, SHARES))
 def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, share, monkeypatch):
     """Whoever waits for the longest client beside it sends what it had, and keeps that."""
     for least in ("LEAST_SHARE", "LEAST_USED"):
-        monkeypatch.setattr(f"securefl.engines.grouping.{least}", share)
-    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
+        monkeypatch.setattr(f"securefl.engines.grouping.{least}", float(share))
+    beside = STOPPED[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
     settings, job = [*POLICIES[policy], *beside, *UNEQUAL], task(sizes=(9, 30, 14, 4, 17))
     waiting = policy.startswith(("fedtan", "forward-only"))
-    if waiting and (share or solver not in {"sgd", "fedprox"}):
+    if waiting and (float(share) or solver not in {"sgd", "fedprox"}):
         with pytest.raises(ConfigError, match=r"wait for each other's sums, and their .*steps are"):
             require_same(settings, job)
     else:
         require_same(settings, job)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("policy", ["fedavg", "fedbn", "static-bn", "fixbn"])
-@pytest.mark.parametrize("solver", ["sgd", "fedprox", "scaffold", "fednova"])
+ASSESSED = {name: POLICIES[name] for name in ("fedavg", "fedbn", "static-bn", "fixbn")}
+
+
+@pytest.mark.parametrize(("policy", "solver", "share"), grid(ASSESSED, STOPPED, SHARES))
 def test_clients_are_refined_from_where_their_own_steps_ended(policy, solver, share, monkeypatch):
     """In one cohort or in several: each is assessed there, too."""
-    monkeypatch.setattr("securefl.engines.grouping.LEAST_SHARE", share)
-    beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
-    settings = [*POLICIES[policy], *beside, *UNEQUAL, *REFINED]
+    monkeypatch.setattr("securefl.engines.grouping.LEAST_SHARE", float(share))
+    settings = [*POLICIES[policy], *STOPPED[solver], *UNEQUAL, *REFINED]
     require_same(settings, with_public(task(sizes=(9, 30, 14, 4, 17))))
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from typing import get_args
 
 import pytest
+from click.testing import CliRunner
+from click.types import FloatParamType, IntParamType
 
 from securefl.config.load import load_config
-from securefl.config.schema import Encrypt
+from securefl.config.schema import Config, Encrypt
 from securefl.errors import ConfigError
-from securefl_cli.options import settings_of
+from securefl_cli.main import main
+from securefl_cli.options import KEYS, settings_of
+from securefl_cli.run import run
+
+NUMBERS = (IntParamType, FloatParamType)
 
 
 def config_of(**options):
@@ -84,4 +91,29 @@ def test_devices_and_fnr_are_named():
 
 def test_an_option_that_is_not_given_is_no_setting():
     """What nobody says stays with the file."""
-    assert settings_of({"select": None, "rounds": None, "seed": "3"}) == ["run.seed=3"]
+    assert settings_of({"select": None, "rounds": None, "seed": 3}) == ["run.seed=3"]
+
+
+def test_a_number_is_typed_as_one_in_the_help():
+    """Each option of `securefl run` whose setting is a number takes a number, and says so."""
+    for name, key in KEYS.items():
+        table, field = key.split(".")
+        kind = Config.model_fields[table].annotation.model_fields[field].annotation
+        numeric = {int, float} & {kind, *get_args(kind)}
+        (option,) = (parameter for parameter in run.params if parameter.name == name)
+        assert isinstance(option.type, NUMBERS) == bool(numeric), name
+
+
+def all_commands(group, *path):
+    """Every command below `group`, by its path."""
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from all_commands(command, *path, name)
+
+
+@pytest.mark.parametrize("path", list(all_commands(main)), ids=" ".join)
+def test_h_is_help(path):
+    """-h prints on every command what --help prints."""
+    short, long = (CliRunner().invoke(main, [*path, option]) for option in ("-h", "--help"))
+    assert (short.exit_code, short.output) == (0, long.output)
+    assert "-h, --help" in short.output

@@ -11,6 +11,7 @@ from hand_made import QUALITIES, TURNOUTS, metrics, plain_match, write_run
 from matplotlib.colors import to_hex
 
 from securefl.engines.turnout import Turnout
+from securefl.report import plots
 from securefl.report.cost import cost_figure
 from securefl.report.drawing import png
 from securefl.report.pictures import pictures
@@ -164,3 +165,14 @@ def test_a_picture_can_be_made_of_every_figure(record):
     """Also where no quality is known."""
     assert png(selections_figure(record)).startswith(b"\x89PNG")
     assert png(scores_figure(replace(record, qualities={}))).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 7, 200])
+def test_rounds_are_whole(monkeypatch, rounds):
+    """No tick of a plot by round lies between two rounds."""
+    monkeypatch.setattr(plots, "png", lambda figure: figure)
+    figure = plots.accuracy_plot({"run": metrics([0.5] * rounds)})
+    for axes in figure.axes:
+        assert axes.get_xlabel() == "round"
+        ticks = axes.get_xticks()
+        assert np.array_equal(ticks, ticks.round())

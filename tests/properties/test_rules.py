@@ -13,6 +13,7 @@ from securefl.choose import switch_round
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
+from securefl.terms import rate_said, schedule
 
 
 @given(st.integers(1, 999), st.integers(2, 5000))
@@ -24,6 +25,33 @@ def test_a_share_of_the_rounds_is_one_round_for_all_that_ask(thousandths, rounds
     )
     assert config.rounds_in(share) == max(1, ceil(Fraction(thousandths, 1000) * rounds))
     assert switch_round(config) == config.rounds_in(share)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates", "said"),
+    [
+        ([], [0.5] * 49, "0.5 to the end: 49 rounds are too few to drop it (train.lr_drops)"),
+        (["run.rounds=50"], [0.5] * 25 + [0.05] * 13, "0.5, times 0.1 after round 25 and 38"),
+        (
+            ["algorithm.name=fixbn"],
+            [0.5] * 25 + [0.05] * 12,
+            "0.5, times 0.1 after round 25 and 37",
+        ),
+        (["train.lr_drops=[0.5]"], [0.5] * 25 + [0.05] * 24, "0.5, times 0.1 after round 25"),
+        (["run.rounds=99", "train.lr_drops=[]"], [0.5] * 99, "0.5"),
+        (
+            ["train.lr_decay=0.5", "train.lr_drops=[]"],
+            [0.5, 0.25],
+            "0.5, times 0.5 after each round",
+        ),
+    ],
+)
+def test_a_short_run_keeps_its_rate(settings, rates, said):
+    """The default drops are for 50 rounds or a frozen BN, and the first line says what holds."""
+    config = load_config(None, ["run.rounds=49", *settings])
+    found = [schedule(config)(done).lr for done in range(len(rates))]
+    assert found == pytest.approx(rates)
+    assert rate_said(config) == said
 
 
 @pytest.mark.parametrize(

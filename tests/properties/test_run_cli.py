@@ -42,6 +42,7 @@ def test_a_run_leaves_all_evidence_in_its_folder(tmp_path):
     rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2]
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert result.stderr.startswith("Learning rate: 0.5 to the end: 2 rounds are too few")
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["seed"] == 0
     assert environment["sessions"][0]["tenseal"] == "0.3.18"
@@ -137,12 +138,16 @@ def test_compare_prints_a_table_and_draws_one_plot(tmp_path):
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path):
-    """What `make demo` calls, at two rounds."""
+def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):
+    """What `make demo` calls, at two rounds; its table fits 80 columns, no heading broken."""
+    monkeypatch.setenv("COLUMNS", "80")
     result = invoke("demo", "--rounds", "2", "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.output
     for name in ("FedAvg + BN", "FedAvg + GN", "FedTAN", "centralised"):
         assert name in result.stdout
+    heading = next(line for line in result.stdout.splitlines() if "The server" in line)
+    assert heading.rstrip().endswith("The server could read,")
+    assert max(map(len, result.stdout.split("\n\n")[0].splitlines())) <= 80
     assert "opened 8 totals, each of 5 clients" in " ".join(result.stdout.split())
     assert (tmp_path / "demo/demo.png").read_bytes().startswith(b"\x89PNG")
 
@@ -154,7 +159,7 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path):
         (["--set", "trian.lr=1"], "trian: no such key; did you mean train?"),
         (["--set", "train.lr=-1"], "train.lr = -1"),
         (["--set", "nonsense"], "write table.key=value"),
-        (["--rounds", "many"], "run.rounds = 'many'"),
+        (["--rounds", "many"], "'--rounds': 'many' is not a valid integer"),
         (["--algorithm", "fedsgd"], "algorithm.name = 'fedsgd'"),
         (["--partition", "classes:11"], "classes:11"),
         (["--partition", "slices"], "slices"),
@@ -163,7 +168,7 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path):
         (["--data-root", "x"], "the digits come with scikit-learn"),
         (["--corruptions", "fog,rain"], '"rain" must be one of'),
         (["--corruptions", "fog", "--feature-noise", "0.1"], "a client has one"),
-        (["--severity", "mild"], "data.severity = 'mild'"),
+        (["--feature-noise", "mild"], "'--feature-noise': 'mild' is not a valid float"),
         (["--leave-out", "noise"], "are alike"),
         (["--clients", "2", "--partition", "iid"], "min_clients"),
         (["--norm", "group", "--algorithm", "fedavg"], "nothing would be encrypted"),

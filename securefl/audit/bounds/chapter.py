@@ -33,6 +33,16 @@ MOST_DRAWS = 20_000_000
 _FEWEST_SHARES_SEEN = 4.5
 """Deviations by which a missing share shows, so that it is found in 95 % of runs and more."""
 
+MEANINGS = (
+    (0.16, "next to nothing; without noise that is no promise"),
+    (1.0, "records are kept apart a little, in up to three guesses of four"),
+    (3.0, "records are kept apart, in up to 19 guesses of 20"),
+    (8.0, "records are kept apart so well that the model is far from private"),
+    (math.inf, "some records are kept apart all but surely"),
+)
+"""Lower bounds on ε up to each number, in words. By ε a guess whether a record was trained on, made
+with even odds, is right with a probability of 1 / (1 + e^-ε) at most: 54, 73, 95 and 99.97 %."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -151,11 +161,10 @@ def _verdict(
     if math.isinf(claimed):
         return Verdict.OPEN, (
             "No differential privacy was claimed, so nothing bounds what the model tells of a "
-            f"record. Canary records show an ε of at least {shown:.2g}: a model that keeps records "
-            "apart so well is far from private."
-            if shown
-            else "No differential privacy was claimed, and canary records have not shown anything; "
-            "without noise that promises nothing."
+            f"record. Canary records show an ε of at least {shown:.2g}: {meaning_of(shown)}."
+            if records
+            else "No differential privacy was claimed, and no canary records were tried; without "
+            "noise that promises nothing."
         )
     level = Level(config.privacy.level)
     if not clients and (records is None or records.ceiling <= claimed):
@@ -171,6 +180,11 @@ def _verdict(
     return Verdict.HOLDS, (
         f"ε is at most {claimed:.3g} for {WHAT[level]}. It was attacked, and stood: {least}."
     )
+
+
+def meaning_of(shown: float) -> str:
+    """Returns in words what a lower bound `shown` on ε says of a record."""
+    return next(words for most, words in MEANINGS if shown <= most)
 
 
 def _numbers(

@@ -1,0 +1,120 @@
+"""The README promises no command that fails, and no number that another page does not have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from securefl.config.load import load_config
+from securefl_cli.main import main
+from securefl_cli.options import KEYS, TABLES, settings_of
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```\w*\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for block in BLOCKS
+    for line in block.splitlines()
+    if line.startswith("securefl ")
+]
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+WRITTEN = {"out", "plot", "init directory", "request names"}
+"""Parameters that name what a command makes; by the command where others read by that name."""
+
+
+def parsed(arguments):
+    """The innermost command's context, as if it were to run."""
+    context = click.Context(main)
+    name, command, rest = main.resolve_command(context, list(arguments))
+    while isinstance(command, click.Group):
+        context = command.make_context(name, [*rest], parent=context)
+        name, command, rest = command.resolve_command(context, rest)
+    return command.make_context(name, [*rest], parent=context)
+
+
+def paths(context):
+    """What a command writes, and what it reads."""
+    written, read = set(), set()
+    for parameter in context.command.params:
+        names = {parameter.name, f"{context.command.name} {parameter.name}"}
+        makes = bool(names & WRITTEN)
+        if makes or isinstance(parameter.type, click.Path):
+            value = context.params[parameter.name]
+            values = value if isinstance(value, tuple) else (value,)
+            (written if makes else read).update(Path(v) for v in values if v not in {None, Path()})
+    return written, read
+
+
+def test_there_are_commands():
+    """The tests below look at something."""
+    assert len(COMMANDS) > 20
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_each_command_parses(arguments):
+    """Its options exist, and the settings that it stands for go together."""
+    context = parsed(arguments)
+    if context.command.name in {"run", "leave-one-out"}:
+        config = context.params.pop("config_file", None)
+        settings = context.params.pop("settings")
+        options = {n: v for n, v in context.params.items() if n in {*KEYS, *TABLES}}
+        load_config(config and ROOT / config, [*settings_of(options), *settings])
+
+
+def test_what_a_command_reads_an_earlier_one_has_written():
+    """In a fresh checkout all work in the order they stand in, and none writes what is there."""
+    made: set[Path] = set()
+    for arguments in COMMANDS:
+        written, read = paths(parsed(arguments))
+        for path in read:
+            there = (ROOT / path).exists() or made & {path, *path.parents}
+            assert there, f"{' '.join(arguments)}: nobody has written {path}"
+        assert not written & made, f"{' '.join(arguments)}: is there already"
+        made |= written
+
+
+def test_axes_are_as_many_as_rows():
+    """Of the table of algorithms."""
+    (said,) = re.findall(r"\*\*Algorithms\.\*\* (\w+) axes", README)
+    table = README.split("| axis | setting | choices |\n")[1].split("\n\n")[0]
+    assert len(table.splitlines()) - 1 == NUMBERS.index(said.lower())
+
+
+def test_what_the_demo_prints_fits_80_columns():
+    """As it is shown, a terminal of the usual width shows it."""
+    (block,) = (block for block in BLOCKS if "FedAvg + GN" in block)
+    assert max(map(len, block.splitlines())) <= 80
+
+
+def test_the_python_example_is_the_one_that_is_tested():
+    """examples/own_model.py, which another test runs."""
+    (block,) = (block for block in BLOCKS if block.startswith("import torch"))
+    script = (ROOT / "examples/own_model.py").read_text().split('"""\n\n')[1]
+    assert block == script.replace("  # noqa: T201", "")
+
+
+def test_group_normalisation_is_answered_with_the_means_of_five_seeds():
+    """Those of docs/results/cures.md."""
+    rows = {
+        cells[1].strip(): [float(n) for n in re.findall(r"[\d.]+", "".join(cells[2:4]))]
+        for cells in (
+            line.split("|") for line in (ROOT / "docs/results/cures.md").read_text().splitlines()
+        )
+        if len(cells) > 3
+    }
+    answer = " ".join(README.split("**Why not group normalisation?**")[1].split("\n\n")[0].split())
+    (gn, _, slow, _), (tan, _, quick, _) = rows["FedAvg, GN"], rows["FedTAN"]
+    assert f"FedAvg with GN reaches {gn:.1f} %" in answer
+    assert f"FedTAN {tan:.1f} %" in answer
+    assert f"90 % after {quick:.0f} rounds instead of {slow:.0f}" in answer
+
+
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md"])
+def test_a_hole_can_be_reported_in_private(page):
+    """A reader finds how."""
+    assert "security advisory" in " ".join((ROOT / page).read_text().split())

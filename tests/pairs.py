@@ -1,0 +1,54 @@
+"""Products of settings: those that have every pair run on each change, the rest with all tests.
+
+What goes wrong between settings goes wrong between two of them, nearly always: a tenth of the
+products has all pairs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+from combinations import Settings, reason
+
+Axes = tuple[Mapping[str, Settings], ...]
+Names = tuple[str, ...]
+
+
+def refused(axes: Axes, names: Names) -> set[tuple[int, Names]]:
+    """Pairs in a product that do not go together."""
+    chosen = [axis[name] for axis, name in zip(axes, names, strict=True)]
+    clashes = [bool(reason(*pair)) for pair in combinations(chosen, 2)]
+    return {pair for pair, clash in zip(_pairs(names), clashes, strict=True) if clash}
+
+
+def covering(*axes: Mapping[str, Settings]) -> list[Names]:
+    """Few products that have every pair, those that are refused too: the next has most new ones.
+
+    A product that is refused shows no more than that: it counts for the pairs that clash in it.
+    """
+    shown = {names: refused(axes, names) or set(_pairs(names)) for names in product(*axes)}
+    missing, found = set().union(*shown.values()), []
+    while missing:
+        best = max(shown, key=lambda names: len(shown[names] & missing))
+        missing -= shown[best]
+        found.append(best)
+    return found
+
+
+def grid(*axes: Mapping[str, Settings]) -> list[pytest.ParameterSet]:
+    """All products for `parametrize`; whatever is no part of `covering` is marked `full`."""
+    few = set(covering(*axes))
+    return [
+        pytest.param(*names, id="-".join(names), marks=() if names in few else pytest.mark.full)
+        for names in product(*axes)
+    ]
+
+
+def _pairs(names: Names) -> list[tuple[int, Names]]:
+    return list(enumerate(combinations(names, 2)))
