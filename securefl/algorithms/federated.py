@@ -128,8 +128,8 @@ class Federated:
         if Kind.PARAMETERS in totals:
             mean = totals[Kind.PARAMETERS].values
             last = {name: state.tensors[Kind.PARAMETERS][name] for name in mean}
-            weight = totals[Kind.PARAMETERS].weight
-            averaged = Averaged(last, mean, tensors.get(Kind.CONTROL, {}), weight)
+            share = totals[Kind.PARAMETERS].weight
+            averaged = Averaged(last, mean, tensors.get(Kind.CONTROL, {}), share)
             stepped, private = self.server.step(averaged, private)
             tensors[Kind.PARAMETERS] = {**tensors[Kind.PARAMETERS], **stepped}
         return State(state.round + 1, tensors, private)
