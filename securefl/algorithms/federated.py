@@ -67,7 +67,7 @@ class Federated:
         state = State(0, tensors, self.server.init(parameters))
         if window := self.normalisation(state, model).window:
             like = next(iter(parameters.values()))
-            tensors[Kind.STATISTICS] = {**tensors[Kind.STATISTICS], **window.start(like)}
+            tensors[Kind.STATISTICS] = {**tensors.get(Kind.STATISTICS, {}), **window.start(like)}
         return state
 
     def plan(self, state: State, model: nn.Module) -> Plan:
