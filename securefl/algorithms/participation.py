@@ -16,6 +16,7 @@ from enum import StrEnum
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.normalisation.base import REFERENCE
 from securefl.algorithms.servers.fednova import STEPS
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
@@ -71,9 +72,12 @@ class Participating:
         elif self.aggregation is Aggregation.PARTIAL:
             return total
         known = state.tensors.get(kind, {})
-        # FedNova's count of steps is of those present; so is what the state does not hold, as an
-        # algorithm of the user's own may send it.
-        mean = {n: v for n, v in total.values.items() if n != STEPS and n in known}
+        # FedNova's count of steps and FedTAN's references are of those present; so is what the
+        # state does not hold, as an algorithm of the user's own may send it.
+        of_present = (STEPS, REFERENCE)
+        mean = {
+            n: v for n, v in total.values.items() if n in known and not n.startswith(of_present)
+        }
         last = {name: known[name] for name in mean}
         moved = full_aggregation(last, mean, share)
         return replace(total, values={**total.values, **moved})
