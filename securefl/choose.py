@@ -13,7 +13,7 @@ from securefl.algorithms.normalisation.window import Window
 from securefl.algorithms.servers.adaptive import Adaptive, Rule
 from securefl.algorithms.servers.average import Average
 from securefl.algorithms.servers.base import ServerOptimiser
-from securefl.algorithms.servers.feddyn import FedDynServer
+from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import FedNova, Normalised, effective_steps
 from securefl.algorithms.servers.momentum import ServerMomentum
 from securefl.algorithms.solvers.base import Solver
@@ -24,7 +24,7 @@ from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.per_fedavg import PerFedAvg
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.config.families import FREEZE_BN
+from securefl.config.families import DRIFTING, FREEZE_BN
 from securefl.config.schema import Config
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
@@ -33,15 +33,12 @@ from securefl.privacy.randomness import RandomnessOf, Seeded, secret
 from securefl.selection.base import clients_per_round
 
 
-def chosen_algorithm(config: Config, total_weight: float = 0.0) -> Federated:
-    """Normalisation, solver, server optimiser and momentum.
-
-    `total_weight` is that of all clients; where it is not known, the largest of a round counts.
-    """
+def chosen_algorithm(config: Config) -> Federated:
+    """Normalisation, solver, server optimiser and momentum."""
     return Federated(
         _normalisation(config),
         _solver(config),
-        _server(config, total_weight),
+        _server(config),
         Momentum(config.train.momentum_across_rounds),
     )
 
@@ -131,9 +128,9 @@ def _expected_steps(config: Config) -> float:
     return effective_steps(config.algorithm.local_steps, config.train.momentum)
 
 
-def _server(config: Config, total_weight: float) -> ServerOptimiser:
-    if config.solver.name == "feddyn":  # has a server's half of its own
-        return FedDynServer(config.solver.alpha, total_weight)
+def _server(config: Config) -> ServerOptimiser:
+    if config.solver.name in DRIFTING:
+        return DriftServer()
     table = config.server
     lr = table.lr or (0.01 if table.name in {"fedadam", "fedyogi"} else 0.1)
     match table.name:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -126,7 +126,7 @@ def compose(
     data = near(data, task.model)
     training = training_of(config, task.loss, batch_size)
     weights = client_weights(config, data, batch_size)
-    algorithm = _algorithm(config, task, training, weights)
+    algorithm = _algorithm(config, task, training, len(data))
     check_precision(config, task.model)
     check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
@@ -134,7 +134,8 @@ def compose(
     check_sealed(config, algorithm, task.model, len(data))
     needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
     public_samples = expected_public(algorithm)
-    algorithm = Participating(algorithm, len(data), Aggregation(config.selection.aggregation))
+    aggregation = Aggregation(config.selection.aggregation)
+    algorithm = Participating(algorithm, len(data), sum(weights.values()), aggregation)
     algorithm = client_level(config, algorithm, task.model, len(data))
     identities = identities or Identities.ephemeral(data)
     identities.require(data)
@@ -170,9 +171,8 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
     check_precision(config, task.model)
     check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
-    weights = client_weights(config, data, batch_size)
     training = training_of(config, task.loss, batch_size)
-    plan_of = _plan_of(_algorithm(config, task, training, weights), task.model)
+    plan_of = _plan_of(_algorithm(config, task, training, len(data)), task.model)
     return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
 
 
@@ -181,13 +181,11 @@ def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
     return lambda done: algorithm.plan(replace(first, round=done), model)
 
 
-def _algorithm(
-    config: Config, task: Task, training: Training, weights: Mapping[str, float]
-) -> Algorithm:
+def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:
     algorithm = task.algorithm
     if algorithm is None:
-        chosen = chosen_algorithm(config, sum(weights.values()))
-        private = record_level(config, chosen, len(weights), training.batch_size)
+        chosen = chosen_algorithm(config)
+        private = record_level(config, chosen, n_clients, training.batch_size)
         return refined(config, task, private, training.sgd)
     if config.privacy.level != "none":
         raise ConfigError(

@@ -67,7 +67,10 @@ class Algorithm(Protocol):
         """One client's round."""
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """The next state, from the sums of the contributions."""
+        """The next state, from the sums of the contributions.
+
+        A total's weight comes as a share of all clients' weight.
+        """
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

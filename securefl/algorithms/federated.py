@@ -65,9 +65,8 @@ class Federated:
             zeros = {name: torch.zeros_like(w) for name, w in parameters.items()}
             tensors[Kind.MOMENTUM] = zeros
         state = State(0, tensors, self.server.init(parameters))
-        if window := self.normalisation(state, model).window:
-            like = next(iter(parameters.values()))
-            tensors[Kind.STATISTICS] = {**tensors[Kind.STATISTICS], **window.start(like)}
+        if carried := self.normalisation(state, model).carried(model):
+            tensors[Kind.STATISTICS] = {**tensors.get(Kind.STATISTICS, {}), **carried}
         return state
 
     def plan(self, state: State, model: nn.Module) -> Plan:
@@ -84,16 +83,18 @@ class Federated:
         if norm.measurement:
             norm.measurement.measure(work, exchange)
         model.train()
+        pooled: dict[str, Tensor] = {}
         watching = observed_batch_norm(model) if norm.window else nullcontext(Seen())
         with norm.training(work), watching as seen:
             start = _start(state, work, travelling)
             sgd = _sgd(start, {**work.memory.momentum, **travelling.get(Kind.MOMENTUM, {})})
-            end = self._local_steps(start, sgd, norm.first_step(model, exchange))
+            end = self._local_steps(start, sgd, norm.first_step(model, exchange, pooled))
         watched, policy = norm.window.follow(seen, work.memory.policy) if norm.window else ({}, {})
         after, buffers = averaged_tensors(model), _buffers(start, sgd)
+        carried = travelling.get(Kind.STATISTICS, {})
         sent = {
             Kind.PARAMETERS: end.parameters,
-            Kind.STATISTICS: {**after.get(Kind.STATISTICS, {}), **watched},
+            Kind.STATISTICS: {**carried, **after.get(Kind.STATISTICS, {}), **watched, **pooled},
             Kind.MOMENTUM: {**travelling.get(Kind.MOMENTUM, {}), **buffers},
             Kind.CONTROL: end.control,
         }
@@ -128,8 +129,8 @@ class Federated:
         if Kind.PARAMETERS in totals:
             mean = totals[Kind.PARAMETERS].values
             last = {name: state.tensors[Kind.PARAMETERS][name] for name in mean}
-            weight = totals[Kind.PARAMETERS].weight
-            averaged = Averaged(last, mean, tensors.get(Kind.CONTROL, {}), weight)
+            share = totals[Kind.PARAMETERS].weight
+            averaged = Averaged(last, mean, tensors.get(Kind.CONTROL, {}), share)
             stepped, private = self.server.step(averaged, private)
             tensors[Kind.PARAMETERS] = {**tensors[Kind.PARAMETERS], **stepped}
         return State(state.round + 1, tensors, private)

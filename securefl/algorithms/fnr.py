@@ -47,6 +47,7 @@ from securefl.algorithms.lowest import (
 )
 from securefl.algorithms.public_training import Objective, Penalty, PublicData, train_on_public
 from securefl.algorithms.servers.fednova import STEPS
+from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.base import Exchange
@@ -225,13 +226,13 @@ class FNR:
             raise TooFewContributions(str(error)) from None
 
     def _remembered(self, memory: Memory, moved: NamedTensors) -> Memory:
-        """What a solver keeps is of its own steps alone, but for FedDyn's h_i.
+        """What a solver keeps is of its own steps alone, but for FedDyn's and FedDC's h_i.
 
-        The server's h sums all moves. Without the refinement in h_i it would run away from
+        The server's H sums all moves. Without the refinement in h_i it would run away from
         Σ p_i h_i, and the model with it.
         """
         solver = self.inner.solver
-        if not isinstance(solver, FedDyn):
+        if not isinstance(solver, FedDyn | FedDC):
             return memory
         return replace(memory, solver=solver.followed(memory.solver, moved))
 

@@ -1,9 +1,10 @@
 """Rounds of some of the clients, around any algorithm (Wu et al., FedProf, table 1).
 
 What a client that stays away counts with is the aggregation's choice for the model, and the
-solver's need for what it exchanges beside it: SCAFFOLD's c is a mean over all N clients, of whom
-those that stay away have the c_i that they had, so c ← c + K/N mean(c_i⁺ - c_i) (Karimireddy et
-al., 2020, Algorithm 1, line 17).
+solver's need for what it exchanges beside it: SCAFFOLD's c = Σ p_i c_i is over all clients, of whom
+those that stay away have the c_i that they had, so c ← c + Σ_S p_i (c_i⁺ - c_i) = c + P_S Δ, with Δ
+the mean of those present and P_S their weight as a share of all clients'. For equal weights that is
+K/N (Karimireddy et al., 2020, Algorithm 1, line 17).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from enum import StrEnum
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.normalisation.base import REFERENCE
 from securefl.algorithms.servers.fednova import STEPS
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
@@ -36,6 +38,8 @@ class Participating:
 
     inner: Algorithm
     n_clients: int
+    everyone: float
+    """Weight of all clients together."""
     aggregation: Aggregation
 
     def init(self, model: nn.Module) -> State:
@@ -51,43 +55,50 @@ class Participating:
         return self.inner.client(state, work, exchange)
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:
-        """The inner one's, of means in which those who stayed away count or do not."""
+        """The inner one's, of means in which those who stayed away count or do not.
+
+        It hears P_S as the totals' weight.
+        """
         joined = {kind: self._joined(state, kind, total) for kind, total in totals.items()}
         return self.inner.update(state, joined)
 
     def _joined(self, state: State, kind: Kind, total: Total) -> Total:
         if total.n_clients >= self.n_clients:
+            return replace(total, weight=1.0)
+        total = replace(total, weight=total.weight / self.everyone)
+        share = total.n_clients / self.n_clients
+        if kind is Kind.CONTROL:
+            share = min(1.0, total.weight)  # more where clients are drawn twice
+        elif self.aggregation is Aggregation.PARTIAL:
             return total
-        full = kind is Kind.CONTROL or self.aggregation is Aggregation.FULL
         known = state.tensors.get(kind, {})
-        # FedNova's count of steps is of those present; so is what the state does not hold, as an
-        # algorithm of the user's own may send it.
-        mean = {n: v for n, v in total.values.items() if full and n != STEPS and n in known}
+        # FedNova's count of steps and FedTAN's references are of those present; so is what the
+        # state does not hold, as an algorithm of the user's own may send it.
+        of_present = (STEPS, REFERENCE)
+        mean = {
+            n: v for n, v in total.values.items() if n in known and not n.startswith(of_present)
+        }
         last = {name: known[name] for name in mean}
-        moved = full_aggregation(last, mean, total.n_clients, self.n_clients)
+        moved = full_aggregation(last, mean, share)
         return replace(total, values={**total.values, **moved})
 
 
-def full_aggregation(
-    last: NamedTensors, mean: NamedTensors, n_selected: int, n_clients: int
-) -> NamedTensors:
-    """θ ← (1 - K/N) θ + K/N · mean of the selected.
+def full_aggregation(last: NamedTensors, mean: NamedTensors, share: float) -> NamedTensors:
+    """θ ← (1 - P) θ + P · mean of the selected.
 
     A client that was not selected counts with the current global model. With the model that it
     began with, as the paper's text can be read too, training collapses.
 
     Args:
         last: θ, the model that the round began with.
-        mean: of the models of the K selected clients, however weighted; names as in `last`.
-        n_selected: K.
-        n_clients: N, selected or not.
+        mean: of the models of the selected clients, however weighted; names as in `last`.
+        share: P, what the selected are of all clients, 0 to 1; K/N of K in N clients.
 
     Raises:
-        DataError: K is not in 0..N, or the names differ.
+        DataError: P is not in 0..1, or the names differ.
     """
-    if not 0 <= n_selected <= n_clients or n_clients < 1:
-        raise DataError(f"{n_selected} of {n_clients} clients selected: must be in 0..{n_clients}")
+    if not 0 <= share <= 1:
+        raise DataError(f"share = {share} of the clients selected: must be in 0..1")
     if last.keys() != mean.keys():
         raise DataError(f"the average and the model differ in {sorted(last.keys() ^ mean.keys())}")
-    share = n_selected / n_clients
     return {name: (1 - share) * last[name] + share * mean[name] for name in last}

@@ -9,6 +9,8 @@ ALONE = {"centralised", "singlenet"}
 FREEZE_BN = {"fixbn", "fedtan-ii"}
 CORRECTED = {"scaffold", "feddyn", "feddc"}
 """By what the server follows as a mean over all clients."""
+DRIFTING = {"feddyn", "feddc"}
+"""Those with a server's half of their own."""
 ADAPTIVE = {"fedadam", "fedadagrad", "fedyogi"}
 DRAWN = {"random", "data-share", "fedprof"}
 SELECTED = {*DRAWN, "afl", "cfcfm"}

@@ -11,6 +11,7 @@ from securefl.config.families import (
     ALONE,
     CORRECTED,
     DRAWN,
+    DRIFTING,
     FREEZE_BN,
     POOLED,
     REFINED,
@@ -34,7 +35,7 @@ READ_BY = {
     "solver": {
         "mu": {"fedprox", "moon"},
         "temperature": {"moon"},
-        "alpha": {"feddyn", "feddc"},
+        "alpha": DRIFTING,
         "inner_lr": {"per-fedavg"},
     },
     "server": {
@@ -139,15 +140,10 @@ def _normalisation(config: Config) -> Iterator[str]:
 
 def _solver(config: Config) -> Iterator[str]:
     solver, server, name = config.solver.name, config.server.name, config.algorithm.name
-    if solver == "feddyn" and server != "average":
+    if solver in DRIFTING and server != "average":
         yield (
-            f'solver.name = "feddyn" with server.name = "{server}": FedDyn\'s server takes a step '
-            'of its own from the average; set server.name = "average"'
-        )
-    if solver == "feddc" and server != "average":
-        yield (
-            f'solver.name = "feddc" with server.name = "{server}": FedDC\'s clients send '
-            'w_i + h_i, whose average is the next model; set server.name = "average"'
+            f'solver.name = "{solver}" with server.name = "{server}": its server takes a step of '
+            'its own from the average; set server.name = "average"'
         )
     if solver == "per-fedavg" and name in POOLED:
         yield (
@@ -195,7 +191,7 @@ def _selection(config: Config) -> Iterator[str]:
             'selection.name = "cfcfm" takes the first clients to submit, and without devices none '
             "is faster: set devices.preset, or the devices' speeds"
         )
-    if selection.aggregation == "full" and solver in {"feddyn", "feddc"}:
+    if selection.aggregation == "full" and solver in DRIFTING:
         yield (
             f'selection.aggregation = "full" with solver.name = "{solver}": its server makes the '
             'next model of the mean of those present; set selection.aggregation = "partial"'

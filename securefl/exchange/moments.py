@@ -87,8 +87,8 @@ def two_pass(
 def fused(exchange: Exchange, layer: str, own: Sequence[Channels], reference_C: Channels) -> Pooled:
     """(μ, σ²) by one message forward (`layer`/sum) and one backward (`layer`/gradient).
 
-    `own` as for `two_pass`. `reference_C` is the same at every client (the global running mean):
-    moments about it lose no digits where |μ| is large beside σ.
+    `own` as for `two_pass`. `reference_C` is the same at every client, and near μ (the last pooled
+    mean): of σ² the difference of the two means squared is taken away, and as many digits with it.
     """
     mu_i_C, var_i_C = own
     shift_i_C = mu_i_C - reference_C

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
-from securefl.task import Task, client_data, client_names, configured_task
+from securefl.task import Task, client_data, configured_task
 from securefl.terms import (
     check_sealed,
     client_weights,
@@ -129,7 +130,10 @@ def server_party(config: Config) -> ServerParty:
         ConfigError, DataError: the settings and the model do not fit.
     """
     task = _task(config)
-    return ServerParty(_common(config, task), TestBench(task))
+    data, batch_size = client_data(config, task)
+    return ServerParty(
+        _common(config, task, client_weights(config, data, batch_size)), TestBench(task)
+    )
 
 
 def client_party(config: Config, name: str) -> ClientParty:
@@ -146,7 +150,8 @@ def client_party(config: Config, name: str) -> ClientParty:
             f"{name!r:.100} is no client of these settings, which name {', '.join(data):.200}: "
             "name them as their certificates do, with data.names"
         )
-    common = _common(config, task)
+    weights = client_weights(config, data, batch_size)
+    common = _common(config, task, weights)
     # Torch loads a third of itself with the first of these: not while the first round waits.
     torch.optim.SGD(common.model.parameters(), lr=0.0)
     clients = Clients(
@@ -161,7 +166,7 @@ def client_party(config: Config, name: str) -> ClientParty:
         name,
         clients,
         Place(common.model),
-        client_weights(config, data, batch_size)[name],
+        weights[name],
         equal_weight(len(data)),
     )
 
@@ -177,9 +182,10 @@ def _task(config: Config) -> Task:
     return task
 
 
-def _common(config: Config, task: Task) -> Common:
-    names, algorithm = client_names(config, len(task.clients)), chosen_algorithm(config)
+def _common(config: Config, task: Task, weights: Mapping[str, float]) -> Common:
+    names, algorithm = tuple(weights), chosen_algorithm(config)
     check_sealed(config, algorithm, task.model, len(names))
-    around = Participating(algorithm, len(names), Aggregation(config.selection.aggregation))
+    aggregation = Aggregation(config.selection.aggregation)
+    around = Participating(algorithm, len(names), sum(weights.values()), aggregation)
     training = training_of(config, task.loss, config.train.batch_size)
     return Common(config, names, around, task.model, training, precision_of(task.model))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from securefl.errors import ConfigError, DataError
 from securefl.exchange.moments import Batch, Channels, along_channels, channel_mean
-from securefl.norms.find import BatchNorm, batch_norm_layers
+from securefl.norms.find import BatchNorm, batch_norm_layers, scale_and_shift
 from securefl.norms.replaced import replaced_forwards
 
 
@@ -33,9 +33,8 @@ class _AdaptedForward:
         layer = self.layer
         mu_C, var_C = self._follow(y.detach())
         x = (y - along_channels(mu_C, y)) * along_channels(torch.rsqrt(var_C + layer.eps), y)
-        if layer.affine:
-            x = x * along_channels(layer.weight, y) + along_channels(layer.bias, y)
-        return x
+        weight_C, bias_C = scale_and_shift(layer, mu_C)
+        return x * along_channels(weight_C, y) + along_channels(bias_C, y)
 
     def _follow(self, y: Batch) -> tuple[Channels, Channels]:
         """Eq. (4), where τ weighs the old value: PyTorch's momentum is 1 - τ."""

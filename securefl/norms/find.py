@@ -5,6 +5,7 @@ By type and not by name: `"bn" in name` misses the shortcut `downsample.1` of a 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
@@ -53,6 +54,15 @@ def variances(model: nn.Module) -> frozenset[str]:
     """The names of the running variances among `statistics`."""
     running = {id(layer.running_var) for layer in model.modules() if isinstance(layer, _NormBase)}
     return frozenset(name for name, buffer in model.named_buffers() if id(buffer) in running)
+
+
+def scale_and_shift(layer: BatchNorm, like_C: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns γ and β of a layer; ones and zeros, as `like_C`, for those that it does not have."""
+    weight_C, bias_C = layer.weight, layer.bias
+    return (
+        torch.ones_like(like_C) if weight_C is None else weight_C,
+        torch.zeros_like(like_C) if bias_C is None else bias_C,
+    )
 
 
 def affine(model: nn.Module) -> dict[str, Tensor]:

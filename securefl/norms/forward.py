@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from securefl.norms.find import BatchNorm
+from securefl.norms.find import BatchNorm, scale_and_shift
 from securefl.norms.normalised import normalised
 
 
@@ -32,7 +32,4 @@ def training_forward(
             layer.running_var.lerp_(var_C * (n / (n - 1)), layer.momentum)
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked += 1
-    affine = [torch.ones_like(mu_C), torch.zeros_like(mu_C)]
-    if layer.affine:
-        affine = [layer.weight, layer.bias]
-    return normalised(y, (mu_C, var_C), affine, layer.eps)
+    return normalised(y, (mu_C, var_C), scale_and_shift(layer, mu_C), layer.eps)

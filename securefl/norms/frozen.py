@@ -54,16 +54,19 @@ class Standardise(nn.Module):
 
 @final
 class Affine(nn.Module):
-    """γ y + β."""
+    """γ y + β, or γ y where there is no β."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         super().__init__()
         self.weight = weight
         self.bias = bias
 
     def forward(self, y: Batch) -> Tensor:
         """Channel by channel."""
-        return y * along_channels(self.weight, y) + along_channels(self.bias, y)
+        scaled = y * along_channels(self.weight, y)
+        return scaled if self.bias is None else scaled + along_channels(self.bias, y)
 
 
 def at_rest(name: str, layer: BatchNorm) -> nn.Sequential:
@@ -78,7 +81,7 @@ def at_rest(name: str, layer: BatchNorm) -> nn.Sequential:
             "track_running_stats=True"
         )
     standardise = Standardise(layer.running_mean, layer.running_var, layer.eps)
-    if not layer.affine:
+    if layer.weight is None:
         return nn.Sequential(standardise)
     return nn.Sequential(standardise, Affine(layer.weight, layer.bias))
 

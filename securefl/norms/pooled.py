@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
-from securefl.exchange.moments import Batch, Gradients, Moments, fused, two_pass
+from securefl.exchange.moments import Batch, Channels, Gradients, fused, two_pass
 from securefl.norms.find import BatchNorm
 from securefl.norms.forward import training_forward
 from securefl.norms.padded import moments_of
 from securefl.norms.replaced import replaced_forwards
+from securefl.types import NamedTensors
 
 
 @dataclass(slots=True)
@@ -29,8 +29,10 @@ class _PooledForward:
     name: str
     layer: BatchNorm
     exchange: Exchange
-    moments: Moments
+    reference_C: Channels | None
+    """The same at every client; moments are fused about it, or take two passes without it."""
     gradients: Gradients
+    means: dict[str, Channels]
     called: bool = False
 
     def __call__(self, y: Batch) -> Tensor:
@@ -42,13 +44,11 @@ class _PooledForward:
         self.called = True
         layer = self.layer
         *own, n_own = moments_of(layer, y)
-        if self.moments is Moments.FUSED:
-            reference_C = layer.running_mean
-            if reference_C is None:
-                reference_C = torch.zeros(layer.num_features, dtype=y.dtype, device=y.device)
-            pooled = fused(self.exchange, self.name, own, reference_C.clone())
-        else:
+        if self.reference_C is None:
             pooled = two_pass(self.exchange, self.name, own, self.gradients)
+        else:
+            pooled = fused(self.exchange, self.name, own, self.reference_C.to(y))
+        self.means[self.name] = pooled.mu_C.detach()
         # The union has n_i / p_i values where p_i is this batch's share of it.
         n = n_own / pooled.share
         return training_forward(layer, y, pooled.mu_C, pooled.var_C, n)
@@ -56,14 +56,27 @@ class _PooledForward:
 
 @contextmanager
 def pooled_batch_norm(
-    model: nn.Module, exchange: Exchange, moments: Moments, gradients: Gradients
-) -> Iterator[None]:
+    model: nn.Module, exchange: Exchange, references: NamedTensors, gradients: Gradients
+) -> Iterator[dict[str, Channels]]:
     """Within, the model's BN layers see the batches of all clients, forward and backward.
 
     Every client of the round must run the same layers. Raises DataError where one runs twice, or
     has a forward of its own.
+
+    Args:
+        model: with BN layers anywhere in it.
+        exchange: this client's end of the sums.
+        references: by layer, what its moments are fused about; those without take two passes.
+        gradients: whose gradients of the statistics flow backward.
+
+    Yields:
+        The pooled means by layer, of those called so far.
     """
+    means: dict[str, Channels] = {}
     with replaced_forwards(
-        model, lambda name, layer: _PooledForward(name, layer, exchange, moments, gradients)
+        model,
+        lambda name, layer: _PooledForward(
+            name, layer, exchange, references.get(name), gradients, means
+        ),
     ):
-        yield
+        yield means

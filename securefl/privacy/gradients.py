@@ -51,7 +51,9 @@ def _of_each(parameter: nn.Parameter, n: int) -> Tensor:
 
 def _affine_gradients(layer: Affine, activations: list[Tensor], backprops: Tensor) -> ByParameter:
     """Of each record, for γ y + β."""
-    products: ByParameter = {layer.weight: activations[0] * backprops, layer.bias: backprops}
+    products: ByParameter = {layer.weight: activations[0] * backprops}
+    if layer.bias is not None:
+        products[layer.bias] = backprops
     channels = backprops.shape[:2]
     return {p: product.reshape(*channels, -1).sum(2) for p, product in _trained(products)}
 

@@ -173,7 +173,8 @@ def test_fedtans_pooled_batch_norm_is_refused(moments, tracked):
             return Total(values, weight=1.0, n_clients=1)
 
     model = around(nn.BatchNorm1d(6, track_running_stats=tracked))
-    pooled = pooled_batch_norm(model, Alone(), moments, Gradients.SHARED)
+    references = {"1": torch.zeros(6)} if moments is Moments.FUSED else {}
+    pooled = pooled_batch_norm(model, Alone(), references, Gradients.SHARED)
     with pooled, pytest.raises(CouplingFound, match=r"'1' .*\(securefl.convert_norm"):
         probe(model)
 

@@ -207,18 +207,61 @@ def test_fedtan_follows_algorithms_1_to_3_for_any_weights_and_local_steps(weight
     torch.testing.assert_close(buffers, [s.detach() for s in statistics], atol=1e-12, rtol=1e-12)
 
 
-def test_fused_moments_do_not_cancel():
-    """In float32 with |mean| = 1000 σ the variance about the running mean keeps its digits."""
+def far_away(offset, running=0.0, dtype=torch.float32):
+    """Clients whose inputs are N(offset, 1), and a layer that begins with this running mean."""
     rng = torch.Generator().manual_seed(0)
     clients = [
-        (torch.randn(64, 3, generator=rng) + 1000, torch.randint(2, (64,), generator=rng))
+        (
+            torch.randn(64, 3, generator=rng).to(dtype) + offset,
+            torch.randint(2, (64,), generator=rng),
+        )
         for _ in range(3)
     ]
-    norm = nn.BatchNorm1d(3, momentum=1.0)
-    norm.running_mean.fill_(1000.0)
-    task = securefl.Task(nn.Sequential(norm, nn.Linear(3, 2)), clients, clients[0])
-    settings = ["train.batch_size=64", "train.momentum=0", "algorithm.moments=fused"]
-    result = securefl.run(config(*settings, "train.momentum_across_rounds=reset", rounds=1), task)
-    union = torch.cat([x for x, _ in clients]).double()
-    error = (result.model[0].running_var - union.var(0)).abs().max()
-    assert error < 1e-4
+    norm = nn.BatchNorm1d(3)
+    norm.running_mean.fill_(running)
+    torch.nn.init.constant_((linear := nn.Linear(3, 2)).weight, 0.1)
+    return securefl.Task(nn.Sequential(norm, linear).to(dtype), clients, clients[0])
+
+
+def variances_of(task, *beside, rounds=4):
+    """The unbiased variance of each round's batch, read off a running variance that keeps 0.9."""
+    found, kept = [], task.model[0].running_var.clone()
+    chosen = ["train.batch_size=64", "train.momentum=0", "train.momentum_across_rounds=reset"]
+    for done in range(1, rounds + 1):
+        result = securefl.run(config(*chosen, *beside, rounds=done), task)
+        assert not result.incidents
+        found.append((result.model[0].running_var - 0.9 * kept) / 0.1)
+        kept = result.model[0].running_var.clone()
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("running", [0.0, 4000.0, 3000.0])
+def test_fused_moments_do_not_cancel(running):
+    """In float32 with |mean| = 4000 σ variances keep their digits, wherever running means begin."""
+    task = far_away(4000.0, running)
+    union = torch.cat([x for x, _ in task.clients]).double().var(0)
+    found = variances_of(task, "algorithm.moments=fused")
+    assert (found - union).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("offset", [100.0, 1000.0])
+def test_fused_moments_of_far_inputs_can_be_sealed(offset):
+    """What is sealed stays in range, since moments are about the last round's pooled mean."""
+    task = far_away(offset)
+    union = torch.cat([x for x, _ in task.clients]).double().var(0)
+    sealed = ["algorithm.moments=fused", "exchange.encrypt=statistics"]
+    assert (variances_of(task, *sealed, rounds=3) - union).abs().max() < 1e-3
+
+
+def test_fused_moments_are_about_the_mean_of_the_round_before():
+    """With full aggregation and a random half, too: the state carries the pooled mean itself."""
+    task = far_away(4000.0)
+    half = ["selection.name=random", "selection.fraction=0.67", "selection.aggregation=full"]
+    runs = [
+        securefl.run(
+            config("algorithm.moments=" + moments, *half, "train.momentum=0", rounds=5), task
+        )
+        for moments in ("two-pass", "fused")
+    ]
+    one, other = (run.model[0].running_var for run in runs)
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-3)

@@ -121,9 +121,11 @@ class DcClient(Client):
             g = plus(g, times(ALPHA, plus(moved, h)))
             total = plus(total, g)
             step(model, plus(g, c, times(-1, own)))
-        h = plus(h, weights(model), times(-1, start))
         self.kept = {"h": h, "own": times(1 / len(data), total)}
-        return plus(weights(model), h)
+        return weights(model)
+
+    def after(self, model, start):
+        self.kept["h"] = plus(self.kept["h"], weights(model), times(-1, start))
 
 
 class AheadClient(Client):
@@ -191,6 +193,7 @@ def by_hand(solver):
         average = mean(p, [averaged(local) for local in locals_]) | mean(p, sent)
         if solver == "feddc":
             c = mean(p, [client.kept["own"] for client in clients])
+            average |= plus(mean(p, sent), mean(p, [client.kept["h"] for client in clients]))
         if solver == "feddyn":
             moved = plus(mean(p, sent), times(-1, start))
             h = plus(h, times(-ALPHA, moved))
@@ -227,10 +230,13 @@ def test_rounds_are_those_of_the_loop(solver):
     assert largest_difference(found, run(solver, refined=False)) > 1e-3
 
 
-def test_feddyns_servers_h_stays_the_clients_mean():
+@pytest.mark.parametrize("solver", ["feddyn", "feddc"])
+def test_the_servers_drift_stays_the_clients_mean(solver):
     """After each round it is Σ p_i h_i: what was refined is in both."""
     job = by_hand_task()
-    settings = config("solver.name=feddyn", "train.weight_decay=0.0", rounds=1)
+    settings = config(
+        f"solver.name={solver}", f"solver.alpha={ALPHA}", "train.weight_decay=0.0", rounds=1
+    )
     for refined in (False, True):
         inner = chosen_algorithm(settings)
         algorithm = FNR(inner, public(), 0.25, STRENGTH) if refined else inner
@@ -240,6 +246,14 @@ def test_feddyns_servers_h_stays_the_clients_mean():
             state = engine.round(state)
         total = sum(client.weight for client in engine._delivery.clients.values())
         p = [client.weight / total for client in engine._delivery.clients.values()]
-        h = mean(p, [memory.solver for memory in engine.memories.values()])
-        for name, value in h.items():
-            torch.testing.assert_close(state.private[name], value, rtol=0, atol=1e-12)
+        drift = mean(p, [drifts(solver, memory.solver) for memory in engine.memories.values()])
+        assert drift.keys() == weights(job.model).keys()
+        for name, value in drift.items():
+            torch.testing.assert_close(state.private[f"drift/{name}"], value, rtol=0, atol=1e-12)
+
+
+def drifts(solver, kept):
+    """A client's h_i; FedDyn's is -α times it."""
+    if solver == "feddyn":
+        return times(-1 / ALPHA, kept)
+    return {n.removeprefix("drift/"): h for n, h in kept.items() if n.startswith("drift/")}

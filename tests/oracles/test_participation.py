@@ -18,7 +18,6 @@ from quadratic import task as quadratic_task
 
 import securefl
 from securefl.algorithms.federated import Federated
-from securefl.algorithms.servers.feddyn import ALL
 from securefl.errors import ConfigError
 from securefl.types import Contribution, Kind, MessageSpec, Plan, State
 
@@ -207,79 +206,105 @@ SELECTED = {
 }
 
 
+WEIGHTS = ["samples", "uniform"]
+
+
+def shares_of(job, weights):
+    """p_i of each client, by name: a share of all clients' weight."""
+    sizes = [len(y) if weights == "samples" else 1 for _, y in job.clients]
+    return {f"client-{i}": size / sum(sizes) for i, size in enumerate(sizes, 1)}
+
+
+def weighted(p, of):
+    return sum(p[name] * value for name, value in of.items())
+
+
 @pytest.mark.parametrize("who", SELECTED)
-def test_scaffold_of_some_clients_is_algorithm_1(who):
-    """With c_i⁺ = c_i - c + (x - y_i) / (Kη), c moves by |S|/N of the present's mean c_i⁺ - c_i."""
-    job, n = quadratic_of(5), 5
-    alike = ["solver.name=scaffold", "algorithm.weights=uniform"]
-    run = played(quadratic_config(*SELECTED[who], *alike), job)
-    assert any(len(each.times) < n for each in run.rounds)
-    clients, x = quadratics_of(job), job.model.weight.detach().T
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_scaffolds_c_is_the_mean_of_all_clients_c_i(weights, who):
+    """With c_i⁺ = c_i - c + (x - y_i) / (Kη), c moves by Σ_S p_i (c_i⁺ - c_i) and stays Σ p_i c_i.
+
+    For equal weights that is |S|/N of the mean over S, as in Algorithm 1.
+    """
+    job = quadratic_of(5)
+    beside = ["solver.name=scaffold", f"algorithm.weights={weights}"]
+    run = played(quadratic_config(*SELECTED[who], *beside), job)
+    assert any(len(each.times) < 5 for each in run.rounds)
+    clients, x, p = quadratics_of(job), job.model.weight.detach().T, shares_of(job, weights)
     c, own = torch.zeros_like(x), {name: torch.zeros_like(x) for name in clients}
     for each in run.rounds:
-        ends, moves = [], []
+        ends = {}
         for name in each.times:
             q, ci = clients[name], own[name]
-            y = descend(x, q.a, q.a @ q.b - c + ci, STEPS, LR)
-            own[name] = ci - c + (x - y) / (STEPS * LR)
-            ends.append(y)
-            moves.append(own[name] - ci)
+            ends[name] = descend(x, q.a, q.a @ q.b - c + ci, STEPS, LR)
+            own[name] = ci - c + (x - ends[name]) / (STEPS * LR)
         if ends:
-            x = sum(ends) / len(ends)
-            c = c + len(ends) / n * sum(moves) / len(moves)
+            x = weighted(p, ends) / sum(p[name] for name in ends)
+            c = weighted(p, own)
         close(of(each.after.tensors[Kind.PARAMETERS]), x)
         close(of(each.after.tensors[Kind.CONTROL]), c)
-        close(c, sum(own.values()) / n)
 
 
-def test_feddcs_correction_is_a_mean_over_all_clients():
-    """The model is the mean of the present w_i + h_i, and c that of all c_i, present or not."""
-    job, n = quadratic_of(5), 5
-    alike = ["solver.name=feddc", f"solver.alpha={ALPHA}", "algorithm.weights=uniform"]
-    run = played(quadratic_config(*SELECTED["selected"], *alike), job)
-    clients, w = quadratics_of(job), job.model.weight.detach().T
+@pytest.mark.parametrize("who", SELECTED)
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_feddcs_drift_and_correction_are_means_over_all_clients(weights, who):
+    """The model is the mean of the present w_i plus that of all h_i; c is that of all c_i."""
+    job = quadratic_of(5)
+    beside = ["solver.name=feddc", f"solver.alpha={ALPHA}", f"algorithm.weights={weights}"]
+    run = played(quadratic_config(*SELECTED[who], *beside), job)
+    clients, w, p = quadratics_of(job), job.model.weight.detach().T, shares_of(job, weights)
     c, own = torch.zeros_like(w), {name: torch.zeros_like(w) for name in clients}
     drifts = {name: torch.zeros_like(w) for name in clients}
     for each in run.rounds:
-        sent = []
+        ends = {}
         for name in each.times:
             q, h, ci = clients[name], drifts[name], own[name]
             pull = q.a @ q.b + ALPHA * (w - h) - c + ci
-            y = descend(w, q.a + ALPHA * IDENTITY, pull, STEPS, LR)
+            ends[name] = y = descend(w, q.a + ALPHA * IDENTITY, pull, STEPS, LR)
             own[name] = ci - c + (w - y) / (STEPS * LR)
             drifts[name] = h + y - w
-            sent.append(y + drifts[name])
-        w, c = sum(sent) / len(sent), sum(own.values()) / n
+        if ends:
+            mean = weighted(p, ends) / sum(p[name] for name in ends)
+            w, c = mean + weighted(p, drifts), weighted(p, own)
         close(of(each.after.tensors[Kind.PARAMETERS]), w)
         close(of(each.after.tensors[Kind.CONTROL]), c)
 
 
+@pytest.mark.parametrize("solver", ["scaffold", "feddc"])
+def test_corrections_move_by_the_same_share_where_all_is_sealed(solver):
+    """A sealed total says the weight of those present to the digit: model and c are the plain."""
+    beside = [*SELECTED["selected"], f"solver.name={solver}"]
+    plain, sealed = (
+        played(quadratic_config(*beside, f"exchange.encrypt={how}", rounds=3), quadratic_of(5))
+        for how in ("none", "model")
+    )
+    assert not sealed.result.incidents
+    for kind in (Kind.PARAMETERS, Kind.CONTROL):
+        one, other = (of(run.rounds[-1].after.tensors[kind]) for run in (plain, sealed))
+        assert 0 < (one - other).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("who", SELECTED)
-def test_feddyns_h_moves_by_the_share_of_those_present(who):
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_feddyns_h_moves_by_the_share_of_those_present(weights, who):
     """It is h - α P Δ, P the present clients' weight in that of all; so h stays Σ p_i h_i."""
     job = quadratic_of(5)
-    total = sum(len(y) for _, y in job.clients)
-    alike = ["solver.name=feddyn", f"solver.alpha={ALPHA}"]
-    run = played(quadratic_config(*SELECTED[who], *alike), job)
-    clients, w = quadratics_of(job), job.model.weight.detach().T
-    h, own = torch.zeros_like(w), {name: torch.zeros_like(w) for name in clients}
+    beside = ["solver.name=feddyn", f"solver.alpha={ALPHA}", f"algorithm.weights={weights}"]
+    run = played(quadratic_config(*SELECTED[who], *beside), job)
+    clients, w, p = quadratics_of(job), job.model.weight.detach().T, shares_of(job, weights)
+    own = {name: torch.zeros_like(w) for name in clients}
     for each in run.rounds:
-        ends, sizes = [], [len(job.clients[place(name)][1]) for name in each.times]
+        ends = {}
         for name in each.times:
             q = clients[name]
             pull = q.a @ q.b + own[name] + ALPHA * w
-            y = descend(w, q.a + ALPHA * IDENTITY, pull, STEPS, LR)
+            ends[name] = y = descend(w, q.a + ALPHA * IDENTITY, pull, STEPS, LR)
             own[name] = own[name] - ALPHA * (y - w)
-            ends.append(y)
+        h = weighted(p, own)
         if ends:
-            average = sum(s * y for s, y in zip(sizes, ends, strict=True)) / sum(sizes)
-            h = h - ALPHA * sum(sizes) / total * (average - w)
-            w = average - h / ALPHA
-        private = {name: v for name, v in each.after.private.items() if name != ALL}
+            w = weighted(p, ends) / sum(p[name] for name in ends) - h / ALPHA
         close(of(each.after.tensors[Kind.PARAMETERS]), w)
-        close(of(private), h)
-        shares = {name: len(y) / total for name, (_, y) in zip(clients, job.clients, strict=True)}
-        close(h, sum(shares[name] * own[name] for name in clients))
+        close(-ALPHA * of(each.after.private), h)
 
 
 # --- with replacement ---
@@ -314,8 +339,11 @@ class Weighed:
 
 
 def test_a_client_that_is_drawn_twice_counts_twice():
-    """Its weight is doubled, and no total weighs more than 1; encrypted the model is the same."""
-    noted = Weighed()
+    """Its weight is doubled, and no total weighs more than 1; encrypted the model is the same.
+
+    Three bits are left for that, and the algorithm hears the weight as a share of all clients'.
+    """
+    noted, everyone = Weighed(), sum(min(size, BATCH) for size in SIZES) / (64 * 8)
     job = task(algorithm=noted)
     beside = [*TWICE, "algorithm.local_steps=2"]
     run = played(config(*beside, rounds=ROUNDS), job)
@@ -323,14 +351,15 @@ def test_a_client_that_is_drawn_twice_counts_twice():
     assert {2, 3} & {n for chosen in run.selected for n in chosen.values()}
     expected, _ = by_hand(job, run.selected)
     close_models(run.result.model, expected)
-    assert noted.noted
-    assert max(noted.noted) <= 1
+    taken = [sum(n * min(SIZES[place(c)], BATCH) for c, n in each.items()) for each in run.selected]
+    p = [size / sum(min(size, BATCH) for size in SIZES) for size in taken]
+    close(noted.noted, [share for share in p for _ in range(2)])
+    assert max(p) * everyone <= 1
     sealed = played(config(*beside, "exchange.encrypt=model", rounds=ROUNDS), job)
     assert sealed.selected == run.selected
     assert not sealed.result.incidents
     a, b = averaged(run.result.model), averaged(sealed.result.model)
     assert max(float((a[name] - b[name]).abs().max()) for name in a) < 1e-5
-    assert max(noted.noted) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("solver", ["scaffold", "feddyn", "feddc"])

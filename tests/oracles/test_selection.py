@@ -192,19 +192,19 @@ def test_full_aggregation_counts_the_others_with_the_current_model():
     """θ = 1, mean 5, two of eight: ¾ · 1 + ¼ · 5 = 2; it is the mean over all eight clients."""
     last, mean = {"w": torch.tensor([1.0])}, {"w": torch.tensor([5.0])}
     models = [4.0, 6.0, *[1.0] * 6]
-    assert full_aggregation(last, mean, 2, 8)["w"].tolist() == [2.0] == [sum(models) / 8]
-    assert full_aggregation(last, mean, 8, 8)["w"].tolist() == [5.0]
-    assert full_aggregation(last, mean, 0, 8)["w"].tolist() == [1.0]
+    assert full_aggregation(last, mean, 2 / 8)["w"].tolist() == [2.0] == [sum(models) / 8]
+    assert full_aggregation(last, mean, 1.0)["w"].tolist() == [5.0]
+    assert full_aggregation(last, mean, 0.0)["w"].tolist() == [1.0]
 
 
-@pytest.mark.parametrize("n_selected", [-1, 9])
-def test_more_clients_than_there_are_are_not_aggregated(n_selected):
+@pytest.mark.parametrize("share", [-0.125, 1.125, float("nan")])
+def test_more_clients_than_there_are_are_not_aggregated(share):
     """Nor is an average of another model."""
     model = {"w": torch.zeros(1)}
-    with pytest.raises(DataError, match=r"must be in 0\.\.8"):
-        full_aggregation(model, model, n_selected, 8)
+    with pytest.raises(DataError, match=r"must be in 0\.\.1"):
+        full_aggregation(model, model, share)
     with pytest.raises(DataError, match=r"differ in \['v'\]"):
-        full_aggregation(model, model | {"v": torch.zeros(1)}, 1, 8)
+        full_aggregation(model, model | {"v": torch.zeros(1)}, 0.125)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import securefl
 from securefl.algorithms.base import Sgd, Work
 from securefl.algorithms.servers.adaptive import Adaptive, Rule
 from securefl.algorithms.servers.base import Averaged
-from securefl.algorithms.servers.feddyn import FedDynServer
+from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
 from securefl.choose import chosen_algorithm
 from securefl.data.samples import minibatches, samples
@@ -242,20 +242,19 @@ def test_each_optimiser_has_a_learning_rate_of_its_own(name, lr):
     assert all(torch.equal(absent[key], value) for key, value in given.items())
 
 
-def test_feddyns_h_stays_the_mean_of_the_clients_when_one_is_missing():
-    """Whose h_i has not moved counts with its share: the server's h is Σ p_i h_i all the time."""
-    alpha, weights = 0.5, torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-    server, w = FedDynServer(alpha), {"w": torch.zeros(2, dtype=torch.float64)}
+def test_the_servers_drift_stays_the_mean_of_the_clients_when_one_is_missing():
+    """Whose h_i has not moved counts with its share: H is Σ p_i h_i all the time."""
+    weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    server, w = DriftServer(), {"w": torch.zeros(2, dtype=torch.float64)}
     kept, own = server.init(w), torch.zeros(3, 2, dtype=torch.float64)
     rng = torch.Generator().manual_seed(0)
     for present in ([0, 1, 2], [0, 2], [1], [0, 1, 2]):
         moves = torch.randn(3, 2, generator=rng, dtype=torch.float64)
-        own[present] -= alpha * moves[present]
+        own[present] += moves[present]
         share = weights[present] / weights[present].sum()
         mean = {"w": w["w"] + share @ moves[present]}
-        total = float(weights[present].sum())
-        _, kept = server.step(Averaged(w, mean, {}, total), kept)
-        close(kept["w"], weights @ own)
+        _, kept = server.step(Averaged(w, mean, {}, float(weights[present].sum())), kept)
+        close(kept["drift/w"], weights @ own)
 
 
 def test_fednova_loses_no_digits_over_many_steps():

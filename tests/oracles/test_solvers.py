@@ -457,8 +457,8 @@ def test_the_models_have_features(name):
     [
         (["solver.name=per-fedavg", "algorithm.name=fedtan"], "a step has two forward"),
         (["solver.name=per-fedavg", "algorithm.name=forward-only"], "a step has two forward"),
-        (["solver.name=feddc", "server.name=fednova"], "whose average is the next model"),
-        (["solver.name=feddc", "server.name=momentum"], "whose average is the next model"),
+        (["solver.name=feddc", "server.name=fednova"], "a step of its own"),
+        (["solver.name=feddc", "server.name=momentum"], "a step of its own"),
     ],
 )
 def test_solvers_are_refused_where_their_algebra_does_not_hold(settings, reason):

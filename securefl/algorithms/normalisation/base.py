@@ -7,13 +7,13 @@ stays and how the layers behave in training follow from these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Protocol, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.algorithms.base import Work, copied
 from securefl.algorithms.normalisation.window import FILLED, VARIATION, Window
@@ -24,7 +24,9 @@ from securefl.norms.find import BatchNorm, affine, batch_norm_layers, statistics
 from securefl.norms.frozen import Freeze, frozen_batch_norm
 from securefl.norms.pooled import pooled_batch_norm
 from securefl.norms.static import measure_statistics
-from securefl.types import MessageSpec, State
+from securefl.types import Kind, MessageSpec, NamedTensors, State
+
+REFERENCE = "fedtan/reference/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,19 @@ class Pooling:
 
     moments: Moments
     gradients: Gradients
+    references: NamedTensors = field(default_factory=dict)
+    """By layer, the last pooled mean, which fused moments are about."""
+
+    def of(self, layer: str) -> Moments:
+        """Returns how a layer's moments travel: in two passes where no pooled mean is known yet."""
+        return self.moments if layer in self.references else Moments.TWO_PASS
+
+
+def references(state: State) -> dict[str, Tensor]:
+    """Returns by layer the last pooled mean that a state carries; zeros stand for none."""
+    carried = state.tensors.get(Kind.STATISTICS, {})
+    found = {n.removeprefix(REFERENCE): v for n, v in carried.items() if n.startswith(REFERENCE)}
+    return {layer: mean_C for layer, mean_C in found.items() if mean_C.any()}
 
 
 class Measurement(Protocol):
@@ -70,13 +85,25 @@ class RoundNorm:
             spec
             for name, layer in batch_norm_layers(model).items()
             for spec in moment_messages(
-                name, layer.num_features, self.pooling.moments, self.pooling.gradients
+                name, layer.num_features, self.pooling.of(name), self.pooling.gradients
             )
         )
+
+    def carried(self, model: nn.Module) -> dict[str, Tensor]:
+        """Returns what a state carries beside the model's statistics, as before the first round."""
+        like = next(model.parameters())
+        if self.window:
+            return self.window.start(like)
+        if self.pooling and self.pooling.moments is Moments.FUSED:
+            layers = batch_norm_layers(model).items()
+            return {REFERENCE + name: like.new_zeros(layer.num_features) for name, layer in layers}
+        return {}
 
     def stays(self, model: nn.Module) -> set[str]:
         """Names that do not travel: what is local, and what is frozen, since all have it."""
         frozen = set() if self.window else {VARIATION, FILLED}
+        if self.pooling is None:
+            frozen |= {REFERENCE + name for name in batch_norm_layers(model)}
         if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not self.measurement:
             frozen |= statistics(model).keys()
         if self.freeze in (Freeze.AFFINE, Freeze.BOTH):
@@ -108,11 +135,18 @@ class RoundNorm:
         else:
             yield
 
-    def first_step(self, model: nn.Module, exchange: Exchange) -> AbstractContextManager[None]:
-        """Around the first forward and backward pass."""
+    @contextmanager
+    def first_step(
+        self, model: nn.Module, exchange: Exchange, means: dict[str, Tensor]
+    ) -> Iterator[None]:
+        """Around the first forward and backward pass, whose pooled means are put into `means`."""
         if self.pooling is None:
-            return nullcontext()
-        return pooled_batch_norm(model, exchange, self.pooling.moments, self.pooling.gradients)
+            yield
+            return
+        pooling = self.pooling
+        with pooled_batch_norm(model, exchange, pooling.references, pooling.gradients) as seen:
+            yield
+        means.update({REFERENCE + name: mean_C for name, mean_C in seen.items()})
 
 
 Normalisation: TypeAlias = Callable[[State, nn.Module], RoundNorm]

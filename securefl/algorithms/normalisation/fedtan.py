@@ -4,6 +4,9 @@ Only the first of a client's E local steps differs from FedAvg: its BN layers us
 variance of all clients' batches (Algorithm 2) and back-propagate the sum of all clients' gradients
 with respect to them (Algorithm 3). With E = 1 a round is one step of centralised SGD on the union
 of the batches. 3L + 1 exchanges a round for L BN layers, 2L + 1 with fused moments.
+
+Fused moments are about the pooled mean of the round before, which all clients of a round know: it
+is in the state, and each client sends it with its statistics. The first round has two passes.
 """
 
 from __future__ import annotations
@@ -12,7 +15,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.normalisation.base import Pooling, RoundNorm, required_layers
+from securefl.algorithms.normalisation.base import (
+    Pooling,
+    RoundNorm,
+    references,
+    required_layers,
+)
 from securefl.errors import ConfigError
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
@@ -46,4 +54,5 @@ class FedTAN:
         required_layers(model, "FedTAN")
         if self.pooled_rounds is not None and state.round >= self.pooled_rounds:
             return RoundNorm(freeze=Freeze.STATISTICS)
-        return RoundNorm(pooling=Pooling(self.moments, self.gradients))
+        known = references(state) if self.moments is Moments.FUSED else {}
+        return RoundNorm(pooling=Pooling(self.moments, self.gradients, known))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from securefl.errors import DataError
 from securefl.norms.observed import Seen
 from securefl.types import Kind, NamedTensors, State
 
@@ -46,7 +47,16 @@ class Window:
         return {VARIATION: like.new_zeros(()), FILLED: like.new_zeros(())}
 
     def follow(self, seen: Seen, kept: NamedTensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What a client sends, and what it keeps, after a round whose batches were `seen`."""
+        """What a client sends, and what it keeps, after a round whose batches were `seen`.
+
+        Raises:
+            DataError: no BN layer was called.
+        """
+        if not seen:
+            raise DataError(
+                "no BN layer of the model was called in a whole round, so that there are no "
+                'statistics to settle: call one, or use algorithm.name = "fedavg"'
+            )
         now = torch.cat(
             [torch.stack([torch.cat(pair) for pair in passes]).mean(0) for passes in seen.values()]
         )

@@ -27,8 +27,8 @@ class Averaged:
     """Σ p_i w_i"""
     control: NamedTensors
     """The total of what the solver exchanges beside the model."""
-    weight: float
-    """Of the clients whose models these are; it falls where one is missing."""
+    share: float
+    """P, the weight of the clients whose models these are, as a share of all clients'."""
 
     def moves(self) -> dict[str, Tensor]:
         """Δ, by name."""

@@ -1,13 +1,14 @@
 """FedDC (Gao et al., "Federated Learning with Local Drift Decoupling and Correction", CVPR 2022).
 
     client:  w ← w - η (∇F_i(w) + α (w + h_i - w̄) + c - c_i),    h_i ← h_i + w_i - w̄
-    server:  w̄ ← Σ p_i (w_i + h_i)
+    server:  w̄ ← Σ_S (p_i / P_S) w_i + Σ_all p_i h_i
 
-The correction c - c_i is the paper's (g_i - g) / (K η), from the moves g_i of the last round and
-their mean g. As in the authors' own code, and in SCAFFOLD, the move is taken without its own
-correction: c_i is the mean of the gradients ∇F_i + α (w + h_i - w̄) of the round's K steps, and
-c = Σ p_i c_i rides in a sum over clients as in SCAFFOLD. With the correction left in, it would
-answer to itself and change its sign from round to round.
+S are the round's clients. The server keeps the mean of the h_i over all clients (`servers.drift`),
+so clients send w_i alone. The correction c - c_i is the paper's (g_i - g) / (K η), from the moves
+g_i of the last round and their mean g. As in the authors' own code, and in SCAFFOLD, the move is
+taken without its own correction: c_i is the mean of the gradients ∇F_i + α (w + h_i - w̄) of the
+round's K steps, and c = Σ_all p_i c_i rides in a sum over clients as in SCAFFOLD. With the
+correction left in, it would answer to itself and change its sign from round to round.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from securefl.algorithms.base import trained_parameters
-from securefl.algorithms.solvers.base import Around, End, Start
+from securefl.algorithms.solvers.base import Around, End, Start, trained
 from securefl.types import NamedTensors
 
 DRIFT, GRADIENT = "drift", "gradient"
@@ -44,6 +45,11 @@ class FedDC:
         sums = {name: torch.zeros_like(w) for name, w in start.origin.items()}
         return _Session(start, self.alpha, drift, own, sums)
 
+    def followed(self, memory: NamedTensors, moved: NamedTensors) -> NamedTensors:
+        """Returns what a client remembers whose model has `moved` after its last step."""
+        drift = {f"{DRIFT}/{name}": move for name, move in moved.items()}
+        return {name: v + drift[name] if name in drift else v for name, v in memory.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class _Session:
@@ -68,8 +74,6 @@ class _Session:
         own = {name: value / k for name, value in self.gradient_sum.items()}
         control = {name: self.start.control[name] + c - self.own[name] for name, c in own.items()}
         drift = {name: self.drift[name] + moved for name, moved in self.start.moved().items()}
-        sent = {name: self.start.parameters[name].detach() + h for name, h in drift.items()}
         kept = {f"{DRIFT}/{name}": value for name, value in drift.items()}
-        return End(
-            sent, control, kept | {f"{GRADIENT}/{name}": value for name, value in own.items()}
-        )
+        kept |= {f"{GRADIENT}/{name}": value for name, value in own.items()}
+        return End(trained(self.start), control, kept)

@@ -3,7 +3,8 @@
     client:  w_i ≈ argmin F_i(w) - <h_i, w> + α/2 ‖w - w̄‖²,    h_i ← h_i - α (w_i - w̄)
     server:  h ← h - α (mean w_i - w̄),    w̄ ← mean w_i - h/α
 
-The server's half, `servers.feddyn`, needs the average alone. The means are weighted like the model.
+The server's half, `servers.drift`, needs the average alone. The means are weighted like the model,
+and h is over all clients where a round has some.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional
 
 from securefl.exchange.moments import Batch, along_channels, channel_mean
-from securefl.norms.find import BatchNorm
+from securefl.norms.find import BatchNorm, scale_and_shift
 from securefl.norms.replaced import replaced_forwards
 from securefl.types import NamedTensors
 
@@ -87,9 +87,8 @@ class _AssumedForward:
         scale_C = torch.rsqrt(var_C + self.layer.eps)
         self.pooled_part = self._pooled_part(y, mu_C, scale_C)
         x = (y - along_channels(mu_C, y)) * along_channels(scale_C, y)
-        if self.layer.affine:
-            x = x * along_channels(self.layer.weight, y) + along_channels(self.layer.bias, y)
-        return x
+        weight_C, bias_C = scale_and_shift(self.layer, mu_C)
+        return x * along_channels(weight_C, y) + along_channels(bias_C, y)
 
     def _pooled_part(self, y: Batch, mu_C: Tensor, scale_C: Tensor) -> Tensor:
         """A term whose gradient is what FedTAN sends back through μ and σ² (Eq. (41)).
@@ -98,8 +97,7 @@ class _AssumedForward:
         """
         if self.totals is None:
             return y.new_zeros(())
-        weight = self.layer.weight
-        gamma_C = torch.ones_like(scale_C) if weight is None else weight.detach()
+        gamma_C = scale_and_shift(self.layer, scale_C)[0].detach()
         shift_C, slope_C = self.totals
         mu_i_C, var_i_C = channel_mean(y), channel_mean((y - along_channels(mu_C, y)).square())
         mean_part = gamma_C * scale_C * shift_C * mu_i_C
