@@ -30,7 +30,7 @@ def table() -> str:
 def _cell(n_officers: int, n_clients: int) -> str:
     flooding = Flooding()
     flood = Flood(SUMS, n_officers, n_clients, flooding.statistical_bits, flooding.releases)
-    bits = Reading(1.0, 1, flood.opened_deviation).weight_bits
+    bits = Reading(SUMS, 1, flood.opened_deviation).weight_bits
     return f"{_error(flood.opened_deviation)}; 2^{bits}"
 
 

@@ -36,7 +36,7 @@ from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task, placed
 from securefl.testbench import TestBench
-from securefl.types import NamedTensors, State
+from securefl.types import NamedTensors, Plan, State
 
 LOST = 1e6
 """How many times the first round's loss no training comes back from."""
@@ -134,6 +134,11 @@ class Rounds:
     def state(self) -> State:
         """Where the run is at."""
         return self._state
+
+    @property
+    def plan(self) -> Plan:
+        """What clients will send in the next round."""
+        return self._local.plan(self._state)
 
     def go_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Start from a checkpoint; raises RunFolderError where it does not fit."""

@@ -55,6 +55,9 @@ class MessageSpec:
     kind: Kind
     n_values: int
     weighing: Weighing = Weighing.OWN
+    gain_bits: tuple[tuple[int, int], ...] = ()
+    """(n, b): the next n values are multiplied by 2^b where they are sealed. All parties have them
+    from the state; without any, values are sealed as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -18,6 +18,11 @@ from securefl.exchange.base import Exchange
 from securefl.norms.find import statistics
 from securefl.types import Contribution, Kind, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
+HEADROOM = 64
+RANGE_BITS = 13
+"""Of a sealed value without a gain: ±8192."""
+LEAST_RANGE_BITS = {Kind.PARAMETERS: 5}
+MOST_RANGE_BITS = 60
 Loss = Callable[[Tensor, Tensor], Tensor]
 Target = tuple[Kind, str, Tensor]
 """A tensor of a model, and by what a state knows it."""
@@ -150,3 +155,27 @@ def update_messages(tensors: Mapping[Kind, NamedTensors]) -> tuple[MessageSpec, 
         for kind in Kind  # always in this order, also in a state that was read from a file
         if tensors.get(kind)
     )
+
+
+def with_gains(
+    specs: Iterable[MessageSpec], tensors: Mapping[Kind, NamedTensors]
+) -> tuple[MessageSpec, ...]:
+    """The same messages, with gains by the size that each tensor has in the state.
+
+    Sealed, a value has a range and an absolute error. So what is small is multiplied, and what is
+    large divided, by a power of two that all parties know. A tensor may become `HEADROOM` times as
+    large in a round; parameters may always reach ±32, and anything else ±8192, as far as statistics
+    jump from the zeros and ones that they begin as.
+    """
+    return tuple(
+        replace(spec, gain_bits=_gain_bits(spec.kind, tensors[spec.kind])) for spec in specs
+    )
+
+
+def _gain_bits(kind: Kind, named: NamedTensors) -> tuple[tuple[int, int], ...]:
+    largest = torch.stack([value.detach().abs().max().double() for value in named.values()])
+    largest = torch.where(largest == 0, largest.max(), largest)
+    at_least = LEAST_RANGE_BITS.get(kind, RANGE_BITS)
+    range_bits = (HEADROOM * largest).log2().ceil().clamp(at_least, MOST_RANGE_BITS).tolist()
+    sizes = (value.numel() for value in named.values())
+    return tuple((n, RANGE_BITS - int(bits)) for n, bits in zip(sizes, range_bits, strict=True))

@@ -23,6 +23,7 @@ from securefl.algorithms.base import (
     snapshot,
     trained_parameters,
     update_messages,
+    with_gains,
 )
 from securefl.algorithms.descent import descent
 from securefl.algorithms.normalisation.aggregated import aggregated
@@ -72,7 +73,8 @@ class Federated:
     def plan(self, state: State, model: nn.Module) -> Plan:
         """The policy's sums, then one contribution of each kind."""
         norm = self.normalisation(state, model)
-        return Plan(norm.sums(model), update_messages(_travelling(state, norm, model)))
+        travelling = _travelling(state, norm, model)
+        return Plan(norm.sums(model), with_gains(update_messages(travelling), travelling))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         """K local steps."""

@@ -158,6 +158,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     try:
         with closing(rounds):
             while rounds.round < min(n_rounds, rounds.last_round):
+                tap.begin_round(rounds.plan)
                 rounds.step()
     except _ENDS as error:
         stopped = str(error)

@@ -11,7 +11,7 @@ from securefl.engines.outgoing import Sent
 from securefl.engines.sealing import Sealing
 from securefl.errors import MessageRefused, TooFewContributions
 from securefl.exchange.base import OpenedSum
-from securefl.exchange.layout import unpack
+from securefl.exchange.layout import gains_of, unpack
 from securefl.exchange.plain import PlainChannel
 from securefl.roles.client import Client
 from securefl.roles.ledger import AUTHORITY, SERVER, Content, Entry, Form, Ledger
@@ -177,7 +177,8 @@ class OpenExchange:
 
     def _open(self, spec: MessageSpec, receivers: Sequence[str]) -> Total:
         opened = self._opened(spec)
-        values = unpack(opened.values, self._like[spec.name])
+        gains = gains_of(spec) if self._delivery.sealed(spec) else 1.0
+        values = unpack(opened.values / gains, self._like[spec.name])
         n_bytes = self._delivery.total_bytes(spec)
         for receiver in receivers:
             self._note(spec, (SERVER, receiver), "plaintext", values, n_bytes)

@@ -58,7 +58,8 @@ class Outgoing:
 
     def asked_by_row(self, names: Sequence[str], way: Way, rows: Rows) -> HandedRows:
         """As `asked` of clients side by side, where values are handed over."""
-        limit = min(self.clients[name].sealers[way.spec.kind].max_value for name in names)
+        kind = way.spec.kind
+        limit = min(self.clients[n].sealers[kind].max_value(rows.n_values) for n in names)
         fine = dict(zip(names, rows.within(limit), strict=True))
         sent = (
             (n, self.asked(n, way, r).parcels)

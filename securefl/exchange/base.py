@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.types import NamedTensors, Total
+from securefl.types import MessageSpec, NamedTensors, Total
 
 Values = NDArray[np.float64]
 _BOOKKEEPING = struct.Struct("<dq")
@@ -56,9 +56,11 @@ class Sealer(Channel, Protocol):
     def seal(self, values: Values, weight: float) -> bytes:
         """The payload of one message. `values` are finite and within `max_value`."""
 
-    @property
-    def max_value(self) -> float:
-        """Largest absolute value that can be sealed."""
+    def max_value(self, n_values: int) -> float:
+        """Largest absolute value that a message of so many may have, gains included."""
+
+    def gains(self, spec: MessageSpec) -> Values | float:
+        """Powers of two, shape (n_values,) or one for all, that values are multiplied by before."""
 
 
 class RunningSum(Protocol):
@@ -85,7 +87,7 @@ class Opener(Channel, Protocol):
     """Reads totals."""
 
     def open(self, total: bytes, n_values: int, precision_bits: int) -> OpenedSum:
-        """The total, rounded to so many bits after the point.
+        """The total, each value rounded to so many bits after its leading one.
 
         Raises:
             KeyWornOut: more than this key may still release.

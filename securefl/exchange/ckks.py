@@ -1,7 +1,7 @@
 """Sums on ciphertext: clients weigh and encrypt, the server adds. Neither can open.
 
-Each ciphertext holds up to N/2 - 2 weighted values, then the weight, then a one. So the total
-carries Σ weight_i (a client that drops out costs no round) and the
+Each ciphertext holds up to N/2 - 2 digits of weighted values, then the weight, then a one. So the
+total carries Σ weight_i (a client that drops out costs no round) and the
 number of clients in it (no label can claim more of them).
 """
 
@@ -16,8 +16,11 @@ from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.public import AddingContext, CiphertextSum, PublicKey
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Values
+from securefl.exchange.digits import Digits
+from securefl.exchange.layout import gains_of
+from securefl.types import MessageSpec
 
-FORM = f"ckks/{CODEC}"
+FORM = f"ckks/digits/{CODEC}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class CkksSealer:
 
     @property
     def form(self) -> str:
-        """Names TenSEAL's version, whose wire format changes."""
+        """Names how values lie in slots, and TenSEAL's version, whose wire format changes."""
         return FORM
 
     @property
@@ -41,10 +44,13 @@ class CkksSealer:
         """The key's."""
         return self.public_key.epoch
 
-    @property
-    def max_value(self) -> float:
+    def max_value(self, n_values: int) -> float:
         """Weights sum to at most one, so no total exceeds the largest single value."""
-        return self.public_key.parameters.max_value
+        return Digits.of(self.public_key.parameters, n_values).max_value
+
+    def gains(self, spec: MessageSpec) -> Values | float:
+        """The plan's."""
+        return gains_of(spec)
 
     def seal(self, values: Values, weight: float) -> bytes:
         """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing."""
@@ -52,7 +58,8 @@ class CkksSealer:
         size = parameters.values_per_ciphertext
         slots = np.zeros((parameters.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
         padded = np.zeros(len(slots) * size)
-        padded[: len(values)] = weight * values
+        digits = Digits.of(parameters, len(values)).split(weight * values)
+        padded[: len(digits)] = digits
         slots[:, :size] = padded.reshape(-1, size)
         slots[:, size:] = weight, 1.0
         return b"".join(self.public_key.encrypt(row) for row in slots)

@@ -62,8 +62,7 @@ class CkksOpener:
                 count the same clients.
         """
         slots = self._released(total, n_values)
-        largest = self.secret_key.parameters.max_value
-        reading = Reading(largest, self.max_clients, self.deviation)
+        reading = Reading(self.secret_key.parameters, self.max_clients, self.deviation)
         return reading.read(slots, n_values, precision_bits)
 
     def _released(self, total: bytes, n_values: int) -> Values:

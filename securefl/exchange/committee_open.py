@@ -81,8 +81,7 @@ class CommitteeOpener:
                 be wrong, too.
         """
         slots, flood = self._combined(total, n_values), self.flood
-        largest, deviation = self.combiner.parameters.max_value, flood.opened_deviation
-        reading = Reading(largest, flood.max_clients, deviation)
+        reading = Reading(self.combiner.parameters, flood.max_clients, flood.opened_deviation)
         try:
             return reading.read(slots, n_values, precision_bits)
         except MessageRefused as error:

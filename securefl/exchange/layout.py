@@ -13,7 +13,7 @@ from torch import Tensor
 
 from securefl.errors import ValueRefused
 from securefl.exchange.base import Values
-from securefl.types import NamedTensors
+from securefl.types import MessageSpec, NamedTensors
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -98,10 +98,13 @@ class Rows:
         return fine
 
 
-def pack(message: str, tensors: NamedTensors, max_value: float) -> NDArray[np.floating]:
-    """All values in one vector, each finite and within ±`max_value`.
+def pack(
+    message: str, tensors: NamedTensors, max_value: float, gains: Values | float = 1.0
+) -> NDArray[np.floating]:
+    """All values in one vector, times their gains: each finite and within ±`max_value`.
 
-    In the tensors' own precision, at least single; of a `Row` no copy is made.
+    In the tensors' own precision, at least single, or in double where gains are given; of a `Row`
+    no copy is made without. `gains` has shape (n_values,).
 
     Raises:
         ValueRefused: naming the first tensor, index and value that is not.
@@ -115,25 +118,38 @@ def pack(message: str, tensors: NamedTensors, max_value: float) -> NDArray[np.fl
     elif whole.dtype is not torch.float64:
         whole = whole.float()  # numpy has no bfloat16
     values: NDArray[np.floating] = whole.cpu().numpy()
+    if isinstance(gains, np.ndarray):
+        values = values * gains
     # Written so that NaN, which compares false with everything, is refused.
     if not (-max_value <= float(values.min()) and float(values.max()) <= max_value):
-        raise _first_refused(message, tensors, max_value)
+        limits = np.broadcast_to(max_value / gains, values.shape)
+        raise _first_refused(message, tensors, limits)
     return values
 
 
-def _first_refused(message: str, tensors: NamedTensors, max_value: float) -> ValueRefused:
+def _first_refused(message: str, tensors: NamedTensors, limits: Values) -> ValueRefused:
     for name, tensor in tensors.items():
-        refused = ~(tensor.detach().double().abs() <= max_value)
+        limit, limits = limits[: tensor.numel()], limits[tensor.numel() :]
+        values = tensor.detach().double().cpu().numpy()
+        refused = ~(np.abs(values) <= limit.reshape(values.shape))
         if refused.any():
-            index = refused.nonzero()[0].tolist()
-            value = tensor[tuple(index)].item()
-            rule = f"within ±{max_value:g}" if np.isfinite(value) else "a finite number"
+            index = np.argwhere(refused)[0].tolist()
+            value, within = values[tuple(index)], limit.reshape(values.shape)[tuple(index)]
+            rule = f"within ±{within:g}" if np.isfinite(value) else "a finite number"
             way_out = "; normalise the inputs, so that it is" if np.isfinite(value) else ""
             what = f"{message}: {name}{index}"
             return ValueRefused(
                 f"{what} = {value:.10g} must be {rule}{way_out}", f"{what} must be {rule}{way_out}"
             )
     raise AssertionError("called for tensors that are all in range")
+
+
+def gains_of(spec: MessageSpec) -> Values | float:
+    """What a sealed message's values are multiplied by, shape (n_values,); 1 where nothing is."""
+    if not spec.gain_bits:
+        return 1.0
+    sizes, bits = np.array(spec.gain_bits).T
+    return np.exp2(np.repeat(bits, sizes))
 
 
 def unpack(values: Values, like: NamedTensors) -> dict[str, Tensor]:

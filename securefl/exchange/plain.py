@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
-from securefl.types import Floats
+from securefl.exchange.digits import Digits
+from securefl.types import Floats, MessageSpec
 
 _WEIGHT = struct.Struct("<d")
 WEIGHT_TOLERANCE = 1e-9
 _TOTAL = struct.Struct("<dq")
-_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
+LARGEST = Digits.of(SUMS, 1).max_value
+"""The widest range in which values can be sealed: one client's 1e38 would be all that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,15 @@ class PlainChannel:
         """Names the encoding in every header."""
         return f"plain/{self.dtype}"
 
-    @property
-    def max_value(self) -> float:
-        """The largest finite number of this precision."""
-        return _LARGEST[self.dtype]
+    def max_value(self, n_values: int) -> float:
+        """`LARGEST`, of however many."""
+        del n_values
+        return LARGEST
+
+    def gains(self, spec: MessageSpec) -> float:
+        """None: values travel as they are."""
+        del spec
+        return 1.0
 
     def seal(self, values: Values, weight: float) -> bytes:
         """The values as they are, and the weight."""
@@ -71,7 +79,11 @@ class PlainSum:
     n_clients: int = 0
 
     def plus(self, payload: bytes) -> PlainSum:
-        """The sum with one contribution more; refuses what is not finite or of another size."""
+        """The sum with one contribution more.
+
+        Raises:
+            MessageRefused: another size, a value beyond ±`LARGEST`, or no weight.
+        """
         n_bytes = len(self.values) * np.dtype(self.dtype).itemsize
         if len(payload) != n_bytes + _WEIGHT.size:
             raise MessageRefused(
@@ -79,8 +91,10 @@ class PlainSum:
             )
         (weight,) = _WEIGHT.unpack_from(payload, n_bytes)
         values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
-        if not np.isfinite(values).all() or not 0 < weight <= 1:
-            raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
+        if not 0 < weight <= 1:
+            raise MessageRefused(f"weight {weight} outside (0, 1]")
+        if not (np.abs(values) <= LARGEST).all():  # so that NaN is refused, too
+            raise MessageRefused(f"values that are not finite, or not within ±{LARGEST:.0f}")
         total = self.values + weight * values.astype(np.float64)
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 

@@ -35,7 +35,7 @@ class OpeningRule:
     names: str
     """Shell pattern, as in `layer*/mean`."""
     precision_bits: int = 24
-    """Bits after the point that are released."""
+    """Bits of each value that are released, after its leading one."""
 
 
 @dataclass(frozen=True, slots=True)

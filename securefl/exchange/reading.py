@@ -1,4 +1,4 @@
-"""What opened slots say: clients counted, the weight, the values; rubbish is refused."""
+"""Decodes an opened total into client count, weight and values; refuses what is no honest one."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from math import floor, log2
 
 import numpy as np
 
-from securefl.crypto.params import BOOKKEEPING_SLOTS, COUNT_TOLERANCE
-from securefl.errors import MessageRefused
+from securefl.crypto.params import BOOKKEEPING_SLOTS, COUNT_TOLERANCE, CkksParameters
+from securefl.errors import ConfigError, MessageRefused
 from securefl.exchange.base import OpenedSum, Values
+from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_exact
 
 WEIGHT_BITS = 26
 """A weight is a size over a power of two: exact for up to 2^26 samples in all if noise allows."""
-
-SURE = 6
-"""Standard deviations of noise: more come once in 10^9 times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the slots of an honest total keep to, whoever has decrypted them."""
 
-    max_value: float
+    parameters: CkksParameters
     max_clients: int
     """More, and the noise that hides the key would be too little."""
     deviation: float
@@ -39,13 +37,35 @@ class Reading:
             return WEIGHT_BITS
         return min(WEIGHT_BITS, floor(-log2(2 * SURE * self.deviation)))
 
+    def slot_bits(self, precision_bits: int) -> int:
+        """Bits after the point beyond which nothing is released of a slot.
+
+        Digits below the noise say nothing. Where there is none, rounding is all that keeps the
+        slots' own errors, which are linear in the key, from whoever reads totals.
+        """
+        return floor(-log2(self.deviation)) + 1 if self.deviation else precision_bits
+
     def read(self, slots: Values, n_values: int, precision_bits: int) -> OpenedSum:
         """Σ p_i x_i with the weight and the count that flooded slots, a row a ciphertext, carry.
 
         Raises:
+            ConfigError: noise in which digits cannot be read.
             MessageRefused: a count that is no whole number (another key, or rubbish), more clients
                 than the noise is sized for, or ciphertexts that do not count the same clients.
         """
+        n_clients, weight = self._counted(slots)
+        digits = self._digits(n_values, n_clients)
+        sums = digits.joined(slots[:, :-BOOKKEEPING_SLOTS].ravel(), n_values)
+        # Never finer than a slot's last bit: a client that lies about its weight must not get at
+        # the digits below.
+        finest_bits = digits.finest_bits + self.slot_bits(precision_bits) + floor(log2(weight))
+        values = relatively_rounded(sums / weight, precision_bits, finest_bits)
+        if np.abs(values).max() > digits.max_value * (1 + COUNT_TOLERANCE):
+            raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
+        return OpenedSum(values, min(weight, 1.0), n_clients)
+
+    def _counted(self, slots: Values) -> tuple[int, float]:
+        """How many clients are in it, and their weight."""
         weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
         n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
         if n_clients < 1 or np.abs(ones - n_clients).max() > COUNT_TOLERANCE:
@@ -58,20 +78,37 @@ class Reading:
                 f"the total counts {n_clients} clients, and the noise is sized for at most "
                 f"{self.max_clients}"
             )
-        # Rounded before anything else is done with them: a client that lies about its weight
-        # must not get at the digits below.
         rounded_weights = rounded(weights, self.weight_bits)
         weight = float(np.median(rounded_weights))
         spread = 2.0**-self.weight_bits + 16 * self.deviation
         if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:
             raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
-        sums = rounded(slots[:, :-BOOKKEEPING_SLOTS].ravel()[:n_values], precision_bits)
-        values = rounded(sums / weight, precision_bits)
-        if np.abs(values).max() > self.max_value * (1 + COUNT_TOLERANCE):
-            raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
-        return OpenedSum(values, min(weight, 1.0), n_clients)
+        return n_clients, weight
+
+    def _digits(self, n_values: int, n_clients: int) -> Digits:
+        digits = Digits.of(self.parameters, n_values)
+        if len(digits.gain_bits) == 1:
+            return digits
+        if not is_exact(self.deviation):
+            raise ConfigError(
+                f"the noise that hides the key is {self.deviation:.2g} in a slot, and digits are "
+                f"read up to {2.0 ** -(UNIT_BITS + 1) / SURE:.2g}; take fewer statistical_bits or "
+                "releases in the policy, fewer officers, or fewer clients"
+            )
+        if n_clients > MOST_CLIENTS:
+            raise MessageRefused(
+                f"the total counts {n_clients} clients, and its digits hold at most {MOST_CLIENTS}"
+            )
+        return digits
 
 
 def rounded(values: Values, bits: int) -> Values:
     """The nearest multiples of 2^-`bits`."""
     return np.asarray(np.rint(np.ldexp(values, bits)) * 2.0**-bits)
+
+
+def relatively_rounded(values: Values, bits: int, finest_bits: int) -> Values:
+    """Each value to `bits` bits after its leading one, and to `finest_bits` after the point."""
+    _, exponents = np.frexp(values)  # the leading one stands for 2^(exponent - 1)
+    step_bits = np.minimum(bits + 1 - exponents, finest_bits)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(values, step_bits)), -step_bits))

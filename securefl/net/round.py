@@ -14,7 +14,7 @@ from securefl.algorithms.base import update_messages
 from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
 from securefl.errors import DataError, MessageRefused
 from securefl.exchange.base import OpenedSum
-from securefl.exchange.layout import unpack
+from securefl.exchange.layout import gains_of, unpack
 from securefl.exchange.plain import PlainChannel
 from securefl.net import bodies
 from securefl.net.frames import Frame, Link
@@ -178,7 +178,8 @@ class ServerRound:
         like = self.state.tensors[spec.kind]
         if sum(value.numel() for value in like.values()) != spec.n_values:
             raise DataError(f"the plan sends a part of {spec.kind} alone, which no process can yet")
-        return Total(unpack(opened.values, like), opened.weight, opened.n_clients)
+        gains = gains_of(spec) if spec.kind in self.desk.sealed else 1.0
+        return Total(unpack(opened.values / gains, like), opened.weight, opened.n_clients)
 
     async def _leave_out(self, what: str, lost: Mapping[str, Lost]) -> None:
         for name, why in lost.items():

@@ -75,6 +75,8 @@ class ClientLevel:
             self.noise.deviation(self.noise.sigma, self.noise.bounds[spec.name], spec.n_values)
         for spec in plan.update:
             self.noise.deviation(self.noise.sum_sigma, self.noise.clip, spec.n_values)
+        # Noise has its own size, whatever the tensors': no range is made for theirs.
+        plan = replace(plan, update=tuple(replace(spec, gain_bits=()) for spec in plan.update))
         if self.noise.quantile is None:
             return plan
         self.noise.bit_deviation(self.noise.quantile)

@@ -69,8 +69,9 @@ class Client:
 
     def hand_over(self, spec: MessageSpec, tensors: NamedTensors, times: int = 1) -> Handed:
         """What `contribute` seals; raises ValueRefused as it does."""
-        limit = self.sealers[spec.kind].max_value
-        values = pack(f"{self.name}, {spec.name}", tensors, limit)
+        sealer = self.sealers[spec.kind]
+        limit, gains = sealer.max_value(spec.n_values), sealer.gains(spec)
+        values = pack(f"{self.name}, {spec.name}", tensors, limit, gains)
         return Handed(values, self.weight_in(spec, times))
 
     def weight_in(self, spec: MessageSpec, times: int = 1) -> float:

@@ -210,6 +210,7 @@ def test_a_client_with_a_foreign_key(tiny_config, tiny_task, tamper, foreign_key
         if says == "a lie":
             theirs = type("Lying", (), {"seal": theirs.seal, "max_value": ours.max_value})()
             theirs.form, theirs.key_id, theirs.epoch = ours.form, ours.key_id, ours.epoch
+            theirs.gains = ours.gains
         sealers = client.sealers
         client.sealers = dict.fromkeys(sealers, theirs)
         try:

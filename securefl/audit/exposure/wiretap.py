@@ -28,7 +28,9 @@ from securefl.engines.incidents import BOOKKEEPING_BYTES
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Channel, Values
 from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.digits import Digits
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.layout import gains_of
 from securefl.exchange.match_ckks import EXPONENT, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
@@ -39,7 +41,7 @@ from securefl.profile import Profile
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Content, Entry
 from securefl.terms import equal_weight, sealed_kinds
-from securefl.types import Kind, NamedTensors
+from securefl.types import Kind, NamedTensors, Plan
 
 _EXACT = 1e-7
 """What opening without added noise errs by, relative to the largest value."""
@@ -73,6 +75,14 @@ class Wiretap:
     _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
     """By round and name, what clients sent to be added up."""
+    _gains: dict[str, Values | float] = field(default_factory=dict)
+    """Of this round's messages, by name, where they are sealed."""
+
+    def begin_round(self, plan: Plan) -> None:
+        """Before its messages."""
+        kinds = sealed_kinds(self.config)
+        specs = (*plan.sums, *plan.update)
+        self._gains = {spec.name: gains_of(spec) for spec in specs if spec.kind in kinds}
 
     def __call__(self, entry: Entry, content: Content) -> None:
         """Look at one message."""
@@ -121,7 +131,8 @@ class Wiretap:
             return "" if len(content) == 8 * entry.n_values else "more than a score of each client"
         if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
             return "more than a total, its weight and its count"
-        return self._singled_out(entry, np.frombuffer(content[:-BOOKKEEPING_BYTES]))
+        values = np.frombuffer(content[:-BOOKKEEPING_BYTES])
+        return self._singled_out(entry, self._without_gains(entry, values))
 
     def _singled_out(self, entry: Entry, values: Values) -> str:
         about = entry.round, entry.name
@@ -205,14 +216,20 @@ class Wiretap:
         if why := self._no_ciphertext(frame, chunks):
             return why
         opened = np.stack([self.keys.secret.decrypt(chunk) for chunk in chunks])
-        values = opened[:, :-BOOKKEEPING_SLOTS].ravel()
-        near = _EXACT * max(1.0, np.abs(values).max())
+        slots = opened[:, :-BOOKKEEPING_SLOTS].ravel()
+        digits = Digits.of(parameters, entry.n_values)
+        near = _EXACT * max(1.0, np.abs(slots).max())
         weight = float(opened[0, -2])
         if np.abs(opened[:, -2:] - [weight, 1.0]).max() > near or weight <= 0:
             return "it opens to no contribution of one client"
-        if np.abs(values[entry.n_values :]).max(initial=0.0) > near:
+        if np.abs(slots[len(digits.gain_bits) * entry.n_values :]).max(initial=0.0) > near:
             return "something stands behind its values"
-        return self._counted(entry, values[: entry.n_values] / weight, weight)
+        values = digits.joined(slots, entry.n_values) / weight
+        return self._counted(entry, self._without_gains(entry, values), weight)
+
+    def _without_gains(self, entry: Entry, values: Values) -> Values:
+        gains = self._gains.get(entry.name, 1.0)
+        return values / gains if np.shape(gains) in {(), values.shape} else values
 
     def _counted(self, entry: Entry, values: Values, weight: float) -> str:
         """A client counts by its share of the samples, as often as it was drawn, or like all."""

@@ -1,0 +1,89 @@
+"""Weighted values in the digits of a mixed base, where a message leaves slots empty.
+
+A slot holds ±8192 and errs by the noise that hides the key, about 1e-9. A message of a few values
+leaves most of its slots empty. So each value is written as two to five digits, a slot each, at
+public gains 2^10 apart. All but the last are whole numbers of a unit far above the noise, so their
+sums are read without error; the last carries the rest. The sum of the digits is the sum of the
+values: what is opened says no more, no state is needed, and any size does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from securefl.crypto.params import CkksParameters
+from securefl.exchange.base import Values
+from securefl.exchange.policy import Flooding
+
+STEP_BITS = 10
+"""From one digit's gain to the next one's."""
+UNIT_BITS = 12
+"""Bits after the point of a digit that is read without error."""
+MOST_CLIENTS = 2 ** (13 - STEP_BITS + UNIT_BITS + 1)
+"""Each rounds a digit by up to half a unit, and all these halves fit into the slot behind it."""
+SURE = 6
+"""Standard deviations of noise: more come once in 10^9 times."""
+GAIN_BITS = ((0,), (0, 10), (0, 10, 20), (-10, 0, 10, 20), (-10, 0, 10, 20, 30))
+"""By number of digits, the coarsest first. Finer ones come before a wider range: with three, sums
+err by 1e-15."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """How the values of one message lie in its slots: all first digits, then all second ones."""
+
+    gain_bits: tuple[int, ...]
+    """Digit j holds what is left of the value times 2^`gain_bits[j]`."""
+    slot_range: float
+    """Largest absolute value of a slot's total."""
+
+    @classmethod
+    def of(cls, parameters: CkksParameters, n_values: int) -> Self:
+        """As many digits as fit into the ciphertexts that so many values take anyway.
+
+        One where the usual noise would drown the unit: parameters with one data prime.
+        """
+        n_slots = parameters.n_ciphertexts(n_values) * parameters.values_per_ciphertext
+        noise = Flooding().deviation(parameters.noise(MOST_CLIENTS))
+        n_digits = min(n_slots // n_values, len(GAIN_BITS)) if is_exact(noise) else 1
+        return cls(GAIN_BITS[n_digits - 1], parameters.max_value)
+
+    @property
+    def max_value(self) -> float:
+        """Largest absolute value, and mean, that the first digit holds: weights sum to one."""
+        return float(np.ldexp(self.slot_range, -self.gain_bits[0]))
+
+    @property
+    def finest_bits(self) -> int:
+        """Gain of the last digit, whose noise is that of the value."""
+        return self.gain_bits[-1]
+
+    def split(self, weighted: Values) -> Values:
+        """What goes into the slots, shape (digits x n_values,)."""
+        rest, digits = weighted, []
+        for bits in self.gain_bits[:-1]:
+            digit = _rounded(np.ldexp(rest, bits))
+            digits.append(digit)
+            rest = rest - np.ldexp(digit, -bits)  # exact: both are multiples of rest's last bit
+        return np.concatenate([*digits, np.ldexp(rest, self.finest_bits)])
+
+    def joined(self, slots: Values, n_values: int) -> Values:
+        """Σ p_i x_i, shape (n_values,), of the totals of what `split` gave."""
+        *coarse, finest = slots[: len(self.gain_bits) * n_values].reshape(-1, n_values)
+        *bits, _ = self.gain_bits
+        total = np.ldexp(finest, -self.finest_bits)
+        for digit, of_digit in zip(reversed(coarse), reversed(bits), strict=True):
+            total = total + np.ldexp(_rounded(digit), -of_digit)
+        return total
+
+
+def is_exact(deviation: float) -> bool:
+    """Whether a digit is read without error under noise of so many standard deviations."""
+    return SURE * deviation < 2.0 ** -(UNIT_BITS + 1)
+
+
+def _rounded(digit: Values) -> Values:
+    return np.asarray(np.ldexp(np.rint(np.ldexp(digit, UNIT_BITS)), -UNIT_BITS))

@@ -1,0 +1,134 @@
+"""Encrypted training is the training in the clear, whatever size values and weights have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from securefl.algorithms.base import with_gains
+from securefl.crypto.params import SUMS, CkksParameters
+from securefl.errors import ConfigError, MessageRefused, ValueRefused
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits
+from securefl.exchange.layout import gains_of, pack
+from securefl.exchange.policy import Flooding
+from securefl.exchange.reading import Reading
+from securefl.types import Kind, MessageSpec
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+ONE_PRIME = CkksParameters(modulus_bits=(60, 49), scale_bits=45)
+
+
+@pytest.mark.parametrize(
+    ("scale", "weight", "encrypt"),
+    [(1e-3, 1e-4, "statistics"), (200.0, 1.0, "statistics"), (60.0, 1e-2, "model")],
+)
+def test_encrypted_training_ends_where_training_in_the_clear_does(
+    benchmark, scale, weight, encrypt
+):
+    """The published table's code, over fewer rounds: within 1e-6 of each tensor's size."""
+    measure = benchmark("sealed_precision")
+    assert measure.measured(measure.Case(scale, weight, encrypt, 12, rounds=3)) < 1e-6
+
+
+@pytest.mark.parametrize("n_values", [1, 409, 511, 682, 1023, 1024])
+@pytest.mark.parametrize("n_clients", [1, 50])
+def test_digits_add_up_to_the_sum(n_values, n_clients):
+    """The totals of all digits are the values' total, whatever part each digit takes."""
+    rng = np.random.default_rng(n_values)
+    digits = Digits.of(SUMS, n_values)
+    sizes = 10.0 ** rng.uniform(-9, 3, (n_clients, n_values))
+    weighted = sizes * rng.choice([-1, 1], sizes.shape) / n_clients
+    slots = sum(digits.split(x) for x in weighted)
+    assert len(slots) <= SUMS.values_per_ciphertext * SUMS.n_ciphertexts(n_values)
+    assert np.abs(slots).max() <= SUMS.max_value
+    noisy = slots + rng.normal(0, 1e-9, slots.shape)
+    atol = 8 * 1e-9 * 2.0**-digits.finest_bits + 1e-15 * np.abs(weighted).sum(0).max()
+    np.testing.assert_allclose(digits.joined(noisy, n_values), weighted.sum(0), rtol=0, atol=atol)
+
+
+def test_the_halves_of_a_unit_fit_into_the_next_slot():
+    """As many clients as are allowed, each with the largest remainder, stay within the range."""
+    for n_values in (400, 500, 600, 1000):
+        bits = Digits.of(SUMS, n_values).gain_bits
+        for coarse, fine in zip(bits, bits[1:], strict=False):
+            remainder = 2.0 ** -(coarse + UNIT_BITS + 1)
+            assert MOST_CLIENTS * remainder * 2.0**fine <= SUMS.max_value
+
+
+def test_no_more_bytes_travel_for_digits(key_set):
+    """A message takes the ciphertexts that its values alone would take."""
+    sealer = CkksSealer(key_set.public)
+    for n_values in (1, 1023, 2046, 2047):
+        assert len(sealer.seal(np.ones(n_values), 0.5)) == SUMS.message_bytes(n_values)
+
+
+def test_parameters_without_room_have_one_digit():
+    """Under one data prime the usual noise would drown the units."""
+    assert Digits.of(ONE_PRIME, 5).gain_bits == (0,)
+
+
+def test_noise_in_which_digits_drown_is_refused():
+    """A policy whose noise is too much for digits is told so, before any value is released."""
+    slots = np.zeros((1, 2048))
+    slots[:, -2:] = 0.5, 3
+    loud = 2.0 ** -(UNIT_BITS + 1) / SURE
+    assert Reading(SUMS, 5, loud / 2).read(slots, 5, 24).n_clients == 3
+    with pytest.raises(ConfigError, match="digits are read up to"):
+        Reading(SUMS, 5, loud).read(slots, 5, 24)
+
+
+def test_more_clients_than_digits_hold_are_refused():
+    """Their remainders might leave the range in silence."""
+    slots = np.zeros((1, 2048))
+    slots[:, -2:] = 0.5, MOST_CLIENTS + 1
+    with pytest.raises(MessageRefused, match="digits hold at most 65536"):
+        Reading(SUMS, 10**6, 0.0).read(slots, 5, 24)
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0**-13])
+def test_one_rounding_is_relative(key_set, weight):
+    """Values of any size, from clients of any weight, err by half of the last bit released."""
+    values = np.array([1e-5, -3e-3, 0.7, -40.0, 5e6])
+    running = CkksAdder(key_set.adding).start(5)
+    for _ in range(2):
+        running = running.plus(CkksSealer(key_set.public).seal(values, weight / 2))
+    opened = key_set.opener(Flooding(), 2).open(running.total(), 5, 20)
+    np.testing.assert_allclose(opened.values, values, rtol=2.0**-21 * 1.01, atol=0)
+    significant = 2**21 * np.frexp(opened.values)[0]
+    np.testing.assert_array_equal(significant, np.rint(significant))
+
+
+def large(**sizes):
+    """A message of a whole model, of tensors of these sizes."""
+    tensors = {name: torch.full((1000,), size, dtype=torch.float64) for name, size in sizes.items()}
+    spec = MessageSpec("update/parameters", Kind.PARAMETERS, 1000 * len(tensors))
+    (spec,) = with_gains([spec], {Kind.PARAMETERS: tensors})
+    return spec, tensors
+
+
+def test_a_tensor_may_jump_to_32_or_to_64_times_its_size():
+    """What no gain lets through is refused by name, with its tensor's own range."""
+    spec, _ = large(small=1e-3, zero=0.0, wide=1024.0)
+    gains, limit = gains_of(spec), Digits.of(SUMS, spec.n_values).max_value
+    ranges = limit / gains[::1000]
+    np.testing.assert_array_equal(ranges, [32.0, 65536.0, 65536.0])
+    jumped = {n: torch.full((1000,), r) for n, r in zip(("s", "z", "w"), ranges, strict=True)}
+    assert np.abs(pack("m", jumped, limit, gains)).max() == limit
+    jumped["s"][3] = 33
+    with pytest.raises(ValueRefused, match=r"m: s\[3\] = 33 must be within ±32"):
+        pack("m", jumped, limit, gains)
+
+
+def test_a_large_message_is_as_precise_as_its_tensors_are_small(key_set):
+    """Gains make up for the digits that a whole model has no room for."""
+    spec, tensors = large(small=0.01, wide=1000.0)
+    sealer, gains = CkksSealer(key_set.public), gains_of(spec)
+    packed = pack("m", tensors, sealer.max_value(spec.n_values), gains)
+    running = CkksAdder(key_set.adding).start(spec.n_values)
+    running = running.plus(sealer.seal(packed, 2.0**-6))
+    opened = key_set.opener(Flooding(), 2).open(running.total(), spec.n_values, 24)
+    error = opened.values / gains / np.repeat([0.01, 1000.0], 1000) - 1
+    assert np.linalg.norm(error) / np.sqrt(2000) < 1e-7
