@@ -14,7 +14,8 @@ SecureFLError
 │   ├── KeyMismatch                 sealed under another key, or in another epoch
 │   ├── Replayed                    of another run or round
 │   ├── Relabelled                  of another name, encoding or size than it should have
-│   └── Duplicate                   a second one of the same client
+│   ├── Duplicate                   a second one of the same client
+│   └── Crafted                     a total that encryption alone does not make
 ├── PeerError                       another process is gone, or does not keep to the protocol
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
@@ -104,6 +105,10 @@ class Relabelled(MessageRefused):
 
 class Duplicate(MessageRefused):
     """The client has sent its message already."""
+
+
+class Crafted(MessageRefused):
+    """A total whose slots are not real: somebody has not encrypted. Its key is used up."""
 
 
 class PeerError(SecureFLError):

@@ -41,6 +41,7 @@ from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper, alone
+from securefl_keys.roster import load_roster
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN = "ab" * 32
@@ -335,6 +336,25 @@ def test_the_authority_opens_over_the_line_and_once_also_after_a_restart(site):
     with pytest.raises(OpeningRefused, match="opened once already"):
         asked_of_the_authority(here, opening(request))
     assert len(openings_of(here)) == 2
+
+
+def test_after_a_crafted_total_the_authority_takes_a_new_key(site):
+    """Nothing more is opened under the old one, and the next round is of the next epoch."""
+    here = site()
+    request = request_of(here)
+    frame = here.bundle("server").adding.frame
+    residues = frame.from_wire(request.total)
+    residues[1] = np.roll(residues[1], 1, axis=-1)
+    crafted = replace(request, total=frame.to_wire(residues))
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        with pytest.raises(OpeningRefused, match="slots are not real"):
+            await ask_to_open(link, crafted)
+        return await ask_what_holds(link, READY.model_copy(update={"round": 2}))
+
+    asked_of_the_authority(here, ask)
+    assert load_roster(here.keys).file.epoch == 2
 
 
 def test_the_authority_refuses_too_few_and_says_so(site):
