@@ -14,6 +14,7 @@ SecureFLError
 │   ├── KeyMismatch                 sealed under another key, or in another epoch
 │   ├── Replayed                    of another run or round
 │   ├── Relabelled                  of another name, encoding or size than it should have
+│   ├── OtherModel                  of a client that was sent another model than the others
 │   ├── Duplicate                   a second one of the same client
 │   └── Crafted                     a total that encryption alone does not make
 ├── PeerError                       another process is gone, or does not keep to the protocol
@@ -101,6 +102,10 @@ class Replayed(MessageRefused):
 
 class Relabelled(MessageRefused):
     """The message has another name, encoding or size than the one that is expected."""
+
+
+class OtherModel(MessageRefused):
+    """The message's sender was sent another model: its values in a total would not hide."""
 
 
 class Duplicate(MessageRefused):
