@@ -14,7 +14,9 @@ SecureFLError
 │   ├── KeyMismatch                 sealed under another key, or in another epoch
 │   ├── Replayed                    of another run or round
 │   ├── Relabelled                  of another name, encoding or size than it should have
-│   └── Duplicate                   a second one of the same client
+│   ├── OtherModel                  of a client that was sent another model than the others
+│   ├── Duplicate                   a second one of the same client
+│   └── Crafted                     a total that encryption alone does not make
 ├── PeerError                       another process is gone, or does not keep to the protocol
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
@@ -102,8 +104,16 @@ class Relabelled(MessageRefused):
     """The message has another name, encoding or size than the one that is expected."""
 
 
+class OtherModel(MessageRefused):
+    """The message's sender was sent another model: its values in a total would not hide."""
+
+
 class Duplicate(MessageRefused):
     """The client has sent its message already."""
+
+
+class Crafted(MessageRefused):
+    """A total whose slots are not real: somebody has not encrypted. Its key is used up."""
 
 
 class PeerError(SecureFLError):

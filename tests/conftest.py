@@ -20,6 +20,7 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.releases import MemoryCount
 from securefl.net import server
 from securefl.roles import wire
 from securefl.roles.authority import Authority, Opening
@@ -63,6 +64,7 @@ class Federation:
     log: list[Opening] = field(default_factory=list)
 
     def __post_init__(self):
+        self.keys = replace(self.keys, count=MemoryCount())  # a refusal may use the key up
         self.plain = PlainChannel("float64")
         self.sealer = CkksSealer(self.keys.public)
         sealers = {Kind.PARAMETERS: self.plain, Kind.STATISTICS: self.sealer}
@@ -77,7 +79,7 @@ class Federation:
         self.server = Server(self.run, self.roster, adders)
         self.authority = self.authority_of(POLICY)
 
-    def authority_of(self, policy, roster=None):
+    def authority_of(self, policy=POLICY, roster=None):
         """One that enforces another policy, or believes another roster."""
         opener = self.keys.opener(policy.flooding, self.n_clients)
         return Authority(opener, roster or self.roster, policy, self.log.append)

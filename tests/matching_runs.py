@@ -103,7 +103,7 @@ class Sending:
         """Any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
-        expected = wire.Expected.over(sealer, self.run, self.round, PROFILE, n_values)
+        expected = wire.Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
         header = wire.describe(expected, self.client.name, payload).model_copy(update=changes)
         return wire.encode(header, payload, identity or self.client._identity)
 

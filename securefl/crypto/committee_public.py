@@ -14,11 +14,11 @@ from typing import final
 
 import numpy as np
 import tenseal as ts
-from numpy.typing import NDArray
 
 from securefl.crypto import sealwire
 from securefl.crypto.artefact import Origin, canonical, digest
 from securefl.crypto.contexts import fresh_context, primes, without_secret_key
+from securefl.crypto.decoding import Decoder, Slots
 from securefl.crypto.held import Held
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
@@ -128,10 +128,11 @@ class Combiner(Held):
         self.n_officers = n_officers
         self.parameters = parameters
         self._context = fresh_context(parameters)
+        self._decoder = Decoder(self._context)
         self.frame = RingFrame.of_fresh(self._context, parameters.scale_bits)
 
-    def slots(self, total: bytes, shares: Sequence[bytes]) -> NDArray[np.float64]:
-        """The N/2 slots of c_0 + Σ h_i, for one ciphertext.
+    def slots(self, total: bytes, shares: Sequence[bytes]) -> Slots:
+        """The N/2 slots of c_0 + Σ h_i, for one ciphertext; the noise is in both their parts.
 
         Noise without any meaning where a share is wrong: the count of clients shows it.
 
@@ -147,7 +148,7 @@ class Combiner(Held):
         # TenSEAL decodes only what it decrypts. Without its second polynomial a ciphertext hides
         # nothing, and every key decrypts it: this context's, which no one encrypts with.
         residues[1] = 0
-        return np.asarray(self.frame.loaded(self._context, residues).decrypt())
+        return self._decoder.slots(self.frame.loaded(self._context, residues).ciphertext()[0])
 
 
 def added(left: Residues, right: Residues, moduli: Sequence[int]) -> Residues:

@@ -6,8 +6,6 @@ from typing import final
 
 import numpy as np
 import tenseal as ts
-from numpy.typing import NDArray
-from tenseal import sealapi
 
 from securefl.crypto.artefact import Artefact, Origin, digest
 from securefl.crypto.contexts import (
@@ -16,6 +14,7 @@ from securefl.crypto.contexts import (
     with_secret_key,
     without_secret_key,
 )
+from securefl.crypto.decoding import Decoder, Slots
 from securefl.crypto.held import Held
 from securefl.crypto.match_params import LINEAR, MatchParameters
 from securefl.crypto.match_public import (
@@ -46,9 +45,7 @@ class MatchSecretKey(Held):
         self.score_frame = score_frame(
             RingFrame.of_fresh(context, parameters.scale_bits), parameters
         )
-        seal = context.seal_context().data
-        self._decryptor = sealapi.Decryptor(seal, context.secret_key().data)
-        self._encoder = sealapi.CKKSEncoder(seal)
+        self._decoder = Decoder(context)
 
     @classmethod
     def generate(cls, parameters: MatchParameters = LINEAR, epoch: int = 1) -> MatchSecretKey:
@@ -85,16 +82,13 @@ class MatchSecretKey(Held):
         context = without_secret_key(self._context, public_key=False)
         return ScoringContext(Artefact(context, self.key_id, self.parameters, self.origin))
 
-    def slots(self, coefficients: bytes) -> NDArray[np.complex128]:
+    def slots(self, coefficients: bytes) -> Slots:
         """All that a ciphertext shows to the key's holder: shape (slots,).
 
         Raises:
             MessageRefused: not a ciphertext of a score's shape.
         """
-        ciphertext = self.score_frame.parsed(self._context, coefficients)
-        plain = sealapi.Plaintext()
-        self._decryptor.decrypt(ciphertext, plain)
-        return np.asarray(self._encoder.decode_complex(plain))
+        return self._decoder.slots(self.score_frame.parsed(self._context, coefficients))
 
     def score(self, coefficients: bytes) -> float:
         """The constant coefficient, unrounded: it is for the opener to flood.

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from securefl.crypto.artefact import Origin
 from securefl.crypto.contexts import fresh_context, with_secret_key, without_secret_key
+from securefl.crypto.decoding import Decoder, Slots
 from securefl.crypto.held import Held
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
@@ -22,6 +23,7 @@ class SecretKey(Held):
         if not context.has_secret_key():
             raise KeyFileError("this context holds no secret key")
         self._context = context
+        self._decoder = Decoder(context)
         self.parameters = parameters
         public = without_secret_key(context, public_key=True)
         self.public_key = PublicKey.of(public, parameters, origin)
@@ -57,15 +59,18 @@ class SecretKey(Held):
         return self.public_key.adding_context()
 
     def decrypt(self, coefficients: bytes) -> NDArray[np.float64]:
-        """The N/2 slots of a ciphertext.
+        """The real parts of `slots`; raises as it does."""
+        return self.slots(coefficients).real
+
+    def slots(self, coefficients: bytes) -> Slots:
+        """The N/2 slots of a ciphertext, which are real where it was made by encryption.
 
         Raises:
             MessageRefused: not a ciphertext of these parameters.
         """
-        frame = self.public_key.frame
-        vector = frame.loaded(self._context, frame.from_wire(coefficients))
+        ciphertext = self.public_key.frame.parsed(self._context, coefficients)
         try:
-            return np.asarray(vector.decrypt())
+            return self._decoder.slots(ciphertext)
         except (RuntimeError, ValueError) as error:
             raise MessageRefused(f"ciphertext refused by TenSEAL: {error}") from error
 

@@ -57,12 +57,12 @@ class Delivery:
 
     def begin(
         self,
-        round_number: int,
+        about: tuple[int, str],
         exchange: int,
         ways: tuple[Way, ...],
     ) -> OpenExchange:
-        """Start the sums of messages that travel together."""
-        return OpenExchange(self, round_number, exchange, ways)
+        """Start the sums of messages that travel together, of a round and its model's digest."""
+        return OpenExchange(self, about, exchange, ways)
 
     def ways(self, specs: Sequence[MessageSpec]) -> tuple[Way, ...]:
         """How each of these messages goes to the server."""
@@ -75,16 +75,16 @@ class OpenExchange:
     def __init__(
         self,
         delivery: Delivery,
-        round_number: int,
+        about: tuple[int, str],
         exchange: int,
         ways: tuple[Way, ...],
     ) -> None:
         self._delivery = delivery
-        self._round = round_number
+        self._round, state = about
         self._exchange = exchange
         self._ways = ways
         self._sent = {
-            way.spec.name: delivery.server.start(round_number, way.spec)
+            way.spec.name: delivery.server.start(self._round, way.spec, state)
             for way in ways
             if not way.handed
         }

@@ -40,29 +40,30 @@ class Way:
     """In memory, in the place of signed bytes."""
 
     def parcel(
-        self, client: Client, run: str, round_number: int, tensors: NamedTensors, times: int
+        self, client: Client, about: tuple[str, int, str], tensors: NamedTensors, times: int
     ) -> Parcel:
         """What leaves a client that counts `times` times; raises ValueRefused for its values."""
         if self.handed:
             return client.hand_over(self.spec, tensors, times)
-        return client.contribute(run, round_number, self.spec, tensors, times)
+        run, round_number, state = about
+        return client.contribute(run, round_number, self.spec, tensors, times, state)
 
 
 def parcels(
     ways: Sequence[Way],
     client: Client,
-    about: tuple[str, int],
+    about: tuple[str, int, str],
     tensors: Mapping[str, NamedTensors],
     times: int,
 ) -> list[Parcel] | Unsent:
-    """A client's messages that travel together, in the run and round that they are `about`.
+    """A client's messages that travel together, `about` a run, a round and the model's digest.
 
     All of them, or none.
     """
     made = []
     for way in ways:
         try:
-            made.append(way.parcel(client, *about, tensors[way.spec.name], times))
+            made.append(way.parcel(client, about, tensors[way.spec.name], times))
         except ValueRefused as error:
             return Unsent(way.spec.name, error.without_value)  # the value is the client's
     return made

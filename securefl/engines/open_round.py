@@ -53,14 +53,9 @@ class OpenRound:
         self.plan = plan
         self.times = times
         self.memories = memories
-        self.outgoing = Outgoing(
-            delivery.run,
-            state.round + 1,
-            {way.spec.name: way for way in delivery.ways(plan.sums)},
-            delivery.ways(plan.update),
-            times,
-            delivery.clients,
-        )
+        sums = {way.spec.name: way for way in delivery.ways(plan.sums)}
+        ways = sums, delivery.ways(plan.update)
+        self.outgoing = Outgoing.after(state, delivery.run, ways, times, delivery.clients)
         self._delivery = delivery
         # Where nothing before a layer learns (BN on the input), no gradient is asked for.
         self._due = {spec.name for spec in plan.sums if spec.kind is not Kind.GRADIENTS}
@@ -100,7 +95,7 @@ class OpenRound:
             DataError: they are for different sums, or for one that the plan does not list.
         """
         way = self.outgoing.due(names)
-        exchange = self._delivery.begin(self.state.round + 1, self._exchange, (way,))
+        exchange = self._begin((way,))
         self._exchange += 1
         self._due.discard(way.spec.name)
         return OpenSum(way, exchange)
@@ -134,6 +129,9 @@ class OpenRound:
                     f"no client asked for the planned sums {sorted(self._due)}: is a BN layer "
                     "never called, or used by another way than its own forward?"
                 )
-            number, ways = self.state.round + 1, self.outgoing.update
-            self._ending = self._delivery.begin(number, self._exchange, ways)
+            self._ending = self._begin(self.outgoing.update)
         return self._ending
+
+    def _begin(self, ways: tuple[Way, ...]) -> OpenExchange:
+        about = self.outgoing.round, self.outgoing.state
+        return self._delivery.begin(about, self._exchange, ways)

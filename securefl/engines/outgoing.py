@@ -12,7 +12,8 @@ from securefl.engines.handed import HandedRows, Parcel, Unsent, Way, parcels
 from securefl.errors import ConfigError, DataError
 from securefl.exchange.layout import Row, Rows
 from securefl.roles.client import Client
-from securefl.types import Contribution, Memory, NamedTensors
+from securefl.roles.sent_state import state_digest
+from securefl.types import Contribution, Memory, NamedTensors, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Outgoing:
 
     run: str
     round: int
+    state: str
+    """Digest of the model that they were sent; empty where nothing is signed."""
     sums: Mapping[str, Way]
     """Of messages in the middle of the round, by name."""
     update: tuple[Way, ...]
@@ -37,6 +40,21 @@ class Outgoing:
     times: Mapping[str, int]
     """How often clients count."""
     clients: Mapping[str, Client]
+
+    @classmethod
+    def after(
+        cls,
+        state: State,
+        run: str,
+        ways: tuple[Mapping[str, Way], tuple[Way, ...]],
+        times: Mapping[str, int],
+        clients: Mapping[str, Client],
+    ) -> Outgoing:
+        """In the round after the state that clients were sent; `ways` are its sums and updates."""
+        sums, update = ways
+        signed = not all(way.handed for way in (*sums.values(), *update))
+        digest = state_digest(state) if signed else ""
+        return cls(run, state.round + 1, digest, sums, update, times, clients)
 
     def weight(self, name: str) -> float:
         """A client's, before it is divided by the sum of weights."""
@@ -83,7 +101,7 @@ class Outgoing:
         return self._sent(name, self.update, tensors)
 
     def _sent(self, name: str, ways: tuple[Way, ...], tensors: Mapping[str, NamedTensors]) -> Sent:
-        client, about = self.clients[name], (self.run, self.round)
+        client, about = self.clients[name], (self.run, self.round, self.state)
         return Sent(parcels(ways, client, about, tensors, self.times[name]), tensors)
 
 

@@ -118,8 +118,8 @@ class ProfileQuestion:
     def n_bytes(self, state: State, client: str) -> int:
         """See `Question.n_bytes`."""
         matcher = self._channel.matcher
-        run, number = self._delivery.run, state.round + 1
-        expected = wire.Expected.over(matcher, run, number, PROFILE, 2 * self._q)
+        about = self._delivery.run, state.round + 1
+        expected = wire.Expected.over(matcher, about, PROFILE, 2 * self._q)
         return wire.n_bytes(expected, client, matcher.n_bytes(self._q))
 
     def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:

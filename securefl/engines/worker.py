@@ -117,8 +117,8 @@ class _Worker:
         known = order.state if isinstance(order.state, str) else ""
         self._open_only({known, order.slots.block})
         state = order.state if isinstance(order.state, State) else self._blocks[known].read(0)
-        about = order.run, state.round + 1, order.sums, order.update, order.times
-        outgoing = Outgoing(*about, self._roles)
+        ways = order.sums, order.update
+        outgoing = Outgoing.after(state, order.run, ways, order.times, self._roles)
         desk = _Desk(self._pipe, order.slots, self._blocks.get(order.slots.block))
         self._engine.train(_ShardRound(state, order, outgoing, desk))
         send(self._pipe, Finished())

@@ -1,4 +1,7 @@
-"""The authority's side of the encrypted sum: decrypt, flood, count, divide, round."""
+"""The authority's side of the encrypted sum: decrypt, flood, count, divide, round.
+
+A total that is not real is refused (`crafted`), and its key is used up.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefl.crypto.secret import SecretKey
+from securefl.errors import Crafted
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
+from securefl.exchange.crafted import require_real
 from securefl.exchange.gaussian import gaussian
-from securefl.exchange.policy import Flooding
+from securefl.exchange.policy import Flooding, most_releases
 from securefl.exchange.reading import Reading
-from securefl.exchange.releases import ReleaseCount
-
-UNCOUNTED = 2**62
-"""At most so many values are released where no noise has to hide them."""
+from securefl.exchange.releases import ReleaseCount, use_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class CkksOpener:
 
         Raises:
             KeyWornOut: more than this key may still release.
+            Crafted: its slots are not real; this key opens nothing more.
             MessageRefused: wrong length, a count that is no whole number (another key, or
                 rubbish), more clients than the noise is sized for, or ciphertexts that do not
                 count the same clients.
@@ -66,10 +69,16 @@ class CkksOpener:
         return reading.read(slots, n_values, precision_bits)
 
     def _released(self, total: bytes, n_values: int) -> Values:
-        """Shape (ciphertexts, N/2), flooded before anything looks at it."""
+        """Shape (ciphertexts, N/2), flooded before anything but `require_real` looks at it."""
         parameters = self.secret_key.parameters
         frame, count = self.secret_key.public_key.frame, parameters.n_ciphertexts(n_values)
         chunks, size = frame.chunks(total, count), parameters.n_released(n_values)
-        self.count.spend(size, self.flooding.releases if self.flooding else UNCOUNTED)
-        slots = np.stack([self.secret_key.decrypt(chunk) for chunk in chunks])
-        return slots + gaussian(size, self.deviation).reshape(slots.shape)
+        most = most_releases(self.flooding)
+        self.count.spend(size, most)
+        slots = np.stack([self.secret_key.slots(chunk) for chunk in chunks])
+        try:
+            require_real(slots, parameters.noise(self.max_clients))
+        except Crafted:
+            use_up(self.count, most)  # a second refusal would tell more of the same key
+            raise
+        return slots.real + gaussian(size, self.deviation).reshape(slots.shape)

@@ -15,11 +15,13 @@ import numpy as np
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.committee_flood import Flood
 from securefl.crypto.committee_public import Combiner
-from securefl.errors import ConfigError, MessageRefused
-from securefl.exchange.base import OpenedSum, Values
+from securefl.crypto.decoding import Slots
+from securefl.errors import ConfigError, Crafted, MessageRefused
+from securefl.exchange.base import OpenedSum
 from securefl.exchange.ckks import FORM
+from securefl.exchange.crafted import require_real
 from securefl.exchange.reading import Reading
-from securefl.exchange.releases import ReleaseCount
+from securefl.exchange.releases import ReleaseCount, use_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Officer:
         slots = self.key.parameters.poly_degree // 2
         self.count.spend(len(ciphertexts) * slots, self.flood.releases)
         return [self.key.opening_share(c, self.flood, self.rng) for c in ciphertexts]
+
+    def stop(self) -> None:
+        """Give no share under this key any more."""
+        use_up(self.count, self.flood.releases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +83,25 @@ class CommitteeOpener:
 
         Raises:
             KeyWornOut: an officer's noise is used up.
+            Crafted: its slots are not real, by more than the officers' noise, or a share is wrong;
+                no officer opens anything more under this key.
             MessageRefused: wrong length, or no honest sum (`Reading.read`): an officer's share may
                 be wrong, too.
         """
         slots, flood = self._combined(total, n_values), self.flood
+        try:
+            require_real(slots, flood.opened_deviation)
+        except Crafted as error:
+            for officer in self.officers:
+                officer.stop()
+            raise Crafted(f"{error}; or an officer's share is wrong") from error
         reading = Reading(self.combiner.parameters, flood.max_clients, flood.opened_deviation)
         try:
-            return reading.read(slots, n_values, precision_bits)
+            return reading.read(slots.real, n_values, precision_bits)
         except MessageRefused as error:
             raise MessageRefused(f"{error}; or an officer's share is wrong") from error
 
-    def _combined(self, total: bytes, n_values: int) -> Values:
+    def _combined(self, total: bytes, n_values: int) -> Slots:
         """Shape (ciphertexts, N/2), with all officers' noise."""
         frame, count = self.combiner.frame, self.combiner.parameters.n_ciphertexts(n_values)
         ciphertexts = frame.chunks(total, count)

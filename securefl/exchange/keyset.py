@@ -12,7 +12,7 @@ from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyWornOut
 from securefl.exchange.base import Opener
 from securefl.exchange.ckks_open import CkksOpener
-from securefl.exchange.policy import Flooding, Policy
+from securefl.exchange.policy import Flooding, Policy, most_releases
 from securefl.exchange.releases import MemoryCount, ReleaseCount
 
 
@@ -84,11 +84,10 @@ def for_round(keys: OpeningKeys, needed: int, flooding: Flooding | None) -> Open
     Raises:
         KeyWornOut: no keys may.
     """
-    if flooding is None:
-        return keys
-    if needed > flooding.releases:
+    most = most_releases(flooding)
+    if needed > most:
         raise KeyWornOut(
-            f"a round opens {needed} values, and the policy's flooding hides {flooding.releases} "
-            "under one key: sign a policy with more releases"
+            f"a round opens {needed} values, and the policy's flooding hides {most} under one "
+            "key: sign a policy with more releases"
         )
-    return keys.successor() if keys.n_released + needed > flooding.releases else keys
+    return keys.successor() if keys.n_released + needed > most else keys

@@ -28,6 +28,15 @@ class Flooding:
         return sqrt(12 * self.releases) * 2 ** (self.statistical_bits / 2) * noise
 
 
+UNCOUNTED = 2**62
+"""At most so many values are released where no noise has to hide them."""
+
+
+def most_releases(flooding: Flooding | None) -> int:
+    """Values that one key may release."""
+    return flooding.releases if flooding else UNCOUNTED
+
+
 @dataclass(frozen=True, slots=True)
 class OpeningRule:
     """For the messages whose names match."""

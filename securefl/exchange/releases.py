@@ -35,6 +35,11 @@ class MemoryCount:
         self.n_released = spent(self.n_released, n, at_most)
 
 
+def use_up(count: ReleaseCount, at_most: int) -> None:
+    """Leave nothing to release under this key, so that the next round takes a new one."""
+    count.spend(max(0, at_most - count.n_released), at_most)
+
+
 def spent(n_released: int, n: int, at_most: int) -> int:
     """The count after n values more.
 

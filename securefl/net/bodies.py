@@ -129,6 +129,7 @@ class OpenRequest(Body):
     key_id: wire.Hex32
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
+    state: wire.Hex32
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
 
 
@@ -172,6 +173,7 @@ def open_request(request: SumRequest) -> bytes:
         key_id=expected.key_id,
         epoch=expected.epoch,
         n_values=expected.n_values,
+        state=expected.state,
         signed=[
             Signed.model_construct(header=s.signed, signature=s.signature) for s in request.signed
         ],

@@ -22,6 +22,7 @@ from securefl.net.identity import Identity
 from securefl.net.party import ClientParty, sealers, settings_digest
 from securefl.net.trust import ClientBundle
 from securefl.roles.client import Client
+from securefl.roles.sent_state import state_digest
 from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
 GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
@@ -139,7 +140,8 @@ class ClientProcess:
     async def _round(self, link: Link, run: str, state: State) -> None:
         common = self.party.common
         plan = common.algorithm.plan(state, common.model)
-        ends = _Exchange(self, link, run, state.round + 1, plan, asyncio.get_running_loop())
+        about = run, state.round + 1, state_digest(state)
+        ends = _Exchange(self, link, *about, plan, asyncio.get_running_loop())
         try:
             contribution = await asyncio.to_thread(self._work, state, ends)
             for spec in plan.update:
@@ -189,6 +191,8 @@ class _Exchange:
     link: Link
     run: str
     round: int
+    state: str
+    """Digest of the model that it was sent."""
     plan: Plan
     loop: asyncio.AbstractEventLoop
     asked: set[str] = field(default_factory=set)
@@ -213,5 +217,6 @@ class _Exchange:
         if spec.name in self.asked:
             raise PeerError(f"the sum {spec.name!r} is asked for twice in round {self.round}")
         self.asked.add(spec.name)
-        client = self.process.client
-        await self.link.send(Frame.MESSAGE, client.contribute(self.run, self.round, spec, values))
+        client, about = self.process.client, (self.run, self.round)
+        message = client.contribute(*about, spec, values, state=self.state)
+        await self.link.send(Frame.MESSAGE, message)

@@ -23,6 +23,7 @@ from securefl.net.opening import ask_to_open
 from securefl.net.party import Common
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
+from securefl.roles.sent_state import state_digest
 from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec, Plan, State, Total
 
@@ -52,6 +53,8 @@ class ServerRound:
     present: dict[str, Link]
     _refused: list[Incident] = field(default_factory=list)
     _diverged: bool = False
+    _sent: str = ""
+    """Digest of the state that clients are sent."""
 
     @property
     def number(self) -> int:
@@ -83,7 +86,7 @@ class ServerRound:
         return await self._update(arrived, exchange)
 
     async def _broadcast(self) -> None:
-        body = bodies.state_bytes(self.state)
+        body, self._sent = bodies.state_bytes(self.state), state_digest(self.state)
         begins = bodies.RoundBegins(round=self.number).to_bytes()
         for frame, content in ((Frame.ROUND, begins), (Frame.MODEL, body)):
             await self._leave_out(
@@ -124,7 +127,7 @@ class ServerRound:
         self, specs: Sequence[MessageSpec], messages: Mapping[str, Sequence[bytes]], exchange: int
     ) -> dict[str, OpenedSum]:
         """Add and open sums that travel together: a client counts in all of them or in none."""
-        sums = {spec.name: self.desk.server.start(self.number, spec) for spec in specs}
+        sums = {spec.name: self.desk.server.start(self.number, spec, self._sent) for spec in specs}
         lost: dict[str, Lost] = {}
         for client, sent in messages.items():
             additions = []

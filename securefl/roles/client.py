@@ -56,15 +56,19 @@ class Client:
         spec: MessageSpec,
         tensors: NamedTensors,
         times: int = 1,
+        state: str = "",
     ) -> bytes:
         """The signed message with this client's values, which count `times` times.
+
+        `state` is the digest of the model that this client was sent for the round.
 
         Raises:
             ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
         """
         sealer, handed = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
         payload = sealer.seal(handed.values.astype(np.float64), handed.weight)
-        expected = wire.Expected.over(sealer, run, round_number, spec.name, len(handed.values))
+        about, n_values = (run, round_number), len(handed.values)
+        expected = wire.Expected.over(sealer, about, spec.name, n_values, state)
         return self._signed(expected, payload)
 
     def hand_over(self, spec: MessageSpec, tensors: NamedTensors, times: int = 1) -> Handed:
@@ -88,7 +92,8 @@ class Client:
         if sealer is None:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         payload = sealer.seal(profile)
-        expected = wire.Expected.over(sealer, run, round_number, PROFILE, 2 * len(profile))
+        about, n_values = (run, round_number), 2 * len(profile)
+        expected = wire.Expected.over(sealer, about, PROFILE, n_values)
         return self._signed(expected, payload)
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:

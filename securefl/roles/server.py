@@ -13,6 +13,9 @@ from securefl.roles import wire
 from securefl.roles.survey import NumberRange, NumberSurvey, ProfileSurvey
 from securefl.types import Kind, MessageSpec
 
+ANY_STATE = "0" * 64
+"""As long as every digest."""
+
 
 @dataclass(frozen=True, slots=True)
 class SumRequest:
@@ -35,9 +38,9 @@ class Server:
         self._roster = roster
         self._adders = adders
 
-    def start(self, round_number: int, spec: MessageSpec) -> ServerSum:
-        """Begin the sum of one message."""
-        adder, expected = self._adders[spec.kind], self._expected(round_number, spec)
+    def start(self, round_number: int, spec: MessageSpec, state: str = "") -> ServerSum:
+        """Begin the sum of one message; `state` is the digest of the model that clients got."""
+        adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
         running = adder.start(spec.n_values)
         return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running)
 
@@ -48,7 +51,7 @@ class Server:
 
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Exact length of a client's message."""
-        expected = self._expected(round_number, spec)
+        expected = self._expected(round_number, spec, ANY_STATE)
         return wire.n_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
 
     def ask_number(
@@ -64,9 +67,9 @@ class Server:
         """Begin to match the profiles of these clients with the baseline."""
         return ProfileSurvey(self._run, self._roster, round_number, matcher, baseline, asked)
 
-    def _expected(self, round_number: int, spec: MessageSpec) -> wire.Expected:
-        adder = self._adders[spec.kind]
-        return wire.Expected.over(adder, self._run, round_number, spec.name, spec.n_values)
+    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> wire.Expected:
+        adder, about = self._adders[spec.kind], (self._run, round_number)
+        return wire.Expected.over(adder, about, spec.name, spec.n_values, state)
 
 
 class ServerSum:

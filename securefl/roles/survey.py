@@ -119,7 +119,7 @@ class ProfileSurvey:
         baseline: Profile,
         asked: Collection[str],
     ) -> None:
-        expected = wire.Expected.over(matcher, run, round_number, PROFILE, 2 * len(baseline))
+        expected = wire.Expected.over(matcher, (run, round_number), PROFILE, 2 * len(baseline))
         self._survey = Survey(roster, expected, matcher.n_bytes(len(baseline)), asked)
         self._matcher = matcher
         self._baseline = baseline

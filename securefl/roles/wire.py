@@ -1,9 +1,10 @@
-"""The message format, version 2, and the checks that come before any parser.
+"""The message format, version 3, and the checks that come before any parser.
 
-    "SFL" 0x02 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
+    "SFL" 0x03 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 
-The header names run, round, message, sender, key, epoch, sizes and the payload's SHA-256; the
-signature is over the header. So the server can hand the authority a list of signed headers, without
+The header names run, round, message, sender, key, epoch, sizes, the model that its sender was sent
+and the payload's SHA-256; the signature is over the header behind a prefix that no other signature
+of an identity key has. So the server can hand the authority a list of signed headers, without
 payloads.
 """
 
@@ -24,6 +25,7 @@ from pydantic_core import to_json
 from securefl.errors import (
     KeyMismatch,
     MessageRefused,
+    OtherModel,
     Relabelled,
     Replayed,
     SenderExpired,
@@ -34,7 +36,10 @@ from securefl.errors import (
 from securefl.exchange.base import Channel
 from securefl.plain_json import require_plain
 
-MAGIC = b"SFL\x02"
+VERSION = 3
+MAGIC = b"SFL" + bytes([VERSION])
+SIGNED_AS = b"SecureFL message 3\0"
+"""What is signed begins with: no certificate, request or handshake does."""
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
 NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
@@ -47,6 +52,7 @@ _REFUSALS = {
     "name": Relabelled,
     "form": Relabelled,
     "n_values": Relabelled,
+    "state": OtherModel,
 }
 _WHY_NOT: dict[type[SignatureRefused], str] = {
     UnknownSender: "is no client of this run",
@@ -62,7 +68,7 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
     name: Annotated[str, Field(max_length=500)]
@@ -71,6 +77,7 @@ class Header(BaseModel):
     key_id: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     epoch: Annotated[int, Field(ge=0, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, lt=2**40)]
+    state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     payload_bytes: Annotated[int, Field(ge=0, lt=2**40)]
     payload_sha256: Hex32
 
@@ -100,13 +107,22 @@ class Expected:
     key_id: str
     epoch: int
     n_values: int
+    state: str = ""
+    """Digest of the model that clients were sent; empty where what they send is added to nothing:
+    a number, or a profile."""
 
     @classmethod
     def over(
-        cls, channel: Channel, run: str, round_number: int, name: str, n_values: int
+        cls,
+        channel: Channel,
+        about: tuple[str, int],
+        name: str,
+        n_values: int,
+        state: str = "",
     ) -> Expected:
-        """A message over this channel."""
-        return cls(run, round_number, name, channel.form, channel.key_id, channel.epoch, n_values)
+        """A message over this channel, `about` a run and its round."""
+        key = channel.form, channel.key_id, channel.epoch
+        return cls(*about, name, *key, n_values, state)
 
 
 class Roster:
@@ -145,10 +161,11 @@ class Roster:
             KeyMismatch: sealed under another key, or one of another epoch.
             Replayed: of another run or round.
             Relabelled: of another name, encoding or size.
+            OtherModel: its sender was sent another model.
         """
         header = message.header
         try:
-            self.key_of(header.sender).verify(message.signature, message.signed)
+            self.key_of(header.sender).verify(message.signature, SIGNED_AS + message.signed)
         except InvalidSignature:
             raise SignatureRefused(f"not signed by {header.sender!r}") from None
         if (header.key_id, header.epoch) != (expected.key_id, expected.epoch):
@@ -175,7 +192,12 @@ def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes
     text = header.model_dump_json().encode()
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"header of {len(text)} bytes, at most {MAX_HEADER_BYTES} fit")
-    return MAGIC + _LENGTH.pack(len(text)) + text + identity.sign(text) + payload
+    return MAGIC + _LENGTH.pack(len(text)) + text + signature_over(text, identity) + payload
+
+
+def signature_over(header: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """A client's, 64 bytes."""
+    return identity.sign(SIGNED_AS + header)
 
 
 def describe(expected: Expected, sender: str, payload: bytes) -> Header:
@@ -189,6 +211,7 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
         key_id=expected.key_id,
         epoch=expected.epoch,
         n_values=expected.n_values,
+        state=expected.state,
         payload_bytes=len(payload),
         payload_sha256=hashlib.sha256(payload).hexdigest(),
     )
@@ -220,7 +243,7 @@ def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
     if len(message) > _PREFIX_BYTES + MAX_HEADER_BYTES + SIGNATURE_BYTES + max_payload_bytes:
         raise MessageRefused(f"message of {len(message)} bytes is larger than any expected here")
     if message[: len(MAGIC)] != MAGIC:
-        raise MessageRefused("not a SecureFL message of version 2")
+        raise MessageRefused(_foreign(message))
     if len(message) < _PREFIX_BYTES:
         raise MessageRefused("truncated message")
     (length,) = _LENGTH.unpack_from(message, len(MAGIC))
@@ -241,3 +264,13 @@ def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
     if hashlib.sha256(payload).hexdigest() != header.payload_sha256:
         raise MessageRefused("the payload does not match its SHA-256: changed under way")
     return SignedHeader(header, signed, signature), payload
+
+
+def _foreign(message: bytes) -> str:
+    """Why bytes with another beginning are refused."""
+    if message[:3] == MAGIC[:3] and len(message) > 3:
+        return (
+            f"a SecureFL message of version {message[3]}, where version {VERSION} is read: all "
+            "parties of a run need the same release"
+        )
+    return f"not a SecureFL message of version {VERSION}"

@@ -128,7 +128,7 @@ def ledger_says_ciphertext_and_its_length(patch):
 
 
 def sealed_length(entry):
-    about = "0" * 64, entry.round, entry.name, FORM, "0" * 64, 1, entry.n_values
+    about = "0" * 64, entry.round, entry.name, FORM, "0" * 64, 1, entry.n_values, "0" * 64
     return wire.n_bytes(wire.Expected(*about), entry.sender, SUMS.message_bytes(entry.n_values))
 
 
@@ -138,8 +138,8 @@ def every_file_lies(patch):
     patch.setattr(OpenExchange, "_form", lambda _self, spec: form_due(spec))
     add, note = ServerSum.admit, Ledger.note
 
-    def in_clear(self, run, round_number, spec, tensors, times=1):
-        message = CONTRIBUTE(self, run, round_number, spec, tensors, times)
+    def in_clear(self, run, round_number, spec, tensors, times=1, state=""):
+        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
         return (
             message if spec.kind is not Kind.STATISTICS else told(self, message, doubles(tensors))
         )
@@ -290,8 +290,8 @@ def behind_a_careless_server(patch, change):
     """
     statistics = {}
 
-    def contribute(self, run, round_number, spec, tensors, times=1):
-        message = CONTRIBUTE(self, run, round_number, spec, tensors, times)
+    def contribute(self, run, round_number, spec, tensors, times=1, state=""):
+        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
         if spec.kind is Kind.PARAMETERS:
             return change(self, message, statistics.get(self.name) or listed(tensors))
         statistics[self.name] = listed(tensors)
@@ -369,7 +369,7 @@ def a_signature_is_eight_doubles(patch):
     """Where nobody verifies it."""
 
     def change(_client, message, values):
-        start = message.index(b"}") + 1
+        start = message.index(b"}", len(wire.MAGIC) + 2) + 1
         return message[:start] + struct.pack("<8d", *values[:8]) + message[start + 64 :]
 
     behind_a_careless_server(patch, change)
@@ -390,8 +390,8 @@ def plaintext_stands_behind_a_ciphertext(patch):
     """The header does not know of it."""
     admit = ServerSum.admit
 
-    def contribute(self, run, round_number, spec, tensors, times=1):
-        message = CONTRIBUTE(self, run, round_number, spec, tensors, times)
+    def contribute(self, run, round_number, spec, tensors, times=1, state=""):
+        message = CONTRIBUTE(self, run, round_number, spec, tensors, times, state)
         sealed = spec.kind is Kind.STATISTICS
         return told(self, message, doubles(tensors)) if sealed else message
 

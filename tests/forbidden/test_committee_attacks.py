@@ -28,7 +28,7 @@ from securefl.crypto.committee_public import (
 from securefl.crypto.contexts import fresh_context, primes, secret_key_alone, with_secret_key
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.crypto.ring import words_of
-from securefl.errors import ConfigError, KeyFileError, MessageRefused
+from securefl.errors import ConfigError, Crafted, KeyFileError, MessageRefused
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.committee import Committee
 from securefl.exchange.committee_open import Officer
@@ -116,6 +116,9 @@ class Stubborn:
 
     def shares(self, ciphertexts):
         return [self._change(share) for share in self._officer.shares(ciphertexts)]
+
+    def stop(self):
+        self._officer.stop()
 
 
 def opener_with(opener, change):
@@ -310,7 +313,9 @@ def test_a_wrong_share_shows_in_the_count(opener, total, what):
     A residue is a value of the polynomial, not a coefficient: its lowest bit is as large as any.
     """
     frame = opener.combiner.frame
-    with pytest.raises(MessageRefused, match=r"does not count .* or an officer's share is wrong"):
+    with pytest.raises(
+        MessageRefused, match=r"slots are not real.* or an officer's share is wrong"
+    ):
         opener_with(opener, lambda share: WRONG[what](share, frame)).open(total, 5, 24)
 
 
@@ -318,15 +323,15 @@ def test_a_share_of_another_total_is_garbage(committee, opener, total):
     """An officer that answers for another ciphertext opens neither."""
     other = committee.public.encrypt(np.ones(N_SLOTS))
     foreign = opener.officers[-1].shares([other])[0]
-    with pytest.raises(MessageRefused, match="does not count its clients"):
+    with pytest.raises(Crafted, match="slots are not real"):
         opener_with(opener, lambda share: foreign).open(total, 5, 24)
 
 
 def test_a_total_of_another_key_does_not_open(committee, opener):
-    """Another key's ciphertext has the same shape: only the count tells."""
+    """Another key's ciphertext has the same shape: what it opens to is not real."""
     foreign = KeySet.ephemeral(committee.public.parameters)
     sealed = CkksSealer(foreign.public).seal(np.ones(5), 0.5)
-    with pytest.raises(MessageRefused, match="does not count its clients"):
+    with pytest.raises(Crafted, match="slots are not real"):
         opener.open(sealed, 5, 24)
 
 
@@ -346,10 +351,10 @@ def test_officers_give_no_share_of_what_hides_nothing(opener, total):
 
 
 def test_what_is_refused_counts_as_released(opener, total):
-    """A refusal is an answer, too."""
-    with pytest.raises(MessageRefused):
+    """A refusal is an answer, too: what may be crafted leaves no officer anything to open."""
+    with pytest.raises(Crafted):
         opener.open(sum_of_wrong(opener, total), 5, 24)
-    assert {officer.count.n_released for officer in opener.officers} == {N_SLOTS}
+    assert {o.count.n_released for o in opener.officers} == {opener.flood.releases}
 
 
 def sum_of_wrong(opener, total):

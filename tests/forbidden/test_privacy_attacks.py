@@ -232,9 +232,9 @@ def overheard(monkeypatch):
         found.quiet[id(loud)] = loud, value, deviation
         return loud
 
-    def signed(client, run, round_number, spec, tensors, times=1):
+    def signed(client, run, round_number, spec, tensors, times=1, state=""):
         found.sent.append((client.name, spec, dict(tensors)))
-        return contribute(client, run, round_number, spec, tensors, times)
+        return contribute(client, run, round_number, spec, tensors, times, state)
 
     def spied(sealer):
         seal = sealer.seal

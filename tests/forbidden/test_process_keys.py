@@ -35,12 +35,14 @@ from securefl.net.authority import Log
 from securefl.net.client import _RunOver
 from securefl.net.connect import Address, connected
 from securefl.net.frames import SMALL, Frame, Received
+from securefl.net.members import Members
 from securefl.net.opening import ask_to_open, ask_what_holds
 from securefl.roles.client import Client
 from securefl.roles.server import Server
 from securefl.types import Kind, MessageSpec
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper, alone
+from securefl_keys.roster import load_roster
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN = "ab" * 32
@@ -298,20 +300,50 @@ def test_a_policy_that_is_signed_meanwhile_holds_from_the_next_round(site):
     assert len(here.record.metrics) == 2
 
 
+def test_a_server_that_sends_one_client_another_model_opens_nothing(site, monkeypatch):
+    """It would know the others' updates, and so read the one's: each signs what it was sent."""
+    here, send = site(encrypt="model", algorithm="fedavg"), Members.send
+
+    async def sent(self, links, frame, content):
+        if frame is not Frame.MODEL:
+            return await send(self, links, frame, content)
+        zeros = {name: 0 * value for name, value in safetensors.torch.load(content).items()}
+        others = {name: link for name, link in links.items() if name != "alice"}
+        lost = await send(self, others, frame, safetensors.torch.save(zeros))
+        return lost | await send(self, {"alice": links["alice"]}, frame, content)
+
+    monkeypatch.setattr(Members, "send", sent)
+    with pytest.raises(TooFewContributions):
+        Loop(here).run()
+    for name in ("bob", "carol"):
+        assert f"{name}: message of state" in here.incidents
+    assert not [opening for opening in openings_of(here) if not opening["refused"]]
+
+
+def test_the_authority_refuses_headers_of_two_models(site):
+    """The server that lies would pass them on as they are."""
+    here = site()
+    request, other = request_of(here), request_of(here, state="ef" * 32)
+    mixed = replace(request, signed=(*request.signed[:2], other.signed[2]))
+    with pytest.raises(OpeningRefused, match="message of state 'efef"):
+        asked_of_the_authority(here, opening(mixed))
+
+
 # The authority's door.
 
 READY = bodies.Ready(run=RUN, round=1, known=(0, 0), needed=SLOTS)
 
 
-def request_of(site, names=CLIENTS, round_number=1, bundles="bundles"):
+def request_of(site, names=CLIENTS, round_number=1, bundles="bundles", state="cd" * 32):
     """A sum of these clients."""
     public, bundle = site.bundle("client", bundles).public, site.bundle("server", bundles)
     server = Server(RUN, bundle.clients(), {SPEC.kind: CkksAdder(bundle.adding)})
-    arriving = server.start(round_number, SPEC)
+    arriving = server.start(round_number, SPEC, state)
     for name in names:
         sealing = {SPEC.kind: CkksSealer(public)}
         client = Client(name, 0.25, sealing, _identity=site.signing_key(name))
-        arriving.receive(client.contribute(RUN, round_number, SPEC, {"x": torch.arange(5.0)}))
+        tensors = {"x": torch.arange(5.0)}
+        arriving.receive(client.contribute(RUN, round_number, SPEC, tensors, state=state))
     return arriving.request()
 
 
@@ -335,6 +367,25 @@ def test_the_authority_opens_over_the_line_and_once_also_after_a_restart(site):
     with pytest.raises(OpeningRefused, match="opened once already"):
         asked_of_the_authority(here, opening(request))
     assert len(openings_of(here)) == 2
+
+
+def test_after_a_crafted_total_the_authority_takes_a_new_key(site):
+    """Nothing more is opened under the old one, and the next round is of the next epoch."""
+    here = site()
+    request = request_of(here)
+    frame = here.bundle("server").adding.frame
+    residues = frame.from_wire(request.total)
+    residues[1] = np.roll(residues[1], 1, axis=-1)
+    crafted = replace(request, total=frame.to_wire(residues))
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        with pytest.raises(OpeningRefused, match="slots are not real"):
+            await ask_to_open(link, crafted)
+        return await ask_what_holds(link, READY.model_copy(update={"round": 2}))
+
+    asked_of_the_authority(here, ask)
+    assert load_roster(here.keys).file.epoch == 2
 
 
 def test_the_authority_refuses_too_few_and_says_so(site):

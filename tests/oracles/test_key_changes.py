@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import securefl
-from securefl.errors import KeyWornOut
-from securefl.exchange.keyset import KeySet
+from securefl.errors import Crafted, KeyWornOut
+from securefl.exchange.keyset import KeySet, for_round
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
 from securefl.exchange.releases import MemoryCount
 from securefl_keys import releases
@@ -177,3 +178,19 @@ def test_a_key_of_a_folder_is_rotated_on_the_disk(tmp_path, job, undisturbed, mo
     first, second = {keys.public.key_id}, {again.public.key_id}
     assert keys_by_round(result) == {1: first, 2: first, 3: second, 4: second}
     assert_same_model(result, undisturbed)
+
+
+@pytest.mark.parametrize("flooding", [Flooding(), None])
+def test_after_a_crafted_total_the_next_round_takes_a_new_key(tmp_path, flooding):
+    """In a simulation, too, and on the disk: nothing more is opened under the old key."""
+    init_folder(tmp_path / "keys", PASSPHRASE)
+    keys = load_all(tmp_path / "keys", PASSPHRASE)
+    frame, opener = keys.adding.frame, keys.opener(flooding, 3)
+    residues = frame.from_wire(keys.public.encrypt(np.ones(SLOTS)))
+    residues[1] = np.roll(residues[1], 1, axis=-1)
+    with pytest.raises(Crafted):
+        opener.open(frame.to_wire(residues), 5, 24)
+    with pytest.raises(KeyWornOut):
+        opener.open(keys.public.encrypt(np.ones(SLOTS)), 5, 24)
+    assert for_round(keys, SLOTS, flooding).public.epoch == 2
+    assert load_all(tmp_path / "keys", PASSPHRASE).public.epoch == 2

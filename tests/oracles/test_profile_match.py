@@ -157,9 +157,7 @@ def test_a_fresh_ciphertext_is_no_noisier_than_stated(key_sets):
         baseline = np.zeros((1, parameters.slots))
         frame = keys.public.frame
         ciphertext = frame.parsed(keys.secret._context, keys.public.encrypt(baseline))
-        plain = type(keys.scoring._plain(baseline[0], 30))()
-        keys.secret._decryptor.decrypt(ciphertext, plain)
-        slots = np.asarray(keys.secret._encoder.decode_complex(plain))
+        slots = keys.secret._decoder.slots(ciphertext)
         deviation = np.sqrt((np.abs(slots) ** 2).mean() / parameters.poly_degree)
         assert deviation == pytest.approx(parameters.noise / 4, rel=0.1)
 

@@ -11,7 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from securefl.errors import KeyMismatch, MessageRefused, Relabelled, Replayed, SignatureRefused
+from securefl.errors import (
+    KeyMismatch,
+    MessageRefused,
+    OtherModel,
+    Relabelled,
+    Replayed,
+    SignatureRefused,
+)
 from securefl.roles import wire
 
 MAX_PAYLOAD_BYTES = 300
@@ -26,6 +33,7 @@ REFUSALS = {
     "name": Relabelled,
     "form": Relabelled,
     "n_values": Relabelled,
+    "state": OtherModel,
     "key_id": KeyMismatch,
     "epoch": KeyMismatch,
 }
@@ -42,6 +50,7 @@ expectations = st.builds(
     key_id=hex32 | st.just(""),
     epoch=st.integers(0, 2**31 - 1),
     n_values=st.integers(1, 2**40 - 1),
+    state=hex32 | st.just(""),
 )
 
 
@@ -137,7 +146,9 @@ def test_a_well_signed_header_of_other_values_is_refused(field, value):
     """Whatever JSON value a client signs for a field, it is the expected one or refused."""
     good = json.loads(wire.describe(EXPECTED, "client-1", b"").model_dump_json())
     text = json.dumps(good | {field: value}).encode()[: wire.MAX_HEADER_BYTES]
-    message = wire.MAGIC + len(text).to_bytes(2, "little") + text + IDENTITY.sign(text)
+    message = (
+        wire.MAGIC + len(text).to_bytes(2, "little") + text + wire.signature_over(text, IDENTITY)
+    )
     same_type = type(value) is type(good[field]) or field == "version"  # true is 1 too
     if same_type and value == good[field]:
         received(message)
@@ -168,7 +179,7 @@ def test_no_header_above_the_limit_gets_through():
     for length, passes in ((wire.MAX_HEADER_BYTES, True), (wire.MAX_HEADER_BYTES + 1, False)):
         padded = text.ljust(length)
         prefix = wire.MAGIC + length.to_bytes(2, "little")
-        message = prefix + padded + IDENTITY.sign(padded)
+        message = prefix + padded + wire.signature_over(padded, IDENTITY)
         if passes:
             received(message)
         else:

@@ -24,6 +24,8 @@ from securefl.types import Floats, Kind
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
 """Of a profile that travels in two parts."""
 _ANY_HASH = "0" * 64
+_ADDED = set(Kind) - {Kind.SELECTION, Kind.PROFILES}
+"""Whose messages name the model that their senders were sent."""
 _ANY_EPOCH = (1, 10, 100)
 """Where no log names a key's epoch: its digits are part of a header."""
 Epochs = Mapping[tuple[int, str, str], int]
@@ -72,7 +74,8 @@ class Lengths:
         known = self.epochs.get((entry.round, logged, entry.sender))
         key_id = _ANY_HASH if sealed else ""
         for epoch in (_ANY_EPOCH if known is None else (known,)) if sealed else (0,):
-            about = entry.round, name, form, key_id, epoch, n_values
+            state = _ANY_HASH if entry.kind in _ADDED else ""
+            about = entry.round, name, form, key_id, epoch, n_values, state
             message = wire.n_bytes(wire.Expected(_ANY_HASH, *about), entry.sender, payload_bytes)
             yield message - (8 * entry.n_values if entry.name == MEANS else 0)
 

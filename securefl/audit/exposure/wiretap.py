@@ -73,6 +73,8 @@ class Wiretap:
     _masks: set[bytes] = field(default_factory=set)
     """The second polynomials of ciphertexts: random, so no two are alike."""
     _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _states: dict[int, str] = field(default_factory=dict)
+    """By round, the digest of the model that its headers name."""
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
     """By round and name, what clients sent to be added up."""
     _gains: dict[str, Values | float] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class Wiretap:
         sealed = entry.kind in sealed_kinds(self.config)
         signed, payload = wire.split(message, len(message))
         self._runs.append((signed.header.run, entry))
-        due = self._due(entry, signed.header.run, sealed=sealed)
+        due = self._due(entry, signed.header, sealed=sealed)
         self.roster.check(signed, due)
         if signed.header != wire.describe(due, entry.sender, payload):
             return "its header says more than which message it is"
@@ -156,13 +158,17 @@ class Wiretap:
             return "" if len(payload) == wire.NUMBER.size else "more than one number"
         return self._sealed(entry, payload) if sealed else self._in_clear(entry, payload)
 
-    def _due(self, entry: Entry, run: str, *, sealed: bool) -> wire.Expected:
-        about = run, entry.round, entry.name, entry.n_values
+    def _due(self, entry: Entry, said: wire.Header, *, sealed: bool) -> wire.Expected:
+        about, name, n_values = (said.run, entry.round), entry.name, entry.n_values
         if entry.kind is Kind.SELECTION:
-            return wire.number_expected(*about[:3])
-        if entry.name == VARIANCES:
-            about = run, entry.round, PROFILE, 2 * entry.n_values
-        return wire.Expected.over(self._channel(entry.kind, sealed=sealed), *about)
+            return wire.number_expected(*about, name)
+        channel = self._channel(entry.kind, sealed=sealed)
+        if entry.kind is Kind.PROFILES:
+            n_values *= 2 if entry.name == VARIANCES else 1
+            return wire.Expected.over(channel, about, PROFILE, n_values)
+        # All clients of a round say the same: else one could tell something here.
+        state = self._states.setdefault(entry.round, said.state)
+        return wire.Expected.over(channel, about, name, n_values, state)
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
         if kind is Kind.PROFILES:
