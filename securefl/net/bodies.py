@@ -54,7 +54,7 @@ Age = Annotated[
 class Hello(Body):
     """A client's first words."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     settings: wire.Hex32
     """Digest of its settings, which must be the server's."""
     age: Age

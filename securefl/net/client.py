@@ -94,6 +94,8 @@ class ClientProcess:
         await link.send(Frame.HELLO, hello.to_bytes())
         try:
             body = await self._receive(link, Frame.WELCOME, SMALL)
+        except _LeftRound as error:
+            raise PeerError(f"{link.name}: {error}") from None
         except PeerError as error:
             raise PeerError(
                 f"{error}, without a welcome: does its bundle list {self.client.name}, and with "
@@ -214,4 +216,6 @@ class _Exchange:
             raise PeerError(f"the sum {spec.name!r} is asked for twice in round {self.round}")
         self.asked.add(spec.name)
         client = self.process.client
-        await self.link.send(Frame.MESSAGE, client.contribute(self.run, self.round, spec, values))
+        # In a thread, as training: heartbeats go on meanwhile.
+        message = await asyncio.to_thread(client.contribute, self.run, self.round, spec, values)
+        await self.link.send(Frame.MESSAGE, message)

@@ -6,6 +6,7 @@ bit, those of a run in one process.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from securefl.net.opening import ask_to_open
 from securefl.net.party import Common
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
-from securefl.roles.server import Server
+from securefl.roles.server import Server, ServerSum
 from securefl.types import Kind, MessageSpec, Plan, State, Total
 
 
@@ -132,9 +133,9 @@ class ServerRound:
                 for spec, message in zip(specs, sent, strict=True):
                     form = self._form(spec)
                     self._write(spec, spec.name, (client, SERVER), len(message), exchange, form)
-                    if (sender := _claimed_sender(message)) != client:
-                        raise MessageRefused(f"{client}: sent a message of {sender!r:.100}")  # noqa: TRY301
-                    additions.append(sums[spec.name].admit(message))
+                    # In a thread, as all that may take long: heartbeats go on meanwhile.
+                    add = await asyncio.to_thread(_admitted, client, sums[spec.name], message)
+                    additions.append(add)
             except MessageRefused as error:
                 lost[client] = Lost(str(error))
                 continue
@@ -144,7 +145,7 @@ class ServerRound:
         self._require_somebody()
         opened = {}
         for spec in specs:
-            request = sums[spec.name].request()
+            request = await asyncio.to_thread(sums[spec.name].request)
             if self._form(spec) == "plaintext" or self.desk.authority is None:
                 opened[spec.name] = self.desk.plain.open(request.total, spec.n_values)
                 continue
@@ -212,6 +213,12 @@ class ServerRound:
         self.desk.ledger.entries.append(
             Entry(self.number, exchange, name, spec.kind, *way, form, spec.n_values, n_bytes)
         )
+
+
+def _admitted(client: str, running: ServerSum, message: bytes) -> Callable[[], None]:
+    if (sender := _claimed_sender(message)) != client:
+        raise MessageRefused(f"{client}: sent a message of {sender!r:.100}")
+    return running.admit(message)
 
 
 def _n_bytes(named: Mapping[str, object]) -> int:

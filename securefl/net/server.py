@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 import ssl
@@ -197,7 +198,7 @@ class ServerProcess:
             incidents = self._incidents[n_incidents:]
             folder.note_messages(entries, incidents)
         load_tensors(common.model, after)
-        score = self.party.bench.score(common.model, after, {})
+        score = await asyncio.to_thread(self.party.bench.score, common.model, after, {})
         if not math.isfinite(score.loss):
             raise Diverged(
                 f"round {after.round}: the loss on the test data is not finite: training diverged. "
