@@ -18,6 +18,7 @@ SecureFLError
 ├── PeerError                       another process is gone, or does not keep to the protocol
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
+│   ├── TotalRefused (MessageRefused) no total of honest clients
 │   └── KeyWornOut                  the key has released as much as its noise hides: rotate it
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
 │   ├── WrongPassphrase
@@ -116,6 +117,10 @@ class OpeningRefused(SecureFLError):
 
 class TooFewContributions(OpeningRefused):
     """A total of so few clients would show one client's values to another."""
+
+
+class TotalRefused(OpeningRefused, MessageRefused):
+    """The total is none that honest clients make: one of them has sent rubbish, or is no such."""
 
 
 class KeyWornOut(OpeningRefused):

@@ -70,8 +70,11 @@ class PlainSum:
     weight: float = 0.0
     n_clients: int = 0
 
-    def plus(self, payload: bytes) -> PlainSum:
-        """The sum with one contribution more; refuses what is not finite or of another size."""
+    def plus(self, payload: bytes, most: float = 1.0) -> PlainSum:
+        """The sum with one contribution more; refuses what is not finite or of another size.
+
+        Nor does it take a weight above `most`, its client's share by the settings.
+        """
         n_bytes = len(self.values) * np.dtype(self.dtype).itemsize
         if len(payload) != n_bytes + _WEIGHT.size:
             raise MessageRefused(
@@ -81,6 +84,8 @@ class PlainSum:
         values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
         if not np.isfinite(values).all() or not 0 < weight <= 1:
             raise MessageRefused(f"values that are not finite, or weight {weight} outside (0, 1]")
+        if weight > most * (1 + WEIGHT_TOLERANCE):
+            raise MessageRefused(f"weight {weight}, and by the settings it is at most {most}")
         total = self.values + weight * values.astype(np.float64)
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 

@@ -20,7 +20,6 @@ from securefl.errors import (
     PeerError,
     RunFolderError,
     SecureFLError,
-    TooFewContributions,
 )
 from securefl.exchange.base import OpenedSum
 from securefl.net import bodies
@@ -155,8 +154,7 @@ class AuthorityProcess:
                 raise
             except SecureFLError as error:
                 self._say(f"Refused: {error}")
-                too_few = isinstance(error, TooFewContributions)
-                await link.send(Frame.REFUSED, bodies.refusal(str(error), too_few=too_few))
+                await link.send(Frame.REFUSED, bodies.refusal(error))
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""

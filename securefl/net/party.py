@@ -20,6 +20,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
+from securefl.roles.server import Shares
 from securefl.task import Task, client_data, client_names, configured_task
 from securefl.terms import (
     check_sealed,
@@ -59,6 +60,7 @@ class ServerParty:
 
     common: Common
     bench: TestBench
+    shares: Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ def server_party(config: Config) -> ServerParty:
         ConfigError, DataError: the settings and the model do not fit.
     """
     task = _task(config)
-    return ServerParty(_common(config, task), TestBench(task))
+    data, batch_size = client_data(config, task)
+    shares = Shares(client_weights(config, data, batch_size), equal_weight(len(data)))
+    return ServerParty(_common(config, task), TestBench(task), shares)
 
 
 def client_party(config: Config, name: str) -> ClientParty:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from securefl.algorithms.base import update_messages
 from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
-from securefl.errors import DataError, MessageRefused
+from securefl.errors import DataError, MessageRefused, TotalRefused
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import unpack
 from securefl.exchange.plain import PlainChannel
@@ -64,6 +64,7 @@ class ServerRound:
 
         Raises:
             Diverged, TooFewContributions: nobody's contributions can be used.
+            TotalRefused: a client has spoiled a total; the round can be `passed`.
             OpeningRefused: the authority does not open a total.
             PeerError: the authority is gone.
         """
@@ -82,6 +83,13 @@ class ServerRound:
         if left := sorted(n for n, spec in due.items() if spec.kind is not Kind.GRADIENTS):
             raise DataError(f"no client asked for the planned sums {left}")
         return await self._update(arrived, exchange)
+
+    async def passed(self, refused: TotalRefused) -> State:
+        """The state after a round whose total was refused: as before, and nobody's work counts."""
+        among = ", ".join(self.present)
+        why = f"{refused}; one of {among} has spoiled it, or several"
+        await self._leave_out("total", {name: Lost(f"{name}: {why}") for name in [*self.present]})
+        return replace(self.state, round=self.number)
 
     async def _broadcast(self) -> None:
         body = bodies.state_bytes(self.state)
@@ -153,6 +161,7 @@ class ServerRound:
             to = SERVER, AUTHORITY
             self._write(spec, spec.name, to, n_bytes, exchange, "ciphertext")
             opened[spec.name] = await ask_to_open(self.desk.authority, request)
+            sums[spec.name].check_weight(opened[spec.name])
             n_bytes = opened[spec.name].values.nbytes + BOOKKEEPING_BYTES
             self._write(spec, spec.name, (AUTHORITY, SERVER), n_bytes, exchange, "plaintext")
         return opened

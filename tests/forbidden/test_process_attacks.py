@@ -507,6 +507,13 @@ class Narrow:
         return getattr(self.inner, name)
 
 
+def test_a_client_that_counts_more_than_the_settings_say_is_left_out_by_name(site):
+    """In the clear the server sees its weight, and nobody else loses a round."""
+    record, incidents = a_run(site, lambda process: setattr(process.client, "weight", 1.0))
+    assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
+    assert "carol: weight 1.0, and by the settings it is at most 0.2" in incidents
+
+
 def test_a_message_larger_than_expected_drops_the_client(site):
     def change(process):
         honest = process.client.contribute

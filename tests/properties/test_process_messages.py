@@ -79,7 +79,7 @@ def test_the_longest_reason_fits_into_a_small_frame():
     """Whatever is in it: a path may be no UTF-8."""
     for character in ("x", "\0", "\U0001f600", '"', "\udcff", "\n"):
         assert len(bodies.reason(character * 5000)) <= SMALL
-        assert len(bodies.refusal(character * 5000, too_few=False)) <= SMALL
+        assert len(bodies.refusal(OpeningRefused(character * 5000))) <= SMALL
 
 
 def test_one_bundle_alone_is_no_news():
