@@ -52,7 +52,7 @@ from securefl.roles.client import Client
 from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.roles.score_authority import ScoreAuthority
-from securefl.roles.server import Server
+from securefl.roles.server import Server, Shares
 from securefl.roles.wire import Roster
 from securefl.runfolder import RunFolder
 from securefl.selecting import Ground, participation
@@ -231,7 +231,13 @@ def _roles(
     return Delivery(
         run=session,
         clients=clients,
-        server=Server(session, roster, adders),
+        # Drawn with replacement, a client counts as often as it is drawn.
+        server=Server(
+            session,
+            roster,
+            adders,
+            None if config.selection.replacement == "with" else Shares(weights, alike),
+        ),
         sealing=sealing,
         plain=plain,
         value_bytes=np.dtype(plain.dtype).itemsize,

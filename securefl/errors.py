@@ -15,11 +15,12 @@ SecureFLError
 │   ├── Replayed                    of another run or round
 │   ├── Relabelled                  of another name, encoding or size than it should have
 │   ├── OtherModel                  of a client that was sent another model than the others
-│   ├── Duplicate                   a second one of the same client
-│   └── Crafted                     a total that encryption alone does not make
+│   └── Duplicate                   a second one of the same client
 ├── PeerError                       another process is gone, or does not keep to the protocol
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
+│   ├── TotalRefused (MessageRefused) no total of honest clients
+│   │   └── Crafted                 one that encryption alone does not make
 │   └── KeyWornOut                  the key has released as much as its noise hides: rotate it
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
 │   ├── WrongPassphrase
@@ -112,10 +113,6 @@ class Duplicate(MessageRefused):
     """The client has sent its message already."""
 
 
-class Crafted(MessageRefused):
-    """A total whose slots are not real: somebody has not encrypted. Its key is used up."""
-
-
 class PeerError(SecureFLError):
     """The process at the other end is gone, is not who it should be, or sends what none may."""
 
@@ -126,6 +123,14 @@ class OpeningRefused(SecureFLError):
 
 class TooFewContributions(OpeningRefused):
     """A total of so few clients would show one client's values to another."""
+
+
+class TotalRefused(OpeningRefused, MessageRefused):
+    """The total is none that honest clients make: one of them has sent rubbish, or is no such."""
+
+
+class Crafted(TotalRefused):
+    """A total whose slots are not real: somebody has not encrypted. Its key is used up."""
 
 
 class KeyWornOut(OpeningRefused):

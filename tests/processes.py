@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from interruptible import SECUREFL
+from interruptible import FAST_BEATS, SECUREFL
 from key_folders import cheap
 
 import securefl
@@ -91,6 +91,8 @@ class Site:
     consortium: str = "Nord"
     earlier: Mapping[str, timedelta] = field(default_factory=dict)
     """Whose certificate was issued so long ago."""
+    fast_beats: bool = False
+    """Whether its processes take a peer for lost after seconds of silence."""
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self):
@@ -168,7 +170,10 @@ class Site:
     # Commands.
 
     def start(self, log, *args, env=None):
-        process = Process(self.folder / f"{log}.log", *args, env=env)
+        name, n = log, len(self.processes)
+        if (self.folder / f"{log}.log").exists():  # a second one
+            name = f"{log}-{n}"
+        process = Process(self.folder / f"{name}.log", *args, env=env, fast=self.fast_beats)
         self.processes.append(process)
         return process
 
@@ -187,12 +192,12 @@ class Site:
             *("--passphrase-file", self.passphrase_file(name)),
         ]
 
-    def server(self, *more, env=None):
+    def server(self, *more, env=None, out="run"):
         opening = ["--authority", self.authority_at] if self.sealed else []
         process = self.start(
             SERVER,
             *("server", "serve", self.job, *self.member(SERVER, "server")),
-            *("--listen", "127.0.0.1:0", "--out", self.folder / "run", *opening, *more),
+            *("--listen", "127.0.0.1:0", "--out", self.folder / out, *opening, *more),
             env=env,
         )
         self.server_at = process.wait_for(r"Listening on (\S+)").group(1)
@@ -239,9 +244,9 @@ class Site:
 class Process:
     """One `securefl` command, whose stderr goes to a file."""
 
-    def __init__(self, log, *args, env=None):
+    def __init__(self, log, *args, env=None, fast=False):
         self.log = log
-        command = [*SECUREFL, *map(str, args)]
+        command = [*(FAST_BEATS if fast else SECUREFL), *map(str, args)]
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 command, stdout=file, stderr=file, env={**os.environ, **ONE_THREAD, **(env or {})}
@@ -270,8 +275,8 @@ class Process:
         """Its exit code."""
         return self.process.wait(within_s)
 
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
+    def interrupt(self, number=signal.SIGINT):
+        self.process.send_signal(number)
         return self.ended(20)
 
     def stop(self):

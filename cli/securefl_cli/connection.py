@@ -1,10 +1,12 @@
-"""What the three processes' commands have alike: settings, bundle, identity, and Ctrl-C."""
+"""What the three processes' commands have alike: settings, bundle, identity, how they stop."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,16 +61,41 @@ def say(line: str) -> None:
 
 
 def run_until_done(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`; Ctrl-C and SIGTERM let it say goodbye, and are KeyboardInterrupt then."""
+    """Run `work`, which may say goodbye when it is stopped.
 
-    async def interruptible() -> None:
+    Raises:
+        KeyboardInterrupt: Ctrl-C has been pressed.
+        SystemExit: SIGTERM has come, which asks a service to stop and is no failure: code 0.
+    """
+    asked = set[int]()
+
+    async def stoppable() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop(number: int) -> None:
+            asked.add(number)
+            if task:
+                task.cancel()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            if task and signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, task.cancel)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, stop, number)
         await work
 
+    _allow_all_descriptors()
     try:
-        asyncio.run(interruptible())
+        asyncio.run(stoppable())
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        if asked != {signal.SIGTERM}:
+            raise KeyboardInterrupt from None
+        say("Stopped.")
+        sys.exit(0)
+
+
+def _allow_all_descriptors() -> None:
+    """Raise the limit of open files as far as the system lets a process: each peer takes one."""
+    with suppress(ImportError, ValueError, OSError):  # Windows; macOS, where there is no limit
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

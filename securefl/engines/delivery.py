@@ -192,6 +192,7 @@ class OpenExchange:
             return self._delivery.plain.open(request.total, spec.n_values)
         self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())
         opened = sealing.authority.open(request)
+        self._sent[spec.name].check_weight(opened)
         self._note(spec, (AUTHORITY, SERVER), "plaintext", opened.as_bytes())
         return opened
 

@@ -66,8 +66,12 @@ class Sealer(Channel, Protocol):
 class RunningSum(Protocol):
     """The server's side of one sum; it does not change, `plus` gives another."""
 
-    def plus(self, payload: bytes) -> RunningSum:
-        """The sum with one contribution more; raises MessageRefused where `payload` is none."""
+    def plus(self, payload: bytes, most: float = 1.0) -> RunningSum:
+        """The sum with one contribution more, of a weight of at most `most`.
+
+        Raises:
+            MessageRefused: `payload` is none, or, in the clear, weighs more.
+        """
 
     def total(self) -> bytes:
         """The sum, for an `Opener`."""

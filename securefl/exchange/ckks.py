@@ -102,8 +102,9 @@ class CkksSum:
 
     parts: list[CiphertextSum]
 
-    def plus(self, payload: bytes) -> CkksSum:
+    def plus(self, payload: bytes, most: float = 1.0) -> CkksSum:
         """The sum with one contribution more, all of its ciphertexts."""
+        del most  # a sealed weight shows in the total alone
         chunks = self.parts[0].frame.chunks(payload, len(self.parts))
         return CkksSum([part.plus(chunk) for part, chunk in zip(self.parts, chunks, strict=True)])
 

@@ -78,11 +78,11 @@ class PlainSum:
     weight: float = 0.0
     n_clients: int = 0
 
-    def plus(self, payload: bytes) -> PlainSum:
-        """The sum with one contribution more.
+    def plus(self, payload: bytes, most: float = 1.0) -> PlainSum:
+        """The sum with one contribution more, of a weight of at most `most`.
 
         Raises:
-            MessageRefused: another size, a value beyond ±`LARGEST`, or no weight.
+            MessageRefused: another size, a value beyond ±`LARGEST`, or no such weight.
         """
         n_bytes = len(self.values) * np.dtype(self.dtype).itemsize
         if len(payload) != n_bytes + _WEIGHT.size:
@@ -93,6 +93,8 @@ class PlainSum:
         values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
         if not 0 < weight <= 1:
             raise MessageRefused(f"weight {weight} outside (0, 1]")
+        if weight > most * (1 + WEIGHT_TOLERANCE):
+            raise MessageRefused(f"weight {weight}, and by the settings it is at most {most}")
         if not (np.abs(values) <= LARGEST).all():  # so that NaN is refused, too
             raise MessageRefused(f"values that are not finite, or not within ±{LARGEST:.0f}")
         total = self.values + weight * values.astype(np.float64)

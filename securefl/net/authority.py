@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,8 +20,8 @@ from securefl.errors import (
     PeerError,
     RunFolderError,
     SecureFLError,
-    TooFewContributions,
 )
+from securefl.exchange.base import OpenedSum
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import peer_name
@@ -27,11 +29,14 @@ from securefl.net.opening import RELEASED
 from securefl.net.parting import part
 from securefl.net.trust import Keeper
 from securefl.roles.authority import Authority, Opened, Opening
+from securefl.roles.server import SumRequest
 from securefl.runrecord import OPENINGS
 from securefl.terms import policy_of
 
 MAX_OPEN_BYTES = 2**24
 RELEASES = "released.jsonl"
+RETRIES_S = (0.1, 1.0, 5.0)
+"""Pauses before a line is written again, where there are too many open files."""
 
 
 @dataclass(slots=True)
@@ -66,11 +71,16 @@ class Log:
         self._append(RELEASES, total)
 
     def _append(self, name: str, row: object) -> None:
-        try:
-            append_whole(self.folder / name, json.dumps(row).encode() + b"\n")
-        except OSError as error:
-            reason = error.strerror or error
-            raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
+        line = json.dumps(row).encode() + b"\n"
+        for pause_s in (*RETRIES_S, None):
+            try:
+                return append_whole(self.folder / name, line)
+            except OSError as error:
+                if pause_s is None or error.errno not in {errno.EMFILE, errno.ENFILE}:
+                    reason = error.strerror or error
+                    raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
+                time.sleep(pause_s)
+        return None
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -111,18 +121,16 @@ class AuthorityProcess:
 
     async def serve(self, link: Link) -> None:
         """Answer until the run is over; raises PeerError where the server breaks the protocol."""
-        if self._served and self._served.name != link.name:
-            # A rotation before a round of one would refuse the sums of the other.
+        if self._served:
+            # A rotation before a round of one would refuse the sums of the other. Whoever has lost
+            # its connection is served no longer once it is silent.
             await part(link, f"the run of {self._served.name} is being served: come again after it")
             return
-        if self._served:  # it has lost that connection, and comes again
-            self._served.close()
         self._served = link
         try:
             await self._answer(link)
         finally:
-            if self._served is link:
-                self._served = None
+            self._served = None
 
     async def _answer(self, link: Link) -> None:
         self._say(f"{link.name} is connected")
@@ -146,8 +154,7 @@ class AuthorityProcess:
                 raise
             except SecureFLError as error:
                 self._say(f"Refused: {error}")
-                too_few = isinstance(error, TooFewContributions)
-                await link.send(Frame.REFUSED, bodies.refusal(str(error), too_few=too_few))
+                await link.send(Frame.REFUSED, bodies.refusal(error))
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
@@ -183,10 +190,14 @@ class AuthorityProcess:
             request = bodies.sum_request(asked, total)
         except MessageRefused as error:
             raise self._noted(asked, f"round {asked.round}, {asked.name!r}: {error}") from error
-        opened = self._role.open(request)
-        self._log.claim((asked.run, asked.round, asked.name))
+        opened = await asyncio.to_thread(self._release, request)
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
         return bodies.total_bytes(opened, RELEASED)
+
+    def _release(self, request: SumRequest) -> OpenedSum:
+        expected, opened = request.expected, self._role.open(request)
+        self._log.claim((expected.run, expected.round, expected.name))
+        return opened
 
     def _noted(self, asked: bodies.OpenRequest, why: str) -> OpeningRefused:
         """A refusal that stands in the log."""

@@ -14,7 +14,13 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
-from securefl.errors import MessageRefused, PeerError
+from securefl.errors import (
+    MessageRefused,
+    PeerError,
+    SecureFLError,
+    TooFewContributions,
+    TotalRefused,
+)
 from securefl.exchange.base import OpenedSum
 from securefl.names import printable
 from securefl.plain_json import require_plain
@@ -54,7 +60,7 @@ Age = Annotated[
 class Hello(Body):
     """A client's first words."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     settings: wire.Hex32
     """Digest of its settings, which must be the server's."""
     age: Age
@@ -109,6 +115,8 @@ class Refusal(Body):
     """Why the authority does not open a total."""
 
     too_few: bool
+    rubbish: bool = False
+    """It is no total of honest clients."""
     reason: Annotated[str, Field(max_length=MAX_REASON)]
 
 
@@ -153,9 +161,10 @@ def reason(text: str) -> bytes:
     return Reason(reason=_fitting(text)).to_bytes()
 
 
-def refusal(text: str, *, too_few: bool) -> bytes:
+def refusal(error: SecureFLError) -> bytes:
     """A `Refusal`, cut to what fits."""
-    return Refusal(too_few=too_few, reason=_fitting(text)).to_bytes()
+    too_few, rubbish = (isinstance(error, kind) for kind in (TooFewContributions, TotalRefused))
+    return Refusal(too_few=too_few, rubbish=rubbish, reason=_fitting(str(error))).to_bytes()
 
 
 def _fitting(text: str) -> str:

@@ -95,6 +95,8 @@ class ClientProcess:
         await link.send(Frame.HELLO, hello.to_bytes())
         try:
             body = await self._receive(link, Frame.WELCOME, SMALL)
+        except _LeftRound as error:
+            raise PeerError(f"{link.name}: {error}") from None
         except PeerError as error:
             raise PeerError(
                 f"{error}, without a welcome: does its bundle list {self.client.name}, and with "
@@ -218,5 +220,8 @@ class _Exchange:
             raise PeerError(f"the sum {spec.name!r} is asked for twice in round {self.round}")
         self.asked.add(spec.name)
         client, about = self.process.client, (self.run, self.round)
-        message = client.contribute(*about, spec, values, state=self.state)
+        # In a thread, as training: heartbeats go on meanwhile.
+        message = await asyncio.to_thread(
+            client.contribute, *about, spec, values, state=self.state
+        )
         await self.link.send(Frame.MESSAGE, message)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, cast
 
 from securefl.errors import ConfigError, PeerError, SecureFLError
-from securefl.net.frames import Link
+from securefl.net.frames import Ear, Link
 from securefl.net.identity import Identity, peer_name
 from securefl.net.parting import part
 from securefl.net.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
+MOST_HANDSHAKES = 64
+"""At once: each holds a descriptor, and anybody may begin one."""
 PAUSE_S = 0.3
 
 
@@ -48,9 +51,7 @@ async def connected(
     deadline = loop.time() + patience_s
     while True:
         try:
-            reader, writer = await asyncio.open_connection(
-                to.host, to.port, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
-            )
+            link = await _called(to, context)
             break
         except ssl.SSLError as error:
             raise PeerError(f"{to}: no trusted peer ({error.reason or error})") from error
@@ -61,11 +62,23 @@ async def connected(
                 ) from error
             await asyncio.sleep(PAUSE_S)
     try:
-        name = peer_name(writer.get_extra_info("ssl_object"), trust, role)
+        link.name = peer_name(link.tls, trust, role)
     except PeerError as error:
-        writer.close()
+        link.close()
         raise PeerError(f"{to}: {error}") from error
-    return Link(name, reader, writer)
+    return link
+
+
+async def _called(to: Address, context: ssl.SSLContext) -> Link:
+    ear = Ear()
+    transport, protocol = await asyncio.get_running_loop().create_connection(
+        lambda: asyncio.StreamReaderProtocol(ear),
+        to.host,
+        to.port,
+        ssl=context,
+        ssl_handshake_timeout=HANDSHAKE_S,
+    )
+    return Link.alive(transport, protocol, ear)
 
 
 async def listening(
@@ -84,10 +97,22 @@ async def listening(
     Raises:
         ConfigError: the address cannot be had.
     """
+    context = identity.serving()
+    shaking: dict[asyncio.Transport, None] = {}
 
-    async def arrived(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def arrived(transport: asyncio.Transport) -> None:
+        shaking[transport] = None
+        if len(shaking) > MOST_HANDSHAKES:  # a peer's takes milliseconds: the oldest is none
+            oldest = next(iter(shaking))
+            del shaking[oldest]
+            oldest.abort()
         try:
-            link = Link("a peer", reader, writer)
+            link = await _shaken(transport, context)
+        except OSError:
+            return
+        finally:
+            shaking.pop(transport, None)
+        try:
             try:
                 link.name = admitted(link.tls)
             except SecureFLError as error:  # the CA vouches for it, so it may know why
@@ -97,18 +122,38 @@ async def listening(
         except SecureFLError as error:
             say(f"Refused: {error}")
         finally:
-            writer.close()
+            link.close()
 
     try:
-        return await asyncio.start_server(
-            arrived,
-            at.host,
-            at.port,
-            ssl=identity.serving(),
-            ssl_handshake_timeout=HANDSHAKE_S,
-        )
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: _Arrival(arrived), at.host, at.port)
     except OSError as error:
         raise ConfigError(f"{at}: cannot listen there: {error.strerror or error}") from error
+
+
+class _Arrival(asyncio.Protocol):
+    """A connection before its handshake, which nothing is read of."""
+
+    def __init__(self, arrived: Callable[[asyncio.Transport], Coroutine[Any, Any, None]]) -> None:
+        self._arrived = arrived
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with the handshake, before the first byte is read."""
+        work = self._arrived(cast("asyncio.Transport", transport))
+        self._task = asyncio.get_running_loop().create_task(work)
+
+
+async def _shaken(transport: asyncio.Transport, context: ssl.SSLContext) -> Link:
+    """The connection, once it is encrypted; raises OSError."""
+    ear, loop = Ear(), asyncio.get_running_loop()
+    protocol = asyncio.StreamReaderProtocol(ear)
+    encrypted = await loop.start_tls(
+        transport, protocol, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+    )
+    if encrypted is None:
+        raise ConnectionAbortedError
+    protocol.connection_made(encrypted)
+    return Link.alive(encrypted, protocol, ear)
 
 
 def bound(server: asyncio.Server) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +14,8 @@ from securefl.net.frames import SMALL, Frame, Link, Received
 from securefl.net.parting import part
 
 HELLO_S = 10.0
+JOIN_S = 0.5
+"""Between two times that a client joins: a storm of them costs nobody anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Members:
-    """Who has joined. A client that comes again takes the place of its old connection."""
+    """Who has joined, each over one connection: a second is refused while the first is alive."""
 
     run: str
     settings: str
@@ -38,6 +42,7 @@ class Members:
     links: dict[str, Link] = field(default_factory=dict)
     ages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of each client's bundle."""
+    _joined_at: dict[str, float] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def welcome(self, link: Link) -> None:
@@ -51,14 +56,25 @@ class Members:
         if reason := self._against(link.name, hello):
             await part(link, reason)
             raise PeerError(f"{link.name}: {reason}")
-        await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
         async with self._changed:
-            if old := self.links.get(link.name):
-                old.close()
+            if reason := self._not_now(link.name):
+                await link.send(Frame.LEAVE, bodies.reason(reason))
+                raise PeerError(f"{link.name}: {reason}")
+            self._joined_at[link.name] = time.monotonic()
+            await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
             self.links[link.name], self.ages[link.name] = link, hello.age
             self._changed.notify_all()
         self.say(f"{link.name} has joined, {len(self.links)} of {len(self.names)}")
         await link.ended()
+
+    def _not_now(self, name: str) -> str:
+        """Why a client that may join has to wait; empty where it has not."""
+        old = self.links.get(name)
+        if old and not old.lost:
+            return "another process of this name is connected: stop one of the two"
+        if time.monotonic() - self._joined_at.get(name, -math.inf) < JOIN_S:
+            return f"it has joined within the last {JOIN_S:g} s: come again"
+        return ""
 
     def _against(self, name: str, hello: bodies.Hello) -> str:
         if name not in self.names:

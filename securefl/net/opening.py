@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from securefl.errors import OpeningRefused, PeerError, TooFewContributions
+from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
 from securefl.exchange.base import OpenedSum
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
@@ -31,7 +31,8 @@ async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
     """The total, as the authority releases it.
 
     Raises:
-        OpeningRefused: it does not open this sum.
+        TotalRefused: it is no total of honest clients.
+        OpeningRefused: the authority does not open this sum.
         PeerError: it is gone, or its answer is none.
     """
     n_values = request.expected.n_values
@@ -55,4 +56,6 @@ async def _answer(authority: Link, frame: Frame, size: int) -> bytes:
         why = bodies.parsed(bodies.Reason, received.body, authority.name).reason
         raise PeerError(f"{authority.name}: {why}")
     refusal = bodies.parsed(bodies.Refusal, received.body, authority.name)
+    if refusal.rubbish:
+        raise TotalRefused(refusal.reason)
     raise (TooFewContributions if refusal.too_few else OpeningRefused)(refusal.reason)

@@ -21,6 +21,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
+from securefl.roles.server import Shares
 from securefl.task import Task, client_data, configured_task
 from securefl.terms import (
     check_sealed,
@@ -60,6 +61,7 @@ class ServerParty:
 
     common: Common
     bench: TestBench
+    shares: Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,9 @@ def server_party(config: Config) -> ServerParty:
     """
     task = _task(config)
     data, batch_size = client_data(config, task)
-    return ServerParty(
-        _common(config, task, client_weights(config, data, batch_size)), TestBench(task)
-    )
+    weights = client_weights(config, data, batch_size)
+    shares = Shares(weights, equal_weight(len(data)))
+    return ServerParty(_common(config, task, weights), TestBench(task), shares)
 
 
 def client_party(config: Config, name: str) -> ClientParty:

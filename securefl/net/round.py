@@ -6,13 +6,14 @@ bit, those of a run in one process.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from securefl.algorithms.base import update_messages
 from securefl.engines.incidents import BOOKKEEPING_BYTES, Incident, nobody_left
-from securefl.errors import DataError, MessageRefused
+from securefl.errors import DataError, MessageRefused, TotalRefused
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import gains_of, unpack
 from securefl.exchange.plain import PlainChannel
@@ -24,7 +25,7 @@ from securefl.net.party import Common
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
 from securefl.roles.sent_state import state_digest
-from securefl.roles.server import Server
+from securefl.roles.server import Server, ServerSum
 from securefl.types import Kind, MessageSpec, Plan, State, Total
 
 
@@ -66,6 +67,7 @@ class ServerRound:
 
         Raises:
             Diverged, TooFewContributions: nobody's contributions can be used.
+            TotalRefused: a client has spoiled a total; the round can be `passed`.
             OpeningRefused: the authority does not open a total.
             PeerError: the authority is gone.
         """
@@ -84,6 +86,13 @@ class ServerRound:
         if left := sorted(n for n, spec in due.items() if spec.kind is not Kind.GRADIENTS):
             raise DataError(f"no client asked for the planned sums {left}")
         return await self._update(arrived, exchange)
+
+    async def passed(self, refused: TotalRefused) -> State:
+        """The state after a round whose total was refused: as before, and nobody's work counts."""
+        among = ", ".join(self.present)
+        why = f"{refused}; one of {among} has spoiled it, or several"
+        await self._leave_out("total", {name: Lost(f"{name}: {why}") for name in [*self.present]})
+        return replace(self.state, round=self.number)
 
     async def _broadcast(self) -> None:
         body, self._sent = bodies.state_bytes(self.state), state_digest(self.state)
@@ -135,9 +144,9 @@ class ServerRound:
                 for spec, message in zip(specs, sent, strict=True):
                     form = self._form(spec)
                     self._write(spec, spec.name, (client, SERVER), len(message), exchange, form)
-                    if (sender := _claimed_sender(message)) != client:
-                        raise MessageRefused(f"{client}: sent a message of {sender!r:.100}")  # noqa: TRY301
-                    additions.append(sums[spec.name].admit(message))
+                    # In a thread, as all that may take long: heartbeats go on meanwhile.
+                    add = await asyncio.to_thread(_admitted, client, sums[spec.name], message)
+                    additions.append(add)
             except MessageRefused as error:
                 lost[client] = Lost(str(error))
                 continue
@@ -147,7 +156,7 @@ class ServerRound:
         self._require_somebody()
         opened = {}
         for spec in specs:
-            request = sums[spec.name].request()
+            request = await asyncio.to_thread(sums[spec.name].request)
             if self._form(spec) == "plaintext" or self.desk.authority is None:
                 opened[spec.name] = self.desk.plain.open(request.total, spec.n_values)
                 continue
@@ -155,6 +164,7 @@ class ServerRound:
             to = SERVER, AUTHORITY
             self._write(spec, spec.name, to, n_bytes, exchange, "ciphertext")
             opened[spec.name] = await ask_to_open(self.desk.authority, request)
+            sums[spec.name].check_weight(opened[spec.name])
             n_bytes = opened[spec.name].values.nbytes + BOOKKEEPING_BYTES
             self._write(spec, spec.name, (AUTHORITY, SERVER), n_bytes, exchange, "plaintext")
         return opened
@@ -216,6 +226,12 @@ class ServerRound:
         self.desk.ledger.entries.append(
             Entry(self.number, exchange, name, spec.kind, *way, form, spec.n_values, n_bytes)
         )
+
+
+def _admitted(client: str, running: ServerSum, message: bytes) -> Callable[[], None]:
+    if (sender := _claimed_sender(message)) != client:
+        raise MessageRefused(f"{client}: sent a message of {sender!r:.100}")
+    return running.admit(message)
 
 
 def _n_bytes(named: Mapping[str, object]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 import ssl
@@ -14,6 +15,7 @@ from securefl.algorithms.base import load_tensors
 from securefl.checkpoint import Checkpoint
 from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
+from securefl.engines.suspects import Suspects
 from securefl.errors import (
     ConfigError,
     Diverged,
@@ -21,6 +23,7 @@ from securefl.errors import (
     PeerError,
     SecureFLError,
     TooFewContributions,
+    TotalRefused,
 )
 from securefl.exchange.base import Adder
 from securefl.exchange.ckks import CkksAdder
@@ -66,8 +69,12 @@ class ServerProcess:
     _ledger: Ledger = field(default_factory=Ledger)
     _incidents: list[Incident] = field(default_factory=list)
     _metrics: list[RoundMetrics] = field(default_factory=list)
+    _suspects: Suspects = field(init=False)
     _for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
+
+    def __post_init__(self) -> None:
+        self._suspects = Suspects(self.party.common.config.exchange.min_clients)
 
     async def run(self, at: Address, authority: Address | None, folder: RunFolder) -> None:
         """All rounds.
@@ -112,7 +119,7 @@ class ServerProcess:
         adders |= dict.fromkeys(common.sealed, CkksAdder(self.bundle.adding))
         return Desk(
             common,
-            Server(session, self.bundle.clients(), adders),
+            Server(session, self.bundle.clients(), adders, self.party.shares),
             members,
             opener,
             plain,
@@ -150,12 +157,15 @@ class ServerProcess:
                 self._admitted(link.tls)
             except PeerError as error:
                 gone[name] = str(error)
+        for name in self._suspects.guilty & here.keys():
+            gone[name] = "is left out of the run: sealed totals of which it is a part are refused"
         for name, why in gone.items():
             await members.send_home({name: here.pop(name)}, why)
         lost = await members.bring_up_to(here, *self._for_clients)
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self._note(Incident(round_number, "model", name, f"{name}: {why}"))
-        return {name: link for name, link in here.items() if name not in lost}
+        here = {name: link for name, link in here.items() if name not in lost}
+        return {name: here[name] for name in self._suspects.taking_part(here)}
 
     def _note(self, incident: Incident) -> None:
         self._incidents.append(incident)
@@ -191,13 +201,13 @@ class ServerProcess:
             if not (here := await self._present(desk.members, state.round + 1)):
                 raise TooFewContributions(f"round {state.round + 1}: no client is connected")
             n_present = len(here)
-            after = await ServerRound(desk, state, plan, here).run()
+            after = await self._after(ServerRound(desk, state, plan, here))
         finally:  # a round that fails leaves evidence too
             entries = self._ledger.entries[n_entries:]
             incidents = self._incidents[n_incidents:]
             folder.note_messages(entries, incidents)
         load_tensors(common.model, after)
-        score = self.party.bench.score(common.model, after, {})
+        score = await asyncio.to_thread(self.party.bench.score, common.model, after, {})
         if not math.isfinite(score.loss):
             raise Diverged(
                 f"round {after.round}: the loss on the test data is not finite: training diverged. "
@@ -218,6 +228,31 @@ class ServerProcess:
             f"Round {after.round}/{common.config.run.rounds}: accuracy {score.accuracy:.3f}, "
             f"{n_present} clients"
         )
+        return after
+
+    async def _after(self, ongoing: ServerRound) -> State:
+        """The state after a round; after one whose total is refused, the state before.
+
+        Raises:
+            TotalRefused: too few clients are left to find out whose fault it is.
+        """
+        known = set(self._suspects.guilty)
+        try:
+            after = await ongoing.run()
+        except TotalRefused as error:
+            among = [*ongoing.present]
+            self.say(f"Round {ongoing.number} is passed: {error}")
+            after = await ongoing.passed(error)
+            if not self._suspects.refused(among):
+                raise TotalRefused(
+                    f"{error}; one of {', '.join(among)} has spoiled it, and where one is left out "
+                    "the others are too few, or do so too: revoke whom you do not trust"
+                ) from error
+        else:
+            self._suspects.opened()
+        for name in sorted(self._suspects.guilty - known):
+            why = f"{name}: left out from now on: totals open without it, and with it are refused"
+            self._note(Incident(ongoing.number, "total", name, why))
         return after
 
 

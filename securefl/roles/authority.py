@@ -13,6 +13,7 @@ from securefl.errors import (
     MessageRefused,
     OpeningRefused,
     TooFewContributions,
+    TotalRefused,
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
 from securefl.exchange.policy import Policy
@@ -66,14 +67,13 @@ class Authority:
         """The total, as precise as the policy allows for its name.
 
         Raises:
-            TooFewContributions: fewer than the policy wants, by signatures or by the count that
-                the ciphertext carries.
+            TooFewContributions: fewer than the policy wants.
+            TotalRefused: the ciphertext is none, or does not count who has signed.
             OpeningRefused: the policy opens no such name, or no more in this run; the total is of
-                another key, does not count who has signed, or one of this name was opened in this
-                round before (the difference of two totals would show single clients).
+                another key, or one of this name was opened in this round before (the difference
+                of two totals would show single clients).
             Duplicate: a client stands in it twice.
-            MessageRefused: a signature does not hold for this total (`wire.Roster.check`), or the
-                ciphertext is none.
+            MessageRefused: a signature does not hold for this total (`wire.Roster.check`).
             KeyFileError: nobody knows what the key has released.
         """
         expected = request.expected
@@ -111,10 +111,14 @@ class Authority:
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)
-        opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
-        self._require(opened.n_clients)
+        try:
+            opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
+        except TotalRefused:
+            raise
+        except MessageRefused as error:
+            raise TotalRefused(str(error)) from error
         if opened.n_clients != len(signers):
-            raise OpeningRefused(
+            raise TotalRefused(
                 f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
             )
         self._opened.add(key)

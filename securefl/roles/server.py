@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from securefl.errors import Duplicate, MessageRefused
-from securefl.exchange.base import Adder, RunningSum
+from securefl.errors import Duplicate, MessageRefused, TotalRefused
+from securefl.exchange.base import Adder, OpenedSum, RunningSum
 from securefl.exchange.matching import Matcher
 from securefl.profile import Profile
 from securefl.roles import wire
 from securefl.roles.survey import NumberRange, NumberSurvey, ProfileSurvey
-from securefl.types import Kind, MessageSpec
+from securefl.types import Kind, MessageSpec, Weighing
+
+WEIGHT_MARGIN = 0.01
+"""Of a sealed total's weight, by which it may differ from its clients': more than rounding does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How much each client counts, by its name, as the settings make it."""
+
+    own: Mapping[str, float]
+    equal: float
+    """Where all count alike."""
+
+    def of(self, name: str, weighing: Weighing) -> float:
+        """A client's weight in a sum."""
+        return self.equal if weighing is Weighing.EQUAL else self.own.get(name, 0.0)
 
 ANY_STATE = "0" * 64
 """As long as every digest."""
@@ -33,7 +50,15 @@ class SumRequest:
 class Server:
     """Adds what the roster's clients send, one sum for each message that the plan knows."""
 
-    def __init__(self, run: str, roster: wire.Roster, adders: Mapping[Kind, Adder]) -> None:
+    def __init__(
+        self,
+        run: str,
+        roster: wire.Roster,
+        adders: Mapping[Kind, Adder],
+        shares: Shares | None = None,
+    ) -> None:
+        """Where `shares` are None, each weight is in (0, 1] and no more is known of it."""
+        self._shares = shares
         self._run = run
         self._roster = roster
         self._adders = adders
@@ -42,7 +67,8 @@ class Server:
         """Begin the sum of one message; `state` is the digest of the model that clients got."""
         adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
         running = adder.start(spec.n_values)
-        return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running)
+        most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
+        return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running, most)
 
     @property
     def roster(self) -> wire.Roster:
@@ -76,8 +102,14 @@ class ServerSum:
     """One sum while contributions arrive."""
 
     def __init__(
-        self, roster: wire.Roster, expected: wire.Expected, n_bytes: int, running: RunningSum
+        self,
+        roster: wire.Roster,
+        expected: wire.Expected,
+        n_bytes: int,
+        running: RunningSum,
+        weight_of: Callable[[str], float] | None = None,
     ) -> None:
+        self._weight_of = weight_of
         self._roster = roster
         self._expected = expected
         self._n_bytes = n_bytes
@@ -107,13 +139,27 @@ class ServerSum:
             raise MessageRefused(
                 f"{sender}: payload of {len(payload)} bytes, expected exactly {self._n_bytes}"
             )
-        larger = self._running.plus(payload)
+        try:
+            larger = self._running.plus(payload, self._weight_of(sender) if self._weight_of else 1)
+        except MessageRefused as error:
+            raise MessageRefused(f"{sender}: {error}") from error
 
         def add() -> None:
             self._running = larger
             self._signed[sender] = signed
 
         return add
+
+    def check_weight(self, opened: OpenedSum) -> None:
+        """Raise TotalRefused unless a sealed total weighs what its clients do, by the settings."""
+        if self._weight_of is None:
+            return
+        wanted = sum(map(self._weight_of, self._signed))
+        if abs(opened.weight - wanted) > WEIGHT_MARGIN * wanted:
+            raise TotalRefused(
+                f"the total of {self._expected.name!r} weighs {opened.weight:.6g}, and by the "
+                f"settings its clients weigh {wanted:.6g}: one of them lies about its weight"
+            )
 
     def request(self) -> SumRequest:
         """The sum of all that was received.

@@ -5,6 +5,7 @@ import json
 import os
 import ssl
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,13 +15,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
 
 import securefl.net.client
+import securefl.net.frames
+import securefl.roles.client
 from securefl.errors import ConfigError, PeerError
 from securefl.net import bodies
-from securefl.net.connect import Address, bound, connected, listening
+from securefl.net.connect import MOST_HANDSHAKES, Address, bound, connected, listening
 from securefl.net.frames import SMALL, Frame
 from securefl.net.identity import peer_name
-from securefl.net.members import Members
-from securefl.net.party import check_scope
+from securefl.net.members import JOIN_S, Members
+from securefl.net.party import check_scope, settings_digest
 from securefl_keys import sound_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME, issue
 from securefl_keys.holders import Holder
@@ -158,7 +161,7 @@ AGES = [
 
 @pytest.mark.parametrize("age", AGES, ids=lambda age: repr(age)[:20])
 def test_a_hello_of_an_age_that_none_has_is_refused(made, age):
-    body = json.dumps({"version": 1, "settings": "cd" * 32, "age": age}).encode()
+    body = json.dumps({"version": 2, "settings": "cd" * 32, "age": age}).encode()
 
     async def attack(port):
         data = struct.pack(">BI", Frame.HELLO, len(body)) + body
@@ -204,6 +207,24 @@ def test_a_client_refuses_the_server_of_another_consortium(made, stranger):
                 Address("127.0.0.1", port),
                 0,
             )
+
+    attacked(made, attack)
+
+
+def test_connections_without_a_handshake_keep_no_client_out(made):
+    """Nor take up descriptors: at most 64 are let wait, and the oldest of more is cut off."""
+
+    async def attack(port):
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        welcomed = await join(made.identity("carol"), made.bundle("client"), port)
+        assert welcomed == (Frame.WELCOME, "")
+        reading = [asyncio.create_task(reader.read(1)) for reader, _ in strangers]
+        cut_off, waiting = await asyncio.wait(reading, timeout=0.3)
+        assert len(cut_off) > 300 - MOST_HANDSHAKES  # one of them for carol
+        assert len(waiting) == MOST_HANDSHAKES - 1
+        for _, writer in strangers:
+            writer.close()
+        await asyncio.wait(reading)
 
     attacked(made, attack)
 
@@ -302,6 +323,135 @@ def test_a_client_tells_a_server_from_others(made, name, role, why):
     asyncio.run(scenario())
 
 
+# One connection a name.
+
+
+def test_a_second_process_of_a_client_is_refused_while_the_first_answers(site):
+    """In words; the run goes on with the first."""
+    loop, told = Loop(site), []
+
+    async def meanwhile(loop):
+        await loop.wait_for("carol has joined")
+        (line,) = (line for line in loop.said if line.startswith("Listening on"))
+        for _ in range(2):
+            with pytest.raises(PeerError) as refused:
+                await loop._client("carol").run(Address.parse(line.split()[-1]), 0.0)
+            told.append(str(refused.value))
+
+    record = loop.run(meanwhile)
+    assert [m.dropped for m in record.metrics] == [(), ()]
+    assert told == ["hub: another process of this name is connected: stop one of the two"] * 2
+    assert loop.ended == dict.fromkeys(CLIENTS)
+
+
+def test_a_storm_of_rejoins_costs_no_other_client_a_round(site):
+    """Whoever joins and hangs up again, at once and over and over, is welcome twice a second."""
+    loop = Loop(site, joining_s=0.5)
+    del loop.clients["carol"]
+
+    async def storm(loop):
+        await loop.wait_for("bob has joined")
+        (line,) = (line for line in loop.said if line.startswith("Listening on"))
+        port, identity = Address.parse(line.split()[-1]).port, site.identity("carol")
+        hello = bodies.Hello(settings=settings_digest(site.config), age=(1, 5))
+        started = time.monotonic()
+        joins = [join(identity, site.bundle("client"), port, hello) for _ in range(8)]
+        await asyncio.gather(*joins, return_exceptions=True)
+        times = sum(line.startswith("carol has joined") for line in loop.said)
+        assert 1 <= times <= 2 + (time.monotonic() - started) / JOIN_S
+
+    record = loop.run(storm)
+    assert len(record.metrics) == 2
+    assert loop.ended == {"alice": None, "bob": None}
+
+
+def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
+    """To whoever writes to it."""
+
+    async def scenario():
+        held = []
+
+        async def hold(link):
+            held.append(link)
+            await link.ended()
+
+        door = await listening(
+            made.identity(SERVER, "server"), lambda _: "alice", ANY_PORT, hold, print
+        )
+        at = Address.parse(bound(door))
+        link = await connected(made.identity("alice"), made.bundle("client"), "server", at, 5)
+        for _ in range(2):
+            link.close()
+            await asyncio.sleep(0.02)
+        for one in (link, *held):
+            with pytest.raises(PeerError, match="has closed the connection"):
+                await one.send(Frame.HELLO, b"{}")
+        door.close()
+        for one in held:
+            one.close()
+            one.close()
+            with pytest.raises(PeerError, match="has closed the connection"):
+                await one.send(Frame.HELLO, b"{}")
+        await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+
+
+# Silence.
+
+
+@pytest.fixture
+def fast_beats(monkeypatch):
+    """Heartbeats of a test."""
+    monkeypatch.setattr(securefl.net.frames, "BEAT_S", 0.05)
+    monkeypatch.setattr(securefl.net.frames, "SILENT_S", 0.4)
+
+
+@pytest.mark.usefixtures("fast_beats")
+def test_a_client_whose_server_falls_silent_joins_again(made, monkeypatch):
+    """It waits for a round as long as heartbeats come, and no longer."""
+    monkeypatch.setattr(securefl.net.client, "PAUSE_S", 0.05)
+    lived = []
+
+    async def serve(link, process, connection):
+        if connection == 1:
+            started = time.monotonic()
+            await asyncio.sleep(1.0)  # several times as long as silence may last
+            lived.append(not link.lost)
+            link._beating.cancel()
+            await link.hung_up()
+            lived.append(time.monotonic() - started)
+        return connection == 2
+
+    _, said, _ = fake_server(made, serve)
+    assert lived[0]
+    assert 1.3 < lived[1] < 5
+    assert "hub: silent for 0.4 s, the connection is lost; joining again" in said
+
+
+@pytest.mark.usefixtures("fast_beats")
+def test_a_message_that_the_peer_does_not_take_is_lost_with_the_line(made):
+    """Whoever writes does not wait for ever either."""
+
+    async def serve(link, process, connection):
+        link._beating.cancel()
+        link._writer.transport.pause_reading()
+        await begin_round(link, process, 1)
+        await asyncio.sleep(0.7)
+        return True
+
+    def huge(*_):
+        return b"x" * 2**24
+
+    made_bytes = securefl.roles.client.Client.contribute
+    try:
+        securefl.roles.client.Client.contribute = huge
+        _, said, _ = fake_server(made, serve)
+    finally:
+        securefl.roles.client.Client.contribute = made_bytes
+    assert "hub: silent for 0.4 s, the connection is lost; joining again" in said
+
+
 # A whole run in one event loop, with a client that is no honest one.
 
 
@@ -357,6 +507,13 @@ class Narrow:
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
+
+
+def test_a_client_that_counts_more_than_the_settings_say_is_left_out_by_name(site):
+    """In the clear the server sees its weight, and nobody else loses a round."""
+    record, incidents = a_run(site, lambda process: setattr(process.client, "weight", 1.0))
+    assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
+    assert "carol: weight 1.0, and by the settings it is at most 0.2" in incidents
 
 
 def test_a_message_larger_than_expected_drops_the_client(site):

@@ -27,6 +27,7 @@ from securefl.errors import (
     PeerError,
     RunFolderError,
     TooFewContributions,
+    TotalRefused,
 )
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.policy import OpeningRule, Policy
@@ -289,6 +290,65 @@ def test_what_the_policy_does_not_open_ends_the_run_and_says_so(site, what):
     refused = [one for one in openings_of(here) if one["refused"]] if here.openings.exists() else []
     assert len(refused) == (what != "so many values")
     assert all(isinstance(how, PeerError) for how in loop.ended.values())
+
+
+# Clients that spoil sealed totals.
+
+
+@dataclass
+class Liar:
+    """Seals under another weight, or rubbish."""
+
+    inner: object
+    weight: float | None = None
+
+    def seal(self, values, weight):
+        if self.weight is not None:
+            return self.inner.seal(values, self.weight)
+        frame = self.inner.public_key.frame
+        moduli, rng = np.array(frame.moduli, np.uint64)[:, None], np.random.default_rng(0)
+        return frame.to_wire(rng.integers(0, moduli, frame.shape, dtype=np.uint64))
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5, -0.5, None], ids=["1", "0.5", "-0.5", "rubbish"])
+def test_who_spoils_sealed_totals_is_found_and_left_out_and_the_run_goes_on(site, weight):
+    """By rounds that others have without it: no message is opened alone."""
+    names = (*CLIENTS, "dora")
+    here = site(names=names, rounds=6, algorithm="fedavg")
+    loop = Loop(here)
+    client = loop.clients["carol"].client
+    client.sealers = {
+        kind: Liar(sealer, weight) if isinstance(sealer, CkksSealer) else sealer
+        for kind, sealer in client.sealers.items()
+    }
+    record = loop.run()
+    assert len(record.metrics) == 6
+    incidents = [json.loads(line) for line in here.incidents.splitlines()]
+    first = [one["client"] for one in incidents if one["round"] == 1]
+    assert first == list(names)  # any of them may be it
+    named = [one for one in incidents if "left out from now on" in one["reason"]]
+    assert [one["client"] for one in named] == ["carol"]
+    assert "left out of the run" in str(loop.ended.pop("carol"))
+    assert loop.ended == dict.fromkeys(("alice", "bob", "dora"))
+    assert record.metrics[-1].dropped == ()
+    assert record.metrics[-1].loss < record.metrics[0].loss
+    opened = [one for one in openings_of(here) if not one["refused"]]
+    assert min(len(one["signers"]) for one in opened) >= 3
+    assert all("carol" not in one["signers"] for one in opened) or weight in {0.5, -0.5}
+
+
+def test_where_nobody_can_be_left_out_the_run_ends_and_names_the_suspects(site):
+    here = site(algorithm="fedavg")
+    loop = Loop(here)
+    loop.clients["carol"].client.sealers = dict.fromkeys(
+        Kind, Liar(CkksSealer(here.bundle("client").public), 1.0)
+    ) | {Kind.PARAMETERS: loop.clients["carol"].client.sealers[Kind.PARAMETERS]}
+    with pytest.raises(TotalRefused, match="one of alice, bob, carol has spoiled it"):
+        loop.run()
+    assert here.incidents.count("has spoiled it") == 3
 
 
 def test_a_policy_that_is_signed_meanwhile_holds_from_the_next_round(site):

@@ -24,6 +24,9 @@ from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
+from securefl.net.members import Members
+from securefl.net.round import _claimed_name, _claimed_sender
+from securefl.roles import wire
 from securefl.types import Kind, State
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.sound_bundle import SoundBundle
@@ -79,7 +82,7 @@ def test_the_longest_reason_fits_into_a_small_frame():
     """Whatever is in it: a path may be no UTF-8."""
     for character in ("x", "\0", "\U0001f600", '"', "\udcff", "\n"):
         assert len(bodies.reason(character * 5000)) <= SMALL
-        assert len(bodies.refusal(character * 5000, too_few=False)) <= SMALL
+        assert len(bodies.refusal(OpeningRefused(character * 5000))) <= SMALL
 
 
 def test_one_bundle_alone_is_no_news():
@@ -161,6 +164,66 @@ def test_no_changed_contribution_is_accepted(federate, kind):
     assert try_all(message, admit, MessageRefused) == []
     header_first = lambda content, rng: mutated(content[:700], rng) + content[700:]  # noqa: E731
     assert try_all(message, admit, MessageRefused, n=2000, mutate=header_first) == []
+
+
+def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
+    """Before its signature is verified, the server asks which sum it is for, and of whom."""
+    federation = federate()
+    message = federation.message("client-1", federation.plain_spec)
+    assert _claimed_name(message) == federation.plain_spec.name
+    start = len(wire.MAGIC) + 2
+
+    def json_first(content, rng):
+        end = start + int.from_bytes(content[start - 2 : start], "little")
+        header = mutated_json(content[start:end], rng)
+        return (
+            content[: start - 2] + struct.pack("<H", len(header) % 2**16) + header + content[end:]
+        )
+
+    for mutate in (mutated, json_first):
+        found = try_all(message, lambda m: (_claimed_name(m), _claimed_sender(m)), mutate=mutate)
+        assert all(len(name) <= 500 and len(sender) <= 100 for _, (name, sender) in found)
+
+
+def test_a_hello_of_any_bytes_ends_its_own_connection_alone():
+    """Whatever the first frame is: welcomed, refused in words, or let go."""
+    members = Members(RUN, RUN, ("peer",), 1.0, lambda _: None)
+    body = bodies.Hello(settings=RUN, age=(1, 2)).to_bytes()
+    content = struct.pack(">BI", Frame.HELLO, len(body)) + body
+
+    def greet(changed):
+        reader = asyncio.StreamReader(loop=loop)
+        reader.feed_data(changed)
+        reader.feed_eof()
+        link = Link("peer", reader, _Nowhere())
+        link._ended.set()  # nobody holds it
+        members.links.clear()
+        members._joined_at.clear()
+        loop.run_until_complete(members.welcome(link))
+
+    loop = asyncio.new_event_loop()
+    try:
+        found = try_all(content, greet, PeerError, n=10_000)
+    finally:
+        loop.close()
+    assert found
+
+
+class _Nowhere:
+    """A writer."""
+
+    def write(self, data):
+        """Let it go."""
+
+    async def drain(self):
+        """Never full."""
+
+    def is_closing(self):
+        """Never."""
+        return False
+
+    def close(self):
+        """Nothing to close."""
 
 
 def test_changed_payloads_in_the_clear_are_parsed_finite_or_refused():

@@ -1,0 +1,85 @@
+"""Find the clients that spoil sealed totals, by leaving them out; no single message is opened.
+
+A total that the authority refuses shows that one of its clients has sealed rubbish, and not which.
+Its round is passed: the model stays. The next rounds are of a part of these clients, until totals
+open. Then the others come back, one group after the other. A group with which totals are refused
+again is halved; a client that is such a group alone is guilty, and stays out.
+
+This finds whoever spoils every total. One that spoils some of them can throw suspicion on those
+who are in the same rounds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Suspects:
+    """The search of a run."""
+
+    least: int
+    """Clients of a total."""
+    guilty: set[str] = field(default_factory=set)
+    """Who stays out."""
+    _all: list[str] = field(default_factory=list)
+    """One of them has spoiled a total, at least; empty where nobody is searched for."""
+    _clear: list[str] = field(default_factory=list)
+    """Those with whom totals open; before that, those who are tried."""
+    _groups: list[list[str]] = field(default_factory=list)
+    """The others, once some are clear; the last one comes back next."""
+    _n_tried: int = 0
+
+    def taking_part(self, present: Collection[str]) -> list[str]:
+        """Who of them is in the next round."""
+        back = self._groups[-1] if self._groups else []
+        return [
+            name
+            for name in present
+            if name not in self.guilty and (not self._all or name in self._clear or name in back)
+        ]
+
+    def opened(self) -> None:
+        """All totals of a round have been opened."""
+        if self._groups:
+            self._clear += self._groups.pop()
+        elif self._all:
+            out = [name for name in self._all if name not in self._clear]
+            self._split(out)
+        if not self._groups:
+            self._all = []
+
+    def refused(self, signers: Sequence[str]) -> bool:
+        """A total of these has been refused; False where nobody can be left out to find out why."""
+        back = self._groups.pop() if self._groups else []
+        if self._all and not back:
+            self._n_tried += 1
+        elif set(back) & set(signers):
+            self._split(back)
+            if not self._groups:
+                self._all = []
+            return True
+        else:  # nobody is clear, or not any longer
+            self._all, self._groups, self._n_tried = list(signers), [], 0
+        return self._try_others()
+
+    def _split(self, group: list[str]) -> None:
+        if len(group) == 1:
+            self.guilty.update(group)
+            return
+        half = len(group) // 2
+        self._groups += [group[:half], group[half:]]
+
+    def _try_others(self) -> bool:
+        n = len(self._all)
+        n_out = n - max(self.least, (n + 1) // 2)
+        if n_out < 1 or self._n_tried > 2 * n:
+            return False
+        start = self._n_tried * n_out
+        order = self._all[start % n :] + self._all[: start % n]
+        if start >= n:  # every single one has been left out: there are several of them
+            random.Random(self._n_tried).shuffle(order)  # noqa: S311 (nobody's secret)
+        self._clear = order[n_out:]
+        return True

@@ -1,0 +1,80 @@
+"""Real processes under attack by strangers and by their own doubles, in one run."""
+
+import os
+import re
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+
+import pytest
+from processes import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
+DESCRIPTORS = 400
+"""That the besieged processes may have open."""
+STRANGERS = 1500
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A federation whose rounds go on for as long as the test; its processes end with it."""
+    site = Site(tmp_path / "site", rounds=10_000, fast_beats=True)
+    yield site
+    site.stop()
+
+
+def stand_at(stack, at, n):
+    """So many connections that say nothing."""
+    host, port = at.rsplit(":", 1)
+    for _ in range(n):
+        stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+
+
+def goes_on(server):
+    """Wait until it has done two rounds more."""
+    done = int(re.findall(r"Round (\d+)/", server.text())[-1])
+    server.wait_for(rf"Round {done + 2}/")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits another process's descriptors")
+def test_a_run_outlives_strangers_doubles_and_silence(here):
+    import resource  # noqa: PLC0415 (Windows has none)
+
+    authority = here.authority()
+    server = here.server()
+    alice, bob, carol = here.clients()
+    server.wait_for("Round 1/")
+
+    # 1 500 connections without a certificate, at each door.
+    for process in (authority, server):
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] > 1024
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    with ExitStack() as strangers:
+        for at in (here.authority_at, here.server_at):
+            stand_at(strangers, at, STRANGERS)
+        goes_on(server)
+
+    # A second process of a client, and one of the server.
+    double = here.client("carol")
+    assert double.ended(60) == 1
+    assert "another process of this name is connected" in double.text()
+    double = here.server(out="double")  # which listens once the authority has it
+    assert double.ended(60) == 1
+    assert "the run of hub is being served: come again after it" in double.text()
+    goes_on(server)
+
+    # The server is held still: nobody waits for it, and its place is free.
+    os.kill(server.pid, signal.SIGSTOP)
+    for process in (alice, bob, carol, authority):
+        process.wait_for("hub: silent for 5 s, the connection is lost")
+    os.kill(server.pid, signal.SIGCONT)
+    assert server.ended(60) == 1
+    assert "Traceback" not in server.text()
+    assert "Error: authority:" in server.text()
+
+    # Whoever is asked to stop does, and says so.
+    for process in (alice, authority):
+        assert process.interrupt(signal.SIGTERM) == 0, process.text()
+        assert process.text().endswith("Stopped.\n")
+        assert "Traceback" not in process.text()
