@@ -22,6 +22,7 @@ from unittest import mock
 from measure import Machine, ms_text, show, write_json
 
 import securefl
+from securefl.engines.freed_memory import keep_freed_memory
 from securefl.task import Task, configured_task
 
 OTHER = "other"
@@ -216,6 +217,7 @@ def show_slowdowns(results: Sequence[Slowdown], title: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> list[Slowdown]:
     """Measure, print, and write what the arguments ask for."""
+    keep_freed_memory()  # as the command line does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)

@@ -27,6 +27,8 @@ from measure import write_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from securefl.engines.freed_memory import keep_freed_memory
+
 ENCRYPTED = replace(RESNET20, n_clients=20, algorithm="fedtan", encrypt="statistics")
 SMALL_BATCHES = replace(ENCRYPTED, batch_size=32, n_samples=160)
 PARTS: Mapping[str, Callable[[Settings], Part]] = {
@@ -58,6 +60,7 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
     """Measure, print, and write what the arguments ask for."""
+    keep_freed_memory()  # as the command line does
     args = arguments(__doc__, EXAMPLES, PARTS).parse_args(argv)
     before, found, commands = circumstances(), dict[str, Part](), dict[str, str]()
     print(before)

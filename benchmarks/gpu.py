@@ -20,6 +20,8 @@ from engine_ways import Settings, arguments, command
 from gpu_ways import Gpu, gpu_part
 from measure import write_json
 
+from securefl.engines.freed_memory import keep_freed_memory
+
 PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "mlp": partial(gpu_part, MLP),
     "cnn": partial(gpu_part, CNN),
@@ -39,6 +41,7 @@ GPU the script ends with exit code 2."""
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Part]:
     """Measure, print, and write what the arguments ask for."""
+    keep_freed_memory()  # as the command line does
     parser = _parser()
     args = parser.parse_args(argv)
     if args.device != "cpu" and not torch.cuda.is_available():

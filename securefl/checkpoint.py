@@ -7,18 +7,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from securefl.algorithms.base import averaged_tensors
 from securefl.errors import RunFolderError
+from securefl.files import require_tensors
+from securefl.plain_json import parsed
 from securefl.types import Kind, Memory, NamedTensors, State
 
 META = "securefl"
 """The file's metadata: one JSON text, since several entries would stand in no fixed order."""
+_ABOUT = TypeAdapter(dict[str, Any])
 MAX_ROUNDS = 10**7
 """As many as the settings allow."""
 PARTS = tuple(field.name for field in fields(Memory))
@@ -64,8 +69,9 @@ class Checkpoint:
         """
         groups: dict[str, dict[str, dict[str, Tensor]]] = {}
         try:
+            require_tensors(path)
             with safe_open(path, framework="pt") as file:
-                about = json.loads(file.metadata()[META])
+                about = parsed(_ABOUT, file.metadata()[META], RunFolderError)
                 named = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             round_number = about["round"]
             if type(round_number) is not int or not 0 <= round_number <= MAX_ROUNDS:
@@ -87,12 +93,12 @@ class Checkpoint:
                 for client in clients
             }
         except (
+            RunFolderError,
             SafetensorError,
             OSError,
             ValueError,
             LookupError,
             TypeError,
-            RecursionError,
         ) as error:
             raise RunFolderError(
                 f"{path}: damaged checkpoint ({error}); put a copy of it back if you have one, or "

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from securefl.errors import RunFolderError
+from securefl.files import read_bounded
+from securefl.plain_json import parsed
+from securefl.runrecord import read_soundly
+
+MAX_BYTES = 2**22
 
 PACKAGES = ("torch", "tenseal", "numpy", "cryptography", "securefl")
 
@@ -35,16 +40,8 @@ def read_environment(path: Path) -> Environment:
     """
     if not path.exists():
         return Environment()
-    if not path.is_file():
-        raise RunFolderError(f"{path}: damaged (is no regular file)")
-    try:
-        return Environment.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "file"
-        raise RunFolderError(f"{path}: damaged ({where}: {first['msg']})") from None
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from error
+    with read_soundly(path):
+        return parsed(TypeAdapter(Environment), read_bounded(path, MAX_BYTES), RunFolderError)
 
 
 def this_session(key_id: str, engine: str, n_threads: int | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from securefl.data.samples import ClientData, samples
 from securefl.engines.evaluation import Score
 from securefl.engines.evaluation import evaluate as score
 from securefl.errors import ConfigError, RunFolderError
+from securefl.files import require_tensors
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.rounds import Result
 from securefl.runfolder import RunFolder
@@ -125,6 +126,7 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
             f"{folder}: this run is not finished; go on with `securefl run --resume {folder}`"
         )
     try:
+        require_tensors(path)
         tensors = safetensors.torch.load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{path}: damaged ({error})") from error

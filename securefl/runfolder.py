@@ -1,16 +1,15 @@
 """A run's folder, written: what was asked for, what happens, and where to go on from.
 
-Everything is written whole or not at all. A round counts once its checkpoint stands; lines of a
-later, unfinished round are dropped when the run is resumed. Only the authority's log of openings
-is never shortened, because what was opened was opened. What stands there is read by `runrecord`.
+Everything is written whole or not at all, and is on the disk before the run goes on. A round counts
+once its checkpoint stands; lines of a later, unfinished round are dropped when the run is resumed.
+Only the authority's log of openings is never shortened, because what was opened was opened. What
+stands there is read by `runrecord`.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,7 +19,6 @@ from typing import Any
 import safetensors.torch
 from filelock import FileLock, Timeout
 
-from securefl.append import append_whole
 from securefl.checkpoint import Checkpoint
 from securefl.config.schema import Config
 from securefl.devices import Device
@@ -28,6 +26,7 @@ from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.environment import Environment, read_environment, this_session
 from securefl.errors import RunFolderError
+from securefl.files import append_whole, read_bounded, settle, write_whole
 from securefl.privacy.history import History
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
@@ -51,8 +50,11 @@ from securefl.runrecord import (
     RoundMetrics,
     holds_run,
     read_rows,
+    read_soundly,
 )
 from securefl.types import NamedTensors
+
+MAX_HISTORY_BYTES = 2**24
 
 
 class RunFolder:
@@ -70,21 +72,19 @@ class RunFolder:
             RunFolderError: the folder holds something already, or cannot be written; it is then
                 as it was.
         """
-        with _explained(path):
-            made = not path.exists()
-            path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise RunFolderError(
-                    f"{path} is not empty: name another folder with --out, or continue that run "
-                    f"with `securefl run --resume {path}`"
-                )
-        try:
-            write_atomically(path / CONFIG, config.model_dump_json(indent=1).encode())
-        except RunFolderError:
-            if made:
-                path.rmdir()
-            raise
-        return cls(path)
+        folder = cls(path)
+        made = _made(path)
+        _require_empty(path)  # before the lock, whose file would lie in somebody's folder
+        with folder.locked():
+            _require_empty(path)  # another run may have begun meanwhile
+            try:
+                write_atomically(path / CONFIG, config.model_dump_json(indent=1).encode())
+            except RunFolderError:
+                if made:
+                    (path / LOCK).unlink(missing_ok=True)
+                    path.rmdir()
+                raise
+        return folder
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -166,7 +166,11 @@ class RunFolder:
             RunFolderError: it is damaged.
         """
         path = self.path / PRIVACY
-        return History.from_json(path.read_bytes()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        with read_soundly(path):
+            content = read_bounded(path, MAX_HISTORY_BYTES)
+        return History.from_json(content)
 
     def note_model(self, tensors: NamedTensors) -> None:
         """Write the trained model."""
@@ -225,18 +229,30 @@ class RunFolder:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file whole or not at all; raises RunFolderError. The umask narrows `mode`."""
-    # A random name that must not exist yet: no link that somebody laid there is followed.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    """As `write_whole`; raises RunFolderError."""
     with _explained(path.parent):
+        write_whole(path, content, mode)
+
+
+def _made(path: Path) -> bool:
+    """Makes the folder; returns False where it is there already."""
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+            path.mkdir()
+        except FileExistsError:
+            return False
+        settle(path.parent)
+        return True
+
+
+def _require_empty(path: Path) -> None:
+    with _explained(path):
+        if {entry.name for entry in path.iterdir()} - {LOCK}:
+            raise RunFolderError(
+                f"{path} is not empty: name another folder with --out, or continue that run with "
+                f"`securefl run --resume {path}`"
+            )
 
 
 @contextmanager

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
+from securefl.files import MAX_LINE_BYTES, read_bounded, read_lines
+from securefl.plain_json import parsed
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 
@@ -58,6 +61,7 @@ class RoundMetrics:
     """
 
 
+_WAY_OUT = "put a copy of it back if you have one, or start the run anew in another folder"
 Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout, Opening)
 
 
@@ -113,25 +117,31 @@ def read_rows(path: Path, kind: type[Row]) -> list[Row]:
     """The whole lines of a file; a last line that a crash cut short does not count.
 
     Raises:
-        RunFolderError: the file is damaged.
+        RunFolderError: the file is damaged, or longer than any run's.
     """
     if not path.is_file():
         return []
-    *lines, _unfinished = path.read_bytes().split(b"\n")
     parser = TypeAdapter(kind)
+    with read_soundly(path):
+        return [parsed(parser, line, RunFolderError) for line in read_lines(path)]
+
+
+@contextmanager
+def read_soundly(path: Path) -> Iterator[None]:
+    """Names the file in every refusal of it; raises RunFolderError."""
     try:
-        return [parser.validate_json(line) for line in lines]
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunFolderError(f"{path}: damaged ({where}: {first['msg']})") from None
+        yield
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: damaged ({error}); {_WAY_OUT}") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFolderError(f"{path}: cannot be read ({reason}); {_WAY_OUT}") from error
 
 
 def _qualities(path: Path) -> dict[str, str]:
     file = path / QUALITIES
     if not file.is_file():
         return {}
-    try:
-        return TypeAdapter(dict[str, str]).validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise RunFolderError(f"{file}: damaged ({error.errors()[0]['msg']})") from None
+    with read_soundly(file):
+        content = read_bounded(file, MAX_LINE_BYTES)
+        return parsed(TypeAdapter(dict[str, str]), content, RunFolderError)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from securefl.engines.freed_memory import keep_freed_memory
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
 from securefl.names import printable
 from securefl_cli.audit import audit
@@ -66,6 +67,7 @@ def main() -> None:
 
     Exit codes: 0 done, 1 the run failed, 2 a setting or a file is wrong, 130 interrupted.
     """  # noqa: D301  (click wants the backspace itself)
+    keep_freed_memory()
 
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):

@@ -12,6 +12,7 @@ import click
 from securefl.errors import ConfigError
 
 ENVIRONMENT = "SECUREFL_PASSPHRASE"
+MAX_CHARACTERS = 10_000
 
 
 def no_core_dumps() -> None:
@@ -25,6 +26,8 @@ def no_core_dumps() -> None:
 def read_passphrase(file: Path | None, *, confirm: bool) -> str:
     """The first line of `file`, else the environment's, else what is typed at the terminal.
 
+    The environment's is taken out of it, so that a command reads it once.
+
     Args:
         file: from `--passphrase-file`; None where it was not given.
         confirm: ask twice at the terminal, as a new passphrase may be mistyped.
@@ -33,9 +36,9 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
         ConfigError: the file cannot be read, the passphrase is empty, or there is no terminal.
     """
     no_core_dumps()
+    given = os.environ.pop(ENVIRONMENT, None)  # no process that is started later gets it
     if file is not None:
         return read_passphrase_file(file, "--passphrase-file")
-    given = os.environ.get(ENVIRONMENT)
     if given is not None:
         return _required(given, f"the environment variable {ENVIRONMENT}")
     if not sys.stdin.isatty():
@@ -66,11 +69,14 @@ def read_passphrase_file(file: Path, option: str) -> str:
 def _first_line(file: Path, option: str) -> str:
     try:
         with file.open(encoding="utf-8", newline="\n") as lines:
-            return lines.readline().removesuffix("\n").removesuffix("\r")
+            line = lines.readline(MAX_CHARACTERS + 1)
     except OSError as error:
         raise ConfigError(f"{option} {file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{option} {file}: not UTF-8 text: save it as UTF-8") from error
+    if len(line) > MAX_CHARACTERS:
+        raise ConfigError(f"{option} {file}: its first line has more than {MAX_CHARACTERS} letters")
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def _required(passphrase: str, source: str) -> str:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from securefl.errors import KeyFileError
+from securefl.errors import CertificateRefused, KeyFileError
 
 UNREADABLE = (
     ValueError,
@@ -66,6 +67,17 @@ def _read(load: Callable[[bytes], x509.Certificate], data: bytes) -> x509.Certif
     except UNREADABLE:
         raise KeyFileError("no certificate, or a damaged one") from None
     return certificate
+
+
+def public_key_of(certificate: x509.Certificate) -> Ed25519PublicKey:
+    """Whom it is for; raises CertificateRefused for a key of another algorithm than ours."""
+    try:
+        key = certificate.public_key()
+    except UNREADABLE:  # of an algorithm that `cryptography` does not know
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise CertificateRefused("its key is not Ed25519, as all of a consortium are")
+    return key
 
 
 def der_of(certificate: x509.Certificate) -> bytes:

@@ -24,7 +24,7 @@ from securefl.errors import (
     KeyFileError,
 )
 from securefl.names import printable
-from securefl_keys.certificate_text import UNREADABLE, der_of, read_pem, strictly
+from securefl_keys.certificate_text import UNREADABLE, der_of, public_key_of, read_pem, strictly
 from securefl_keys.fingerprints import key_id_of, sha256
 from securefl_keys.holders import AUTHORITY, ROLES, Holder, Role, alternative_name, subject
 from securefl_keys.member_names import require_name
@@ -132,7 +132,7 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
     """
     certificate = read_pem(text)
     try:
-        name, key = _name_of(certificate), _ed25519(certificate)
+        name, key = _name_of(certificate), public_key_of(certificate)
         if certificate.subject != certificate.issuer or not _has(
             certificate, _authority_extensions(key)
         ):
@@ -160,7 +160,7 @@ def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -
             f"a certificate that consortium {ca.name!r} has not issued, or that was changed"
         ) from None
     try:
-        name, key = _name_of(certificate), _ed25519(certificate)
+        name, key = _name_of(certificate), public_key_of(certificate)
         as_issued = (Holder(name, role) for role in ROLES)
         holder = next(
             (h for h in as_issued if _has(certificate, _holder_extensions(h, key, ca.public_key))),
@@ -242,13 +242,6 @@ def _name_of(certificate: x509.Certificate) -> str:
         raise ValueError(f"its subject is {printable(certificate.subject.rfc4514_string())!r:.80}")
     require_name(name, CertificateRefused)
     return name
-
-
-def _ed25519(certificate: x509.Certificate) -> Ed25519PublicKey:
-    key = certificate.public_key()
-    if not isinstance(key, Ed25519PublicKey):
-        raise ValueError("its key is not Ed25519")  # noqa: TRY004  (of a value, not of a type)
-    return key
 
 
 def _require_current(certificate: x509.Certificate, at: datetime, what: str, way_out: str) -> None:

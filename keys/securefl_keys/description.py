@@ -7,9 +7,13 @@ from pathlib import Path
 
 from securefl.errors import KeyFileError
 from securefl_keys import layout, releases
-from securefl_keys.journal import finish_rotation
+from securefl_keys.journal import CUT_OFF, left_by_rotation
 from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, parsed, read
 from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind, kind_at
+
+MAX_ENTRIES = 10_000
+"""In a folder: each rotation leaves a count of each key, and its lock."""
+MAX_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Description:
 
 
 def describe(directory: Path) -> list[Description]:
-    """Every file in a key folder and what is wrong with it; needs no passphrase.
+    """Every file in a key folder and what is wrong with it; needs no passphrase, changes nothing.
 
     A role's own machine has its own folder alone, so a missing role is no problem.
 
@@ -36,8 +40,6 @@ def describe(directory: Path) -> list[Description]:
         KeyFileError: no key folder, or it cannot be listed.
     """
     try:
-        if (directory / layout.AUTHORITY_KEY).exists():
-            finish_rotation(directory)
         roles = [path for path in {path.parent for path in LAYOUT} if (directory / path).is_dir()]
         if not roles:
             raise KeyFileError(
@@ -53,7 +55,8 @@ def describe(directory: Path) -> list[Description]:
     others = sorted(found - set(expected))
     files = [_described(directory, path) for path in expected + others]
     uncounted = sorted(_counts_of(files) - found)
-    return _compared(files + [_described(directory, path) for path in uncounted])
+    files += [_described(directory, path) for path in uncounted]
+    return _compared(files + [_cut_off(directory, left) for left in left_by_rotation(directory)])
 
 
 def _counts_of(files: list[Description]) -> set[Path]:
@@ -62,15 +65,25 @@ def _counts_of(files: list[Description]) -> set[Path]:
     return {layout.releases_of(key.facts.key_id) for key in keys if key.facts.key_id}
 
 
+def _cut_off(directory: Path, left: Path) -> Description:
+    path = left.relative_to(directory)
+    return Description(path, "new keys", "authority", "", Facts(), (CUT_OFF,))
+
+
 def _found(directory: Path) -> set[Path]:
+    left = {path.relative_to(directory).parts[0] for path in left_by_rotation(directory)}
+    files: set[Path] = set()
+    n_bytes = 0
     # rglob does not enter links to folders, so these are listed themselves.
-    files = {
-        path.relative_to(directory)
-        for path in directory.rglob("*")
-        if path.is_symlink() or not path.is_dir()
-    }
-    files = {path for path in files if path.parent != layout.LOG}
-    return {path for path in files if not _is_lock(directory, path)}
+    for n_entries, entry in enumerate(directory.rglob("*")):
+        path = entry.relative_to(directory)
+        is_own = path.parts[0] not in left and path.parent != layout.LOG
+        if is_own and (entry.is_symlink() or not entry.is_dir()) and not _is_lock(directory, path):
+            files.add(path)
+            n_bytes += entry.lstat().st_size
+        if n_entries > MAX_ENTRIES or n_bytes > MAX_BYTES:
+            raise KeyFileError(f"{directory}: more files, or larger ones, than a key folder has")
+    return files
 
 
 def _is_lock(directory: Path, path: Path) -> bool:

@@ -24,7 +24,7 @@ from securefl.errors import (
 )
 from securefl.roles.identities import Identities
 from securefl_keys import layout
-from securefl_keys.certificate_text import read_pem
+from securefl_keys.certificate_text import public_key_of, read_pem
 from securefl_keys.certificates import HolderCertificate, holder_certificate
 from securefl_keys.holders import Holder, Role
 from securefl_keys.key_files import appearing_together, load_secret, write_new
@@ -91,7 +91,7 @@ def load_identity(directory: Path, passphrase: str) -> Identity:
     pem = _certificate_text(directory)
     with found_in(directory / layout.IDENTITY_CERTIFICATE):
         certificate = read_pem(pem)
-        if certificate.public_key() != key.public_key():
+        if public_key_of(certificate) != key.public_key():
             raise CertificateRefused(f"it is not of {owner.name}'s key: put the right one there")
     return Identity(owner.name, owner.role, key, pem)
 

@@ -1,7 +1,7 @@
 """How all files of a key folder change together: they are ready in `.next` before one is replaced.
 
-`.next` appears whole. From then on the change has happened, and whoever opens the folder next
-finishes what a crash has left undone.
+`.next` appears whole. From then on the change has happened, and whoever uses the keys next finishes
+what a crash has left undone. Who only looks changes nothing.
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from os.path import lexists
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from securefl.errors import KeyFileError
+from securefl.files import settle
 from securefl_keys import layout
 from securefl_keys.releases import lock_of
 from securefl_keys.signer import changing
 
 LOCK_TIMEOUT_S = 60
 NEXT = Path(".next")
+CUT_OFF = (
+    "a rotation is under way, or was cut off: the next command that uses the keys finishes it, "
+    "such as securefl keys export"
+)
 
 
 def finish_rotation(directory: Path) -> None:
@@ -39,7 +45,20 @@ def settled(directory: Path) -> Iterator[None]:
 
 def pending(directory: Path) -> bool:
     """Whether a rotation is under way, or was cut off."""
-    return (directory / NEXT).is_dir() or any(_unfinished(directory))
+    return any(left_by_rotation(directory))
+
+
+def left_by_rotation(directory: Path) -> Iterator[Path]:
+    """Yields `.next`, which holds what is in force, and what a killed process left half-written."""
+    if lexists(directory / NEXT):
+        yield directory / NEXT
+    yield from _unfinished(directory)
+
+
+def require_settled(directory: Path) -> None:
+    """Raises KeyFileError where a rotation was cut off: the files may be of two epochs."""
+    for path in left_by_rotation(directory):
+        raise KeyFileError(f"{path}: {CUT_OFF}")
 
 
 def _unfinished(directory: Path) -> Iterator[Path]:
@@ -51,19 +70,32 @@ def finish_locked(directory: Path) -> None:
     """As `finish_rotation`, for who holds the lock."""
     ready = directory / NEXT
     try:
+        for path in left_by_rotation(directory):
+            _require_no_link(path)
         for left in _unfinished(directory):
             shutil.rmtree(left)
         if not ready.is_dir():
             return
-        for path in sorted(ready.rglob("*")):
-            if path.is_file():
-                path.replace(directory / path.relative_to(ready))
+        moved = [path.relative_to(ready) for path in sorted(ready.rglob("*")) if path.is_file()]
+        for path in moved:
+            (ready / path).replace(directory / path)
+        for folder in {(directory / path).parent for path in moved}:
+            settle(folder)  # before what says that it is to be done goes
         shutil.rmtree(ready)
     except OSError as error:
         raise KeyFileError(
             f"{directory}: new keys are ready in {NEXT} and cannot be put in place "
             f"({error.strerror or error}): free the folder, and run the command again"
         ) from error
+
+
+def _require_no_link(left: Path) -> None:
+    """A link would move files of somebody's choice into the folder, or from it."""
+    for path in (left, *left.rglob("*")):
+        if path.is_symlink():
+            raise KeyFileError(
+                f"{path}: a link, and a rotation leaves none: find out who laid it, and delete it"
+            )
 
 
 @contextmanager

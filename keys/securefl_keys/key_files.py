@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from securefl import files
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -50,11 +51,7 @@ def read(path: Path) -> str:
     try:
         if not path.is_file():
             raise KeyFileError("missing, or not a file")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise KeyFileError(f"larger than the {MAX_FILE_BYTES} bytes that a key file may have")
-        return data.decode()
+        return files.read_bounded(path, MAX_FILE_BYTES).decode()
     except OSError as error:
         raise KeyFileError(f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -76,42 +73,15 @@ def open_to_others(path: Path) -> str:
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """A file that must not exist yet, on the disk when this returns, or none; raises OSError."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(handle)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    """As `files.write_new`, of a text."""
+    files.write_new(path, text.encode(), mode)
 
 
 def replace(path: Path, text: str, mode: int) -> None:
-    """The file holds the new text on the disk when this returns, or else the old; raises OSError.
-
-    Only for a caller that holds a lock on the file.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)  # of a process that was killed
-    write_new(partial, text, mode)
-    try:
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _settle(path.parent)
-
-
-def _settle(directory: Path) -> None:
-    # A new name is on the disk only with its directory; Windows opens none.
-    if os.name == "posix":
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    """As `files.write_whole`, of a text. Only for a caller that holds a lock on the file."""
+    for left in path.parent.glob(f".{path.name}.*.partial"):  # of a process that was killed
+        left.unlink(missing_ok=True)
+    files.write_whole(path, text.encode(), mode)
 
 
 @contextmanager
@@ -128,9 +98,18 @@ def appearing_together(directories: Sequence[Path]) -> Iterator[list[Path]]:
         buildings = [_begun(directory, undo) for directory in directories]
         yield buildings
         for building, directory in zip(buildings, directories, strict=True):
+            _settle_all(building)
             building.rename(directory)
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
+        for parent in {directory.parent for directory in directories}:
+            files.settle(parent)
         undo.pop_all()
+
+
+def _settle_all(building: Path) -> None:
+    """Puts the names in it on the disk, before its own."""
+    for folder in (building, *(path for path in building.rglob("*") if path.is_dir())):
+        files.settle(folder)
 
 
 def _begun(directory: Path, undo: ExitStack) -> Path:

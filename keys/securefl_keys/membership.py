@@ -13,6 +13,7 @@ from cryptography import x509
 
 from securefl.crypto.artefact import moment
 from securefl.errors import KeyFileError, RequestRefused
+from securefl.files import settle
 from securefl_keys import layout
 from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import issue
@@ -129,6 +130,8 @@ def _write(directory: Path, certificates: dict[Path, x509.Certificate], roster: 
         for path, certificate in certificates.items():
             write_new(path, pem_of(certificate), mode=0o644)
             written.append(path)
+        for folder in {path.parent for path in written}:
+            settle(folder)
         replace(directory / layout.ROSTER, roster, mode=0o644)
     except BaseException:
         for path in written:

@@ -15,6 +15,7 @@ from securefl_keys.description import describe
 from securefl_keys.epochs import require_one_epoch
 from securefl_keys.holders import Role
 from securefl_keys.identity import listed, load_identity
+from securefl_keys.journal import require_settled
 from securefl_keys.loading import load_all, load_match
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import load_policy
@@ -114,6 +115,7 @@ def _opened(verdict: Verdict, open_sealed: Callable[[], object]) -> Verdict:
 
 
 def _open_all(directory: Path, passphrase: str, at: datetime) -> None:
+    require_settled(directory)  # a look changes nothing
     load_all(directory, passphrase)
     load_match(directory, passphrase)
     if (directory / layout.CA_KEY).exists():

@@ -11,7 +11,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from securefl.audit.roc import Interval
+from securefl.errors import RunFolderError
+from securefl.files import read_bounded
+from securefl.plain_json import parsed
+
+MAX_BYTES = 2**26
 
 
 class Verdict(StrEnum):
@@ -126,10 +133,10 @@ class Findings:
 def holds_findings(path: Path) -> bool:
     """Whether a file is one that `Findings.to_json` has written."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = parsed(TypeAdapter(dict[str, Any]), read_bounded(path, MAX_BYTES), RunFolderError)
+    except (OSError, RunFolderError):
         return False
-    return isinstance(found, dict) and {"run", "effort", "chapters"} <= found.keys()
+    return {"run", "effort", "chapters"} <= found.keys()
 
 
 def _chapter(chapter: Chapter) -> dict[str, Any]:

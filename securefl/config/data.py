@@ -44,6 +44,8 @@ _STANDARD_FILES = {
 }
 
 
+MAX_NAMES = 2000
+"""As many as a consortium lists."""
 ClientName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,64}$")]
 
 
@@ -66,7 +68,7 @@ class DataTable(Table):
     classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
     `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
     clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
-    names: tuple[ClientName, ...] = ()
+    names: Annotated[tuple[ClientName, ...], Field(max_length=MAX_NAMES)] = ()
     """The clients', in the order of their parts, as their certificates have them; `client-1`,
     `client-2` … where absent."""
     public: Annotated[int, Field(ge=2, le=10**6, strict=True)] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -14,7 +14,13 @@ from pydantic import BaseModel, ValidationError
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
+from securefl.files import read_bounded
+from securefl.plain_json import require_shallow
 
+MAX_BYTES = 2**20  # of settings; a policy, a recipe and the names of thousands of clients fit
+MAX_VALUES = 20_000  # commas and lines, over more of which a parser of TOML takes long
+MAX_ERRORS = 20  # in a message, since settings may have thousands
+MAX_REASON = 1000  # characters of one of them
 MAX_SHOWN = 200  # characters of a value in a message
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -42,7 +48,11 @@ def parse_tables(model: type[Model], tables: Mapping[str, Any], where: str = "")
     try:
         return model.model_validate(tables)
     except ValidationError as error:
-        reasons = (_explain(model, found) for found in _first_causes(error.errors()))
+        found = error.errors(include_url=False)
+        causes = _first_causes(found[:MAX_ERRORS])
+        reasons = [_explain(model, cause)[:MAX_REASON] for cause in causes]
+        if len(found) > MAX_ERRORS:
+            reasons.append(f"and {len(found) - MAX_ERRORS} more")
         raise ConfigError(where + "; ".join(reasons)) from None
 
 
@@ -50,23 +60,26 @@ def read_tables(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, or of a JSON file where its name says so, unchecked.
 
     Raises:
-        ConfigError: the file cannot be read, or is neither.
+        ConfigError: the file cannot be read, is neither, or is larger or deeper than settings are.
     """
     json_file = path.suffix == ".json"
     kind = "JSON" if json_file else "TOML"
     try:
-        text = path.read_text()
-        tables = json.loads(text) if json_file else tomllib.loads(text)
+        text = read_bounded(path, MAX_BYTES).decode()
+        tables = _parsed(text, json.loads if json_file else tomllib.loads)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"{path}: cannot be read ({reason})") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid {kind}: {error}") from error
-    except RecursionError:
-        raise ConfigError(f"{path}: not valid {kind}: nested too deeply") from None
+        raise ConfigError(f"{path}: not valid {kind}: {error!s:.{MAX_REASON}}") from error
     if not isinstance(tables, dict):
         raise ConfigError(f"{path}: must hold tables such as run and train")
     return tables
+
+
+def _parsed(text: str, parse: Callable[[str], Any]) -> Any:
+    require_shallow(text, ConfigError, MAX_VALUES)
+    return parse(text.replace("\r\n", "\n"))
 
 
 def _apply(tables: dict[str, Any], setting: str) -> None:
@@ -75,8 +88,8 @@ def _apply(tables: dict[str, Any], setting: str) -> None:
     if not (equals and dot and table and name):
         raise ConfigError(f"{setting!r}: write table.key=value, for example train.lr=0.1")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
+        value = _parsed(f"value = {text}", tomllib.loads)["value"]
+    except ValueError:
         value = text.strip()  # a bare word is a string: exchange.encrypt=none
     target = tables.setdefault(table, {})
     if not isinstance(target, dict):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Protocol
 
 import tenseal as ts
 from tenseal import sealapi
 
+from securefl.crypto import sealwire
 from securefl.errors import KeyFileError
+
+_PARAMETERS, _PUBLIC, _PRIVATE = 1, 2, 3
+"""Fields of TenSEAL's message, which are messages themselves."""
+_KEY = 1
+_PUBLIC_PARTS = frozenset({_KEY, 2, 3})
+"""The public key, what TenSEAL does of itself, and the scale; evaluation keys are others."""
+_MAX_PARAMETER_BYTES = 4096
 
 
 class ContextParameters(Protocol):
@@ -71,6 +80,7 @@ def public_context(content: bytes, parameters: ContextParameters) -> ts.Context:
     Raises:
         KeyFileError: it is another one.
     """
+    _require_lengths(content, parameters)
     try:
         context = ts.context_from(content)
     except (RuntimeError, ValueError) as error:
@@ -81,6 +91,36 @@ def public_context(content: bytes, parameters: ContextParameters) -> ts.Context:
         raise KeyFileError("this context holds evaluation keys: nothing here needs any")
     require_parameters(context, parameters)
     return context
+
+
+def _require_lengths(content: bytes, parameters: ContextParameters) -> None:
+    """Lets TenSEAL see no parameters but these, and no key that unpacks to more than one has."""
+    try:
+        whole = sealwire.fields(content)
+        if _PRIVATE in whole:
+            raise KeyFileError("this context holds a secret key: only the authority may hold it")
+        public = sealwire.fields(whole.get(_PUBLIC, b""))
+        if not public.keys() <= _PUBLIC_PARTS:
+            raise KeyFileError("this context holds evaluation keys: nothing here needs any")
+        n_degree, bits = parameters.poly_degree, tuple(parameters.modulus_bits)
+        if _unpacked_parameters(whole) != _parameters_of(n_degree, bits):
+            raise KeyFileError(
+                f"the context is not of the parameters that its file names: {parameters}"
+            )
+        if _KEY in public:
+            sealwire.require_public_key(public[_KEY], (2, len(bits), n_degree))
+    except RuntimeError as error:
+        raise KeyFileError(f"damaged key file: {error}") from error
+
+
+def _unpacked_parameters(whole: dict[int, bytes]) -> bytes:
+    return sealwire.unpacked(whole.get(_PARAMETERS, b""), _MAX_PARAMETER_BYTES)
+
+
+@cache
+def _parameters_of(poly_degree: int, modulus_bits: tuple[int, ...]) -> bytes:
+    context = ts.context(ts.SCHEME_TYPE.CKKS, poly_degree, coeff_mod_bit_sizes=list(modulus_bits))
+    return _unpacked_parameters(sealwire.fields(without_secret_key(context, public_key=False)))
 
 
 def require_parameters(context: ts.Context, parameters: ContextParameters) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from securefl.data.files import n_bytes_of
 from securefl.errors import DataError
+from securefl.files import require_tensors
 
 SUFFIXES = frozenset({".npz", ".safetensors"})
 _MAX_BYTES = 1 << 32  # also of what a compressed file unpacks to
@@ -74,6 +75,7 @@ def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
+    require_tensors(path, _MAX_BYTES)
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in {"x", "y"} & set(file.keys())}
 

@@ -7,7 +7,6 @@ before anything of that size is allocated, and no format here can run code (no p
 from __future__ import annotations
 
 import hashlib
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +17,7 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
 from securefl.errors import DataError
+from securefl.files import read_bounded, size_of
 
 Domains: TypeAlias = Mapping[str, tuple[Float[Tensor, "n c h w"], Int64[Tensor, " n"]]]
 
@@ -53,14 +53,9 @@ def n_bytes_of(path: Path, max_bytes: int) -> int:
             has no length, and a reader would wait for its end.
     """
     try:
-        status = path.stat()
+        return size_of(path, max_bytes)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path}: is no regular file")
-    if status.st_size > max_bytes:
-        raise DataError(f"{path}: {status.st_size} bytes; such a file has at most {max_bytes}")
-    return status.st_size
 
 
 def read(path: Path, max_bytes: int) -> bytes:
@@ -69,9 +64,8 @@ def read(path: Path, max_bytes: int) -> bytes:
     Raises:
         DataError: it cannot be read, or is larger than `max_bytes`.
     """
-    n_bytes_of(path, max_bytes)
     try:
-        return path.read_bytes()
+        return read_bounded(path, max_bytes)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
 

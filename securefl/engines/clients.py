@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from securefl.algorithms.base import Algorithm, Target, Work, load_into, targets_of
 from securefl.data.samples import Samples, minibatches
 from securefl.engines.flat import FlatTensors
-from securefl.engines.freed_memory import keep_freed_memory
 from securefl.engines.training import Training, round_generator
 from securefl.engines.wide_model import parts
 from securefl.types import Kind, Memory, NamedTensors, State
@@ -82,7 +81,6 @@ class Place:
     _constants: list[tuple[Tensor, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
-        keep_freed_memory()
         self.model = copy.deepcopy(self.model)
         if self.n_clients == 1:
             _lay_out(self.model)

@@ -2,6 +2,9 @@
 
 A step frees megabytes of activations and the next one asks for as many. What glibc has given back
 in between, it gets page by page, and each page is a fault.
+
+The setting is a whole process's. Workers and the command line choose it; a program that uses this
+library keeps its own.
 """
 
 from __future__ import annotations

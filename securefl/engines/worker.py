@@ -20,6 +20,7 @@ from typing import Any
 
 from securefl.crypto.public import PublicKey
 from securefl.engines.crossing import Block, Gone, packed, packed_bytes, receive, send
+from securefl.engines.freed_memory import keep_freed_memory
 from securefl.engines.orders import (
     Answer,
     Asked,
@@ -50,6 +51,7 @@ def work(pipe: Connection, settings: TorchSettings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
     worker: _Worker | None = None
+    keep_freed_memory()
     try:
         settings.take_over()
         while True:

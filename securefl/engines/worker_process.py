@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,8 +17,21 @@ from securefl.engines.worker import work
 LOOK_AHEAD_BYTES = 2**25
 """Of what a worker's clients have sent that may wait to be added."""
 MOST_SLOTS = 64
+WITHHELD = "SECUREFL_PASSPHRASE"
+"""Of the command line; a worker opens nothing."""
 _PATIENCE_S = 5.0
 _SPAWN = multiprocessing.get_context("spawn")
+
+
+@contextmanager
+def _without_passphrase() -> Iterator[None]:
+    """A process that is started meanwhile does not get the passphrase with its environment."""
+    given = os.environ.pop(WITHHELD, None)
+    try:
+        yield
+    finally:
+        if given is not None:
+            os.environ[WITHHELD] = given
 
 
 class WorkerProcess:
@@ -64,7 +79,7 @@ class WorkerProcess:
             self._process = _SPAWN.Process(
                 target=work, args=(theirs, self._settings), name="securefl worker", daemon=True
             )
-            with deaf_to_interrupts():
+            with deaf_to_interrupts(), _without_passphrase():
                 self._process.start()
         finally:
             theirs.close()  # or its end would not be noticed

@@ -8,11 +8,12 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from securefl.append import append_whole
+from pydantic import TypeAdapter
+
 from securefl.config.schema import Config
 from securefl.errors import (
     MessageRefused,
@@ -22,12 +23,14 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.exchange.base import OpenedSum
+from securefl.files import append_whole, read_lines
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import peer_name
 from securefl.net.opening import RELEASED
 from securefl.net.parting import part
 from securefl.net.trust import Keeper
+from securefl.plain_json import parsed
 from securefl.roles.authority import Authority, Opened, Opening
 from securefl.roles.server import SumRequest
 from securefl.runrecord import OPENINGS
@@ -37,6 +40,7 @@ MAX_OPEN_BYTES = 2**24
 RELEASES = "released.jsonl"
 RETRIES_S = (0.1, 1.0, 5.0)
 """Pauses before a line is written again, where there are too many open files."""
+_OPENED: TypeAdapter[Opened] = TypeAdapter(Opened)
 
 
 @dataclass(slots=True)
@@ -53,10 +57,9 @@ class Log:
         path = self.folder / RELEASES
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for line in _whole_lines(path):
-                run, number, name = json.loads(line)
-                self.released.add((run, number, name))
-        except (OSError, ValueError) as error:
+            lines = _whole_lines(path)
+            self.released.update(parsed(_OPENED, line, RunFolderError) for line in lines)
+        except (OSError, RunFolderError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}), and without it a total could be opened twice: "
                 "put a copy back, or rotate the keys and move it away"
@@ -83,15 +86,16 @@ class Log:
         return None
 
 
-def _whole_lines(path: Path) -> list[bytes]:
+def _whole_lines(path: Path) -> Iterator[bytes]:
     """A line that was cut off stands for nothing that was released: it is written before that."""
     if not path.exists():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        os.truncate(path, len(whole))
-    return whole.splitlines()
+        return
+    n_whole = 0
+    for line in read_lines(path):
+        n_whole += len(line) + 1
+        yield line
+    if n_whole < path.stat().st_size:
+        os.truncate(path, n_whole)
 
 
 class AuthorityProcess:

@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from securefl.errors import ConfigError, RunFolderError
+from securefl.plain_json import parsed
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import (
     Gaussian,
@@ -77,15 +78,11 @@ class History:
                 what it has spent is not known.
         """
         try:
-            file = _File.model_validate_json(text)
+            file = parsed(_PARSER, text, RunFolderError)
             content = {level.value: getattr(file, level.value) for level in Level}
             plain = {key: [event.model_dump() for event in found] for key, found in content.items()}
             history = cls(**{key: tuple(map(_read, found)) for key, found in plain.items()})
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "file"
-            raise _damaged(f"{where}: {first['msg']}") from None
-        except ConfigError as error:
+        except (RunFolderError, ConfigError) as error:
             raise _damaged(str(error)) from None
         if _digest(plain) != file.sha256:
             raise _damaged("its content does not match its SHA-256")
@@ -126,6 +123,7 @@ class _File(_Line):
     sha256: str
 
 
+_PARSER = TypeAdapter(_File)
 _KINDS: dict[str, type[SampledGaussian | Gaussian | WithoutPrivacy]] = {
     "sampled-gaussian": SampledGaussian,
     "gaussian": Gaussian,

@@ -36,6 +36,7 @@ Tables = dict[str, dict[str, Any]]
 Name = Annotated[str, Field(max_length=40, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]+$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_SLUG_BYTES = 120  # a folder takes 255 of a row, a column and a seed
+MAX_CELLS = 2000  # of a table, each with settings of its own
 NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"  # of more digits a float may be infinite
 PRINTED = re.compile(rf"({NUMBER})(?: ± ({NUMBER}))?")
 
@@ -147,6 +148,11 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
 
 
 def _recipe(file: _File, common: Tables) -> Recipe:
+    if len(file.rows) * len(file.columns) > MAX_CELLS:
+        raise ConfigError(
+            f"{len(file.rows)} rows and {len(file.columns)} columns: a table has at most "
+            f"{MAX_CELLS} cells; make several recipes of it"
+        )
     rows, columns = _names(file.rows, "rows"), _names(file.columns, "columns")
     cells = tuple(
         _cell(file, common, row, column)

@@ -202,5 +202,7 @@ def test_a_damaged_environment_is_refused(tmp_path, content):
 def test_an_environment_that_is_no_file_is_refused(tmp_path, make):
     """A pipe would keep its reader waiting for ever."""
     make(tmp_path / "environment.json")
-    with pytest.raises(RunFolderError, match=r"environment\.json: damaged \(is no regular file"):
+    with pytest.raises(
+        RunFolderError, match=r"environment\.json: cannot be read \(is no regular file"
+    ):
         RunFolder(tmp_path).has_own_task()

@@ -13,8 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import securefl
-from securefl import append as appending
-from securefl import runfolder
+from securefl import files, runfolder
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.runrecord import RoundMetrics
 
@@ -73,7 +72,7 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path, monkeypatch):
     """A disk that takes a part of a line leaves the file as it was before."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"round": 1}\n')
-    monkeypatch.setattr(appending, "_require_all", full_disk)
+    monkeypatch.setattr(files, "_require_all", full_disk)
     metrics = RoundMetrics(2, 0.5, 0.1, 0.5, 100, (), 0.1)
     with pytest.raises(OSError, match="No space"):
         runfolder.RunFolder(tmp_path)._append("metrics.jsonl", [metrics])
@@ -90,7 +89,7 @@ def test_a_half_written_file_never_takes_the_place_of_a_whole_one(tmp_path, monk
         os.close(handle)
         full_disk()
 
-    monkeypatch.setattr(runfolder.os, "fdopen", half)
+    monkeypatch.setattr(os, "fdopen", half)
     with pytest.raises(RunFolderError, match="No space"):
         runfolder.write_atomically(path, b"the new content")
     monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import hashlib
+import itertools
 import json
 import os
 import pickle
@@ -129,10 +130,10 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-@pytest.mark.parametrize("write", [*range(1, 10), "rename"])
+@pytest.mark.parametrize("write", [*range(1, 16), "rename"])  # 9 files, 6 folders
 def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, failure, write):
     """Disk full or Ctrl-C at any file leaves neither a folder nor the parents made for it."""
-    writes = iter(range(1, 10))
+    writes = itertools.count(1)
 
     def fsync(_):
         if next(writes) == write:

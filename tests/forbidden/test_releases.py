@@ -211,7 +211,7 @@ def test_a_count_that_cannot_be_written_grants_nothing(path, monkeypatch, call):
 
 def test_what_a_killed_process_left_half_written_is_in_nobodys_way(path):
     """Its partial file is no count, and goes with the next one that is written."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{16 * '0'}.partial")
     partial.write_text('{"format"')
     of_matches(path).spend(1, MOST)
     assert not partial.exists()

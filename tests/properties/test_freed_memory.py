@@ -2,8 +2,17 @@
 
 import subprocess
 import sys
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
+from torch import nn
+
+from securefl.engines import freed_memory, worker
+from securefl.engines.clients import Place
+from securefl.engines.freed_memory import keep_freed_memory
+from securefl_cli.main import main
 
 STEPS = """
 import resource, torch
@@ -20,6 +29,33 @@ for _ in range(15):
     step()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+
+
+def in_a_notebook():
+    Place(nn.Linear(2, 2))
+
+
+def in_a_command():
+    CliRunner().invoke(main, ["keys", "show", "/nowhere"])
+
+
+def in_a_worker():
+    ours, theirs = Pipe()
+    ours.close()
+    worker.work(theirs, None)
+
+
+@pytest.mark.parametrize(("use", "told"), [(in_a_notebook, 0), (in_a_command, 2), (in_a_worker, 2)])
+def test_the_library_leaves_malloc_to_the_program_that_uses_it(monkeypatch, use, told):
+    """Workers and commands are processes of our own, and choose for themselves."""
+    settings = []
+    library = SimpleNamespace(mallopt=lambda *setting: settings.append(setting))
+    monkeypatch.setattr(freed_memory.sys, "platform", "linux")
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
+    keep_freed_memory.cache_clear()
+    use()
+    assert len(settings) == told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")

@@ -7,13 +7,14 @@ leak until somebody explains it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import final
+from typing import Any, final
+
+from pydantic import TypeAdapter
 
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
@@ -22,7 +23,10 @@ from securefl.audit.exposure.planned import Absences, unplanned
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.environment import read_environment
+from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
+from securefl.files import read_lines
+from securefl.plain_json import parsed
 from securefl.report.pictures import PICTURES
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
@@ -37,6 +41,7 @@ from securefl.runrecord import (
     RoundMetrics,
     RunRecord,
     read_rows,
+    read_soundly,
 )
 from securefl.terms import sealed_kinds
 from securefl.types import Floats
@@ -52,6 +57,7 @@ _ROWS = {
     INCIDENTS: Incident,
     SELECTIONS: Turnout,
 }
+_ROW = TypeAdapter(dict[str, Any])
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 """What a process that was killed leaves of a file."""
 _RULE = re.compile(
@@ -167,5 +173,8 @@ def _odd_rows(path: Path) -> Iterator[tuple[str, str]]:
     for name, row in _ROWS.items():
         known = {field.name for field in fields(row)}
         if (path / name).is_file():
-            *lines, _unfinished = (path / name).read_bytes().split(b"\n")
-            yield from ((name, key) for line in lines for key in json.loads(line).keys() - known)
+            with read_soundly(path / name):
+                keys = (
+                    parsed(_ROW, line, RunFolderError).keys() for line in read_lines(path / name)
+                )
+                yield from ((name, key) for found in keys for key in found - known)

@@ -1,0 +1,165 @@
+"""Files on the disk: read within bounds, written whole, and still there after a power cut."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_LOG_BYTES = 2**30
+MAX_LINE_BYTES = 2**22
+MAX_TENSOR_BYTES = 2**40
+MAX_HEAD_BYTES = 2**25
+"""A safetensors file names all its tensors in its head, which is parsed whole."""
+
+# No link or pipe that somebody laid there is followed, or waited for. Windows knows neither.
+_NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def size_of(path: Path, max_bytes: int) -> int:
+    """Returns the size in bytes of a regular file.
+
+    Raises:
+        OSError: there is none, or it is larger than `max_bytes`.
+    """
+    return _checked(path.stat(), path, max_bytes)
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Returns the content of a regular file; raises as `size_of`, and where it cannot be read."""
+    with _opened(path, max_bytes) as file:
+        return file.read(_checked(os.fstat(file.fileno()), path, max_bytes))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yields the whole lines of a log; a last one that a crash cut short does not count.
+
+    Raises:
+        OSError: the file cannot be read, is no log, or has a line of more than `MAX_LINE_BYTES`.
+    """
+    with _opened(path, MAX_LOG_BYTES) as file:
+        while (line := file.readline(MAX_LINE_BYTES + 1)).endswith(b"\n"):
+            yield line[:-1]
+    if len(line) > MAX_LINE_BYTES:
+        raise _too_large(path, f"a line of more than {MAX_LINE_BYTES} bytes, which none has")
+
+
+def require_tensors(path: Path, max_bytes: int = MAX_TENSOR_BYTES) -> None:
+    """Checks how long a safetensors file and its head are, before a parser believes the head.
+
+    Raises:
+        OSError: no such file, or a longer one.
+    """
+    with _opened(path, max_bytes) as file:
+        n_head = int.from_bytes(file.read(8), "little")
+    if n_head > MAX_HEAD_BYTES:
+        raise _too_large(path, f"a head of {n_head} bytes; such a file's has {MAX_HEAD_BYTES}")
+
+
+def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file that must not exist yet, on the disk when this returns, or none.
+
+    Its name is on the disk once the folder is settled. The umask narrows `mode`.
+
+    Raises:
+        OSError: it exists, or cannot be written.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file that holds the new content on the disk when this returns, or else the old.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    # A random name that must not exist yet: no link that somebody laid there is followed.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    write_new(partial, content, mode)
+    try:
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    settle(path.parent)
+
+
+def append_whole(path: Path, lines: bytes) -> None:
+    """Write lines at a log's end: all of them, on the disk when this returns, or none.
+
+    The file is cut back where the disk has no room for all.
+
+    Raises:
+        OSError: the file cannot be written, or what lies there is no file.
+    """
+    with _end_of(path) as file:
+        before = file.tell()
+        try:
+            _require_all(file.write(lines), lines)
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(before)
+            raise
+    if not before:
+        settle(path.parent)
+
+
+def settle(folder: Path) -> None:
+    """Put the names in a folder on the disk; a new one is there only then. Raises OSError."""
+    if os.name == "posix":  # Windows opens no folder
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _opened(path: Path, max_bytes: int) -> BinaryIO:
+    handle = os.open(path, os.O_RDONLY | _NO_WAIT | _BINARY)
+    try:
+        _checked(os.fstat(handle), path, max_bytes)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _checked(status: os.stat_result, path: Path, max_bytes: int) -> int:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    if status.st_size > max_bytes:
+        raise _too_large(path, f"{status.st_size} bytes; such a file has at most {max_bytes}")
+    return status.st_size
+
+
+def _too_large(path: Path, reason: str) -> OSError:
+    return OSError(errno.EFBIG, reason, str(path))
+
+
+def _end_of(path: Path) -> io.FileIO:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT | _BINARY
+    file = io.FileIO(os.open(path, flags, 0o666), "ab")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
+
+
+def _require_all(written: int | None, lines: bytes) -> None:
+    # A disk that fills up takes a part of the bytes and says so; only the next write fails.
+    if written != len(lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
