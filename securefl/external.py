@@ -18,15 +18,17 @@ from torch.nn import functional
 
 from securefl.algorithms.base import Loss
 from securefl.config.schema import Config
-from securefl.data.samples import ClientData, samples
+from securefl.data.samples import Given, given_data, samples
 from securefl.engines.evaluation import Score
 from securefl.engines.evaluation import evaluate as score
 from securefl.errors import ConfigError, RunFolderError
+from securefl.metrics import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.rounds import Result
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, read_config
-from securefl.task import Task, configured_loss, configured_task
+from securefl.task import Task, configured_loss, configured_task, data_types
+from securefl.trial import tried
 from securefl.types import NamedTensors
 
 BATCH_SIZE = 32  # UniFed's, where nothing else is said
@@ -34,15 +36,14 @@ BATCH_SIZE = 32  # UniFed's, where nothing else is said
 
 def evaluate(
     model: nn.Module | Result | Path | str,
-    data: ClientData,
+    data: Given,
     *,
     adapt_bn: float | None = None,
     batch_size: int = BATCH_SIZE,
     loss: Loss | None = None,
+    metric: str | Measure | None = None,
 ) -> Score:
-    """Accuracy and loss of a trained model, with the global BN statistics or adapted ones.
-
-    Of a regression R² is in the place of accuracy.
+    """Metric and loss of a trained model, with the global BN statistics or adapted ones.
 
     Adapted statistics come from the batches in the order of the samples, and from inputs alone:
     labels only score. Samples that are sorted by class should be shuffled before, since each batch
@@ -50,14 +51,16 @@ def evaluate(
 
     Args:
         model: left as it is; or what a run gave, or its folder: its global model is meant.
-        data: (x, y) tensors or a torch Dataset.
+        data: (x, y) tensors or numpy arrays, or a torch Dataset.
         adapt_bn: τ, the weight of the old statistics, 0 <= τ < 1; None keeps the global ones.
         batch_size: so many samples share one step of the statistics.
         loss: mean over a batch, of (model output, y); where None, that of the run's settings, or
             cross-entropy for a model of your own.
+        metric: as `Task.metric`; where None, it follows from the loss and the data.
 
     Raises:
-        ConfigError: τ or the batch size is out of range; the run had a task of its own.
+        ConfigError: τ or the batch size is out of range, or the metric unknown; the run had a task
+            of its own.
         DataError: data or a model that cannot be used; no BN layer to adapt.
         RunFolderError: no run's folder, an unfinished or a damaged one.
     """
@@ -69,8 +72,12 @@ def evaluate(
         model, usual = trained.model, configured_loss(trained.config)
     own = copy.deepcopy(model)
     adapted = nullcontext() if adapt_bn is None else adapted_batch_norm(own, adapt_bn)
+    loss = loss or usual
+    held = samples(given_data(data, "the data", data_types(own, loss)), "the data")
+    tried(own, loss, {"the data": held})
+    chosen = None if metric is None else chosen_metric(metric)
     with adapted:
-        return score(own, samples(data, "the data"), loss or usual, batch_size=batch_size)
+        return score(own, held, loss, chosen, batch_size=batch_size)
 
 
 # Two are compared by identity: tensors have no single truth value to compare by.

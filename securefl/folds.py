@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -80,12 +81,12 @@ def leave_one_out(
         model = with_trained_tensors(folders[domain], task.model)
         for client, data in task.external.items():
             n = len(samples(data, client))  # first, since it names what it refuses
-            own = evaluate(model, data, batch_size=batch_size, loss=task.loss)
-            adapted = evaluate(
-                model, data, adapt_bn=adapt_bn, batch_size=batch_size, loss=task.loss
+            by = partial(
+                evaluate, model, data, batch_size=batch_size, loss=task.loss, metric=task.metric
             )
-            scores.append(ExternalScore(domain, client, n, own.accuracy, adapted.accuracy))
-    report = LeaveOneOut(config, adapt_bn, batch_size, tuple(scores))
+            own, adapted = by(), by(adapt_bn=adapt_bn)
+            scores.append(ExternalScore(domain, client, n, own.value, adapted.value))
+    report = LeaveOneOut(config, adapt_bn, batch_size, tuple(scores), own.metric)
     write_atomically(Path(out) / JSON_REPORT, report.to_json())
     write_atomically(Path(out) / MARKDOWN_REPORT, report.to_markdown().encode())
     return report

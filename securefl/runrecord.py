@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from securefl.config.schema import Config
 from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
+from securefl.metrics import ACCURACY as ACCURACY_METRIC
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 
@@ -24,15 +26,24 @@ SELECTIONS = "selections.jsonl"
 PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
-ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
+ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 LOCK = ".lock"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
-        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, TRAFFIC, LOCK),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK),
     }
 )
 """All that a run writes, but for some of `report.pictures`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientScore:
+    """What one client is scored in a round."""
+
+    score: float
+    """By the round's metric."""
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +51,8 @@ class RoundMetrics:
     """One line of metrics.jsonl."""
 
     round: int
-    accuracy: float
-    """Share of the test set, 0..1; of a regression R², which may be below 0."""
+    accuracy: float | None
+    """The score, 0..1, where the metric is an accuracy; None where it is another."""
     loss: float
     lr: float
     upload_bytes: int
@@ -56,6 +67,17 @@ class RoundMetrics:
     epsilon: float | None = None
     """What differential privacy has cost so far, by PLD and at most; None where nothing bounds it.
     """
+    metric: str = ACCURACY_METRIC
+    """The name of what the score is by."""
+    score: float = math.nan
+    """On the test data; the accuracy where that is all that is given, as in older folders."""
+    clients: Mapping[str, ClientScore] = field(default_factory=dict)
+    """By client, where each is scored by its own model or on test data of its own, and `score` is
+    their mean."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.score) and self.accuracy is not None:
+            object.__setattr__(self, "score", self.accuracy)
 
 
 Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout, Opening)

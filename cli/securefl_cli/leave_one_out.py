@@ -76,9 +76,9 @@ def _watch(
 
 def _print(report: LeaveOneOut) -> None:
     rows = [
-        ScoreRow([score.left_out, score.client], score.n_samples, score.accuracy, score.adapted)
-        for score in report.scores
+        ScoreRow([of.left_out, of.client], of.n_samples, of.score, of.adapted, report.metric)
+        for of in report.scores
     ]
     n_samples = sum(score.n_samples for score in report.scores)
-    mean = ScoreRow(["mean", ""], n_samples, report.accuracy, report.adapted)
+    mean = ScoreRow(["mean", ""], n_samples, report.score, report.adapted, report.metric)
     print_scores(["Left out", "External client"], [*rows, mean], report.adapt_bn)

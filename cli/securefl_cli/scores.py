@@ -1,4 +1,4 @@
-"""Accuracy with the global BN statistics beside accuracy with adapted ones."""
+"""The score with the global BN statistics beside that with adapted ones."""
 
 from __future__ import annotations
 
@@ -31,26 +31,32 @@ class ScoreRow:
     names: Sequence[str]
     """As many as the table has columns of names."""
     n_samples: int
-    accuracy: float
+    score: float
     adapted: float | None
     """None where nothing was adapted."""
+    metric: str
+    """What both are by."""
 
 
 def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: float | None) -> None:
-    """Print a table to stdout."""
+    """Print a table to stdout; all rows are by one metric."""
+    from securefl.metrics import SHARES, heading, shown
+
+    metric = rows[0].metric
+    share = metric in SHARES
     table = Table(box=None, pad_edge=False)
     for column in name_columns:
         table.add_column(column, overflow="fold")
     table.add_column("Samples", justify="right")
-    table.add_column("Global\nstatistics", justify="right")
+    table.add_column(f"{heading(metric)},\nglobal statistics", justify="right")
     if tau is not None:
         table.add_column(f"Adapted,\nτ = {tau:g}", justify="right")
-        table.add_column("Points", justify="right")
+        table.add_column("Points" if share else "Gain", justify="right")
     for row in rows:
-        cells = [str(row.n_samples), f"{100 * row.accuracy:.1f} %"]
+        cells = [str(row.n_samples), shown(metric, row.score)]
         if row.adapted is not None:
-            gain = 100 * (row.adapted - row.accuracy)
-            cells += [f"{100 * row.adapted:.1f} %", f"{gain:+.1f}"]
+            gain = row.adapted - row.score
+            cells += [shown(metric, row.adapted), f"{100 * gain:+.1f}" if share else f"{gain:+.3f}"]
         table.add_row(*map(Text, [*map(printable, row.names), *cells]))
     Console().print(table)
 

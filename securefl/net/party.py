@@ -129,7 +129,8 @@ def server_party(config: Config) -> ServerParty:
         ConfigError, DataError: the settings and the model do not fit.
     """
     task = _task(config)
-    return ServerParty(_common(config, task), TestBench(task))
+    common = _common(config, task)
+    return ServerParty(common, TestBench(task, common.names))
 
 
 def client_party(config: Config, name: str) -> ClientParty:
@@ -178,7 +179,7 @@ def _task(config: Config) -> Task:
 
 
 def _common(config: Config, task: Task) -> Common:
-    names, algorithm = client_names(config, len(task.clients)), chosen_algorithm(config)
+    names, algorithm = client_names(config, task), chosen_algorithm(config)
     check_sealed(config, algorithm, task.model, len(names))
     around = Participating(algorithm, len(names), Aggregation(config.selection.aggregation))
     training = training_of(config, task.loss, config.train.batch_size)
