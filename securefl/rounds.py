@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -64,13 +64,20 @@ class Result:
     """What differential privacy was spent on; empty where no noise was added."""
     stopped: str
     """Why the run ended before its last round, in words; empty where it did not."""
-    own: Mapping[str, NamedTensors] = field(default_factory=dict)
+    task: Task
+    """What was trained, on whose data; its model is the untrained one."""
+    own: Mapping[str, NamedTensors]
     """By client, the tensors of the model that it keeps to itself; empty where no client does."""
 
     @property
     def score(self) -> float:
         """Of the last round, by `metric`; where clients have models of their own, their mean."""
         return self.metrics[-1].score
+
+    @property
+    def loss(self) -> float:
+        """Of the last round on the test data."""
+        return self.metrics[-1].loss
 
     @property
     def metric(self) -> str:
@@ -136,7 +143,7 @@ class Rounds:
             )
         task = placed(task or configured_task(config), config.run.device)
         task = warmed_up(config, task)
-        self.config = config
+        self.config, self._task = config, task
         self.key_id = keys.public.key_id if keys else ""
         self._test = TestBench(task, client_names(config, task))
         self._record = record or Record()
@@ -254,6 +261,7 @@ class Rounds:
             self._turnouts,
             self._meter.history if self._meter else History(),
             self.stopped,
+            self._task,
             self._own_tensors(),
         )
 

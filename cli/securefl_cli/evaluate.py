@@ -67,7 +67,7 @@ def evaluate_run(
         for label, data in unseen_data(name, trained.config, trained.task).items()
     ]
     print_scores(["Data"], rows, adapt_bn)
-    note_untrained_statistics(trained.config.algorithm.name)
+    note_untrained_statistics(trained.config)
 
 
 def _row(

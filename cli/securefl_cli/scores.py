@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -12,8 +13,8 @@ from rich.text import Text
 
 from securefl.names import printable
 
-LOCAL_STATISTICS = {"fedbn": "BN", "silobn": "the BN statistics"}
-"""Algorithms whose server never learns them, and what stays at the clients."""
+if TYPE_CHECKING:
+    from securefl.config.schema import Config
 
 batch_size_option = click.option(
     "--batch-size",
@@ -61,11 +62,9 @@ def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: flo
     Console().print(table)
 
 
-def note_untrained_statistics(algorithm: str) -> None:
+def note_untrained_statistics(config: Config) -> None:
     """Say on stderr where the global statistics are none that training has made."""
-    if algorithm in LOCAL_STATISTICS:
-        click.echo(
-            f"Note: {algorithm} keeps {LOCAL_STATISTICS[algorithm]} at its clients, so the global "
-            "statistics are those from before training (UniFed).",
-            err=True,
-        )
+    from securefl.external import untrained_statistics
+
+    if note := untrained_statistics(config):
+        click.echo(f"Note: {note}", err=True)

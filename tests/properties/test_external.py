@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from securefl.data.arrays import load_arrays
 from securefl.data.corruptions import corrupt
 from securefl.data.folders import load_class_folders
 from securefl.errors import ConfigError, DataError, RunFolderError
+from securefl.external import UntrainedStatistics
 from securefl.runrecord import read_config
 from securefl.unseen import unseen_data
 from securefl_cli.main import main
@@ -386,6 +388,10 @@ def test_where_the_server_learns_no_statistics_a_note_says_so(tmp_path, algorith
     securefl.run(securefl.load_config(None, settings), out=tmp_path / "run")
     bn = securefl.load_trained(tmp_path / "run").model[1]
     untrained = not bn.running_mean.any() and torch.equal(bn.running_var, torch.ones_like(bn.bias))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        securefl.evaluate(tmp_path / "run", securefl.load_trained(tmp_path / "run").task.test)
+    assert [w.category for w in caught] == [UntrainedStatistics] * untrained
     result = invoke("evaluate", tmp_path / "run", "--data", "external", "--adapt-bn", "0.9")
     assert result.exit_code == 0, result.output
     assert untrained == (algorithm in {"fedbn", "silobn"})

@@ -243,3 +243,50 @@ def test_no_accuracy_is_outside_of_0_and_1():
         securefl.evaluate(model(n_out=1), (X, np.full((12, 1), 0.3)), loss=bce)
     with pytest.raises(DataError, match="of two classes or more"):
         securefl.evaluate(model(n_out=1), (X, np.zeros(12, int)))
+
+
+# Results
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_result_reads_in_ten_lines():
+    """Its tensors and its ledger are there to be read, and not to be printed."""
+    task = Task(model(), hospitals(), (X, LABELS))
+    result = trained(task, "run.rounds=3")
+    for value in (result, task):
+        assert len(repr(value).splitlines()) <= 10
+        assert len(repr(value)) < 1000
+    assert f"accuracy {100 * result.accuracy:.1f} %" in repr(result)
+
+
+def test_the_api_can_be_listed():
+    """`dir(securefl)` has every name that the package gives."""
+    assert set(securefl.__all__) <= set(dir(securefl))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("algorithm", ["fedbn", "silobn", "local-affine", "fedavg"])
+def test_each_clients_model_is_the_one_that_it_was_scored_by(algorithm):
+    """The global tensors, with what the client keeps laid over; the run's score is their mean."""
+    shifted = {name: (X * (1 + i), LABELS) for i, name in enumerate(HOSPITALS)}
+    task = Task(model(), shifted, (X, LABELS), client_tests=shifted)
+    result = trained(task, f"algorithm.name={algorithm}", "run.rounds=3")
+    assert bool(result.client_models) == (algorithm != "fedavg")
+    for name in HOSPITALS:
+        own = result.client_models.get(name, result.model)
+        score = securefl.evaluate(own, shifted[name])
+        assert score.value == result.clients[name].score
+        assert score.loss == pytest.approx(result.clients[name].loss)
+    assert result.loss == pytest.approx(np.mean([of.loss for of in result.clients.values()]))
+    if algorithm != "fedavg":
+        one, other, _ = (own[1].weight for own in result.client_models.values())
+        assert torch.equal(one, other) == (algorithm == "silobn")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_result_is_evaluated_by_its_own_loss_and_metric():
+    """Without naming them again."""
+    task = Task(model(n_out=1), hospitals(y=several(1)), (X, several(1)), nn.BCEWithLogitsLoss())
+    result = trained(task)
+    score = securefl.evaluate(result, (X, several(1)))
+    assert (score.metric, score.value) == (result.metric, result.score)
