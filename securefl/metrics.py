@@ -19,12 +19,15 @@ ACCURACY, LABEL_ACCURACY, R2 = "accuracy", "label-accuracy", "r2"
 SHARES = frozenset({ACCURACY, LABEL_ACCURACY})
 """Metrics that are accuracies: shares of right answers, 0..1."""
 _TITLES = {LABEL_ACCURACY: "label accuracy", R2: "R²"}
-_OF_CLASSES = {functional.cross_entropy, functional.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss}
-_OF_LABELS = {functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss}
-_OF_NUMBERS = {
+_OF_CLASSES = (
+    *(functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
+    *(nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss),
+)
+_OF_LABELS = (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss)
+_OF_NUMBERS = (
     *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
     *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
-}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def takes_classes(loss: object) -> bool:
 
 def takes_floats(loss: object) -> bool:
     """Whether the loss is one of torch's that has a floating-point target for each output."""
-    return _kind(loss) in _OF_LABELS | _OF_NUMBERS
+    return _kind(loss) in (*_OF_LABELS, *_OF_NUMBERS)
 
 
 def loss_name(loss: object) -> str:

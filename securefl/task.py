@@ -132,14 +132,14 @@ def data_types(model: nn.Module, loss: Loss) -> Dtypes:
     return Dtypes(floats.pop() if len(floats) == 1 else None, takes_floats(loss))
 
 
-def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> tuple[ClientData, ...]:
+def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list[ClientData]:
     if isinstance(given, Dataset | Tensor | np.ndarray):
         raise DataError(
             f"clients: {type(given).__name__}; give one (x, y) for each client: a list, or a dict "
             "by name"
         )
     known = chain(owners, repeat("data of no client"))
-    return tuple(given_data(data, owner, dtypes) for owner, data in zip(known, given, strict=False))
+    return [given_data(data, owner, dtypes) for owner, data in zip(known, given, strict=False)]
 
 
 def _numbered(n: int) -> tuple[str, ...]:

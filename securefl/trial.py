@@ -37,7 +37,8 @@ def tried(
     Raises:
         DataError: samples that the model or the loss does not take, or labels of no class.
     """
-    model = copy.deepcopy(model).eval()
+    # Copies: a model or a loss may count its calls.
+    model, loss = copy.deepcopy(model).eval(), copy.deepcopy(loss)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     outputs: dict[tuple[object, ...], Tensor] = {}
     found: dict[str, tuple[Tensor, Tensor]] = {}
