@@ -46,6 +46,10 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'securefl' has no attribute {name!r}")

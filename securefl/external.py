@@ -7,6 +7,7 @@ that its BN layers estimate from the client's own, unlabelled batches.
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,32 +19,39 @@ from torch.nn import functional
 
 from securefl.algorithms.base import Loss
 from securefl.config.schema import Config
-from securefl.data.samples import ClientData, samples
+from securefl.data.samples import Given, given_data, samples
 from securefl.engines.evaluation import Score
 from securefl.engines.evaluation import evaluate as score
 from securefl.errors import ConfigError, RunFolderError
 from securefl.files import require_tensors
+from securefl.metrics import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.rounds import Result
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, read_config
-from securefl.task import Task, configured_loss, configured_task
+from securefl.task import Task, configured_task, data_types
+from securefl.trial import tried
 from securefl.types import NamedTensors
 
 BATCH_SIZE = 32  # UniFed's, where nothing else is said
+_LOCAL_STATISTICS = {"fedbn": "BN", "silobn": "the BN statistics"}
+"""Algorithms whose server never learns them, and what stays at the clients."""
+
+
+class UntrainedStatistics(UserWarning):
+    """The global BN statistics of a run are those from before its training."""
 
 
 def evaluate(
-    model: nn.Module | Result | Path | str,
-    data: ClientData,
+    model: nn.Module | Result | Trained | Path | str,
+    data: Given,
     *,
     adapt_bn: float | None = None,
     batch_size: int = BATCH_SIZE,
     loss: Loss | None = None,
+    metric: str | Measure | None = None,
 ) -> Score:
-    """Accuracy and loss of a trained model, with the global BN statistics or adapted ones.
-
-    Of a regression R² is in the place of accuracy.
+    """Metric and loss of a trained model, with the global BN statistics or adapted ones.
 
     Adapted statistics come from the batches in the order of the samples, and from inputs alone:
     labels only score. Samples that are sorted by class should be shuffled before, since each batch
@@ -51,27 +59,39 @@ def evaluate(
 
     Args:
         model: left as it is; or what a run gave, or its folder: its global model is meant.
-        data: (x, y) tensors or a torch Dataset.
+        data: (x, y) tensors or numpy arrays, or a torch Dataset.
         adapt_bn: τ, the weight of the old statistics, 0 <= τ < 1; None keeps the global ones.
         batch_size: so many samples share one step of the statistics.
-        loss: mean over a batch, of (model output, y); where None, that of the run's settings, or
-            cross-entropy for a model of your own.
+        loss: mean over a batch, of (model output, y); where None, the run's, or cross-entropy for
+            a model of your own.
+        metric: as `Task.metric`; where None, the run's, or it follows from the loss and the data.
+
+    Warns where the global BN statistics are none that training has made.
 
     Raises:
-        ConfigError: τ or the batch size is out of range; the run had a task of its own.
+        ConfigError: τ or the batch size is out of range, or the metric unknown; the run had a task
+            of its own.
         DataError: data or a model that cannot be used; no BN layer to adapt.
         RunFolderError: no run's folder, an unfinished or a damaged one.
     """
     check_batch_size(batch_size)
-    usual: Loss = functional.cross_entropy
     if not isinstance(model, nn.Module):
-        trained = model if isinstance(model, Result) else load_trained(model)
+        trained = load_trained(model) if isinstance(model, Path | str) else model
         check_global_model(trained.config)
-        model, usual = trained.model, configured_loss(trained.config)
+        if note := untrained_statistics(trained.config):
+            warnings.warn(note, UntrainedStatistics, stacklevel=2)
+        model, task = trained.model, trained.task
+        if loss is None:
+            loss, metric = task.loss, task.metric if metric is None else metric
     own = copy.deepcopy(model)
     adapted = nullcontext() if adapt_bn is None else adapted_batch_norm(own, adapt_bn)
+    if loss is None:
+        loss = functional.cross_entropy
+    held = samples(given_data(data, "the data", data_types(own, loss)), "the data")
+    tried(own, loss, {"the data": held})
+    chosen = None if metric is None else chosen_metric(metric)
     with adapted:
-        return score(own, samples(data, "the data"), loss or usual, batch_size=batch_size)
+        return score(own, held, loss, chosen, batch_size=batch_size)
 
 
 # Two are compared by identity: tensors have no single truth value to compare by.
@@ -144,6 +164,17 @@ def check_global_model(config: Config) -> None:
             'algorithm.name = "singlenet" trains no global model, so there is none to score on '
             'other data; use "fedavg" or another that averages'
         )
+
+
+def untrained_statistics(config: Config) -> str:
+    """A note where the global BN statistics are none that training has made; empty elsewhere."""
+    name = config.algorithm.name
+    if name not in _LOCAL_STATISTICS:
+        return ""
+    return (
+        f"{name} keeps {_LOCAL_STATISTICS[name]} at its clients, so the global statistics are "
+        "those from before training (UniFed)."
+    )
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -5,8 +5,10 @@ UniFed's external clients (section 4.1.3): with the global BN statistics, and wi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,9 +17,11 @@ from securefl.data.samples import samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.external import (
     BATCH_SIZE,
+    UntrainedStatistics,
     check_batch_size,
     check_global_model,
     evaluate,
+    untrained_statistics,
     with_trained_tensors,
 )
 from securefl.names import MAX_FOLDER_BYTES, can_name_a_folder
@@ -57,6 +61,8 @@ def leave_one_out(
         batch_size: so many test samples share one step of the statistics.
         watch: opened around each run.
 
+    Warns where the global BN statistics are none that training makes.
+
     Raises:
         ConfigError: τ or the batch size is out of range, there are no domains to leave out, or one
             is named, or no global model is trained.
@@ -66,6 +72,8 @@ def leave_one_out(
     """
     check_batch_size(batch_size)
     check_global_model(config)
+    if note := untrained_statistics(config):
+        warnings.warn(note, UntrainedStatistics, stacklevel=2)
     folds = _folds(config, tasks)
     folders = {domain: Path(out) / f"without-{domain}" for domain in folds}
     for domain, (settings, task) in folds.items():
@@ -80,12 +88,12 @@ def leave_one_out(
         model = with_trained_tensors(folders[domain], task.model)
         for client, data in task.external.items():
             n = len(samples(data, client))  # first, since it names what it refuses
-            own = evaluate(model, data, batch_size=batch_size, loss=task.loss)
-            adapted = evaluate(
-                model, data, adapt_bn=adapt_bn, batch_size=batch_size, loss=task.loss
+            by = partial(
+                evaluate, model, data, batch_size=batch_size, loss=task.loss, metric=task.metric
             )
-            scores.append(ExternalScore(domain, client, n, own.accuracy, adapted.accuracy))
-    report = LeaveOneOut(config, adapt_bn, batch_size, tuple(scores))
+            own, adapted = by(), by(adapt_bn=adapt_bn)
+            scores.append(ExternalScore(domain, client, n, own.value, adapted.value))
+    report = LeaveOneOut(config, adapt_bn, batch_size, tuple(scores), own.metric)
     write_atomically(Path(out) / JSON_REPORT, report.to_json())
     write_atomically(Path(out) / MARKDOWN_REPORT, report.to_markdown().encode())
     return report

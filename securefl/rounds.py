@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from securefl.algorithms.base import load_tensors
+from securefl.algorithms.base import copied, lay_over, load_tensors
 from securefl.checkpoint import Checkpoint, check_memory
 from securefl.choose import divergence_advice
 from securefl.compose import Record, compose
@@ -24,6 +24,7 @@ from securefl.errors import ConfigError, Diverged, RunFolderError
 from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
+from securefl.metrics import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
 from securefl.privacy.meter import Meter
 from securefl.privately import warmed_up
@@ -33,18 +34,19 @@ from securefl.roles.authority import Opening
 from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
-from securefl.runrecord import MODEL, RoundMetrics, read_run
+from securefl.runrecord import MODEL, ClientScore, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task, placed
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, Plan, State
 
 LOST = 1e6
 """How many times the first round's loss no training comes back from."""
+MEGABYTE = 1e6
 OnRound = Callable[[RoundMetrics], None]
 OnStart = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
     """What a run leaves in memory."""
 
@@ -62,11 +64,59 @@ class Result:
     """What differential privacy was spent on; empty where no noise was added."""
     stopped: str
     """Why the run ended before its last round, in words; empty where it did not."""
+    task: Task
+    """What was trained, on whose data; its model is the untrained one."""
+    own: Mapping[str, NamedTensors]
+    """By client, the tensors of the model that it keeps to itself; empty where no client does."""
+
+    @property
+    def score(self) -> float:
+        """Of the last round, by `metric`; where clients have models of their own, their mean."""
+        return self.metrics[-1].score
+
+    @property
+    def loss(self) -> float:
+        """Of the last round on the test data."""
+        return self.metrics[-1].loss
+
+    @property
+    def metric(self) -> str:
+        """The name of what the score is by."""
+        return self.metrics[-1].metric
 
     @property
     def accuracy(self) -> float:
-        """Of the final model on the test data, 0..1; of a regression R²."""
-        return self.metrics[-1].accuracy
+        """The score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
+        return accuracy_of(self.metric, self.score)
+
+    @property
+    def clients(self) -> Mapping[str, ClientScore]:
+        """Of the last round, by client; empty where clients are not scored by themselves."""
+        return self.metrics[-1].clients
+
+    @property
+    def client_models(self) -> dict[str, nn.Module]:
+        """Each client's model, made anew: the global one with what the client keeps laid over it.
+
+        Empty where no client keeps any of it: all have `model`.
+        """
+        models = {name: copy.deepcopy(self.model) for name in self.own}
+        for name, model in models.items():
+            lay_over(model, self.own[name])
+        return models
+
+    def __repr__(self) -> str:
+        if not self.metrics:
+            return f"Result({self.config.algorithm.name}, no rounds)"
+        last = self.metrics[-1]
+        sent = sum(m.upload_bytes for m in self.metrics) / MEGABYTE
+        scored = f"{title(last.metric)} {shown(last.metric, last.score)}, loss {last.loss:.3g}"
+        return (
+            f"Result({self.config.algorithm.name}, {len(self.metrics)} rounds, {scored},\n"
+            f"  {sent:.1f} MB sent by clients, {len(self.openings)} totals opened, "
+            f"{len(self.incidents)} incidents,\n"
+            f"  read: .metrics .model .clients .client_models .ledger .openings .incidents)"
+        )
 
 
 class Rounds:
@@ -93,9 +143,9 @@ class Rounds:
             )
         task = placed(task or configured_task(config), config.run.device)
         task = warmed_up(config, task)
-        self.config = config
+        self.config, self._task = config, task
         self.key_id = keys.public.key_id if keys else ""
-        self._test = TestBench(task)
+        self._test = TestBench(task, client_names(config, task))
         self._record = record or Record()
         self._metrics: list[RoundMetrics] = []
         self._turnouts: list[Turnout] = []
@@ -216,7 +266,15 @@ class Rounds:
             self._turnouts,
             self._meter.history if self._meter else History(),
             self.stopped,
+            self._task,
+            self._own_tensors(),
         )
+
+    def _own_tensors(self) -> dict[str, NamedTensors]:
+        memories = self._local.memories
+        if not any(memory.own for memory in memories.values()):
+            return {}
+        return {name: copied(memory.own) for name, memory in memories.items()}
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
         """One round more; raises as `run` does."""
@@ -242,7 +300,7 @@ class Rounds:
         self._state = state
         metrics = RoundMetrics(
             round=self._state.round,
-            accuracy=score.accuracy,
+            accuracy=score.value if score.metric in SHARES else None,
             loss=score.loss,
             lr=lr,
             upload_bytes=sum(Ledger(entries).upload_bytes().values()),
@@ -251,6 +309,9 @@ class Rounds:
             simulated_s=turnout.simulated_s,
             energy_wh=turnout.energy_wh,
             epsilon=self._meter.epsilon(self.round) if self._meter else None,
+            metric=score.metric,
+            score=score.value,
+            clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
         )
         self._metrics.append(metrics)
         self._turnouts.append(turnout)
@@ -318,5 +379,5 @@ def _by_client(config: Config, task: Task) -> dict[str, str]:
             f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "
             "or none"
         )
-    names = client_names(config, len(task.clients)) if task.qualities else ()
+    names = client_names(config, task) if task.qualities else ()
     return dict(zip(names, task.qualities, strict=True))

@@ -31,7 +31,6 @@ from securefl.privacy.history import History
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 from securefl.runrecord import (
-    ACCURACY,
     CHECKPOINT,
     CONFIG,
     DEVICES,
@@ -120,7 +119,7 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         """Whether model and pictures are written, too."""
-        return all((self.path / name).exists() for name in (MODEL, ACCURACY, TRAFFIC))
+        return all((self.path / name).exists() for name in (MODEL, TRAFFIC))
 
     def _environment(self) -> Environment:
         return read_environment(self.path / ENVIRONMENT)

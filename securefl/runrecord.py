@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
 from securefl.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.plain_json import parsed
+from securefl.metrics import ACCURACY as ACCURACY_METRIC
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 
@@ -27,15 +29,24 @@ SELECTIONS = "selections.jsonl"
 PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
-ACCURACY, TRAFFIC = "accuracy.png", "traffic.png"
+ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 LOCK = ".lock"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
-        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, TRAFFIC, LOCK),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK),
     }
 )
 """All that a run writes, but for some of `report.pictures`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientScore:
+    """What one client is scored in a round."""
+
+    score: float
+    """By the round's metric."""
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,8 @@ class RoundMetrics:
     """One line of metrics.jsonl."""
 
     round: int
-    accuracy: float
-    """Share of the test set, 0..1; of a regression R², which may be below 0."""
+    accuracy: float | None
+    """The score, 0..1, where the metric is an accuracy; None where it is another."""
     loss: float
     lr: float
     upload_bytes: int
@@ -59,6 +70,17 @@ class RoundMetrics:
     epsilon: float | None = None
     """What differential privacy has cost so far, by PLD and at most; None where nothing bounds it.
     """
+    metric: str = ACCURACY_METRIC
+    """The name of what the score is by."""
+    score: float = math.nan
+    """On the test data; the accuracy where that is all that is given, as in older folders."""
+    clients: Mapping[str, ClientScore] = field(default_factory=dict)
+    """By client, where each is scored by its own model or on test data of its own, and `score` is
+    their mean."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.score) and self.accuracy is not None:
+            object.__setattr__(self, "score", self.accuracy)
 
 
 _WAY_OUT = "put a copy of it back if you have one, or start the run anew in another folder"

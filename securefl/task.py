@@ -4,54 +4,166 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from types import MappingProxyType
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import ConcatDataset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from securefl.algorithms.base import Algorithm, Loss
 from securefl.config.data import REGRESSIONS
 from securefl.config.rules import reads_public
 from securefl.config.schema import Config
 from securefl.data.federation import load_federation
-from securefl.data.samples import ClientData, Samples, samples
+from securefl.data.samples import ClientData, Dtypes, Given, Samples, given_data, samples
 from securefl.data.sources import leave_out_choices
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, DataError
+from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
+from securefl.names import can_name_a_folder
 from securefl.roles.ledger import AUTHORITY, SERVER
+from securefl.trial import tried
 
 N_PUBLIC = 180
 """Samples set aside where something reads them and the settings name no number: a tenth of the
 digits, as many as FNR-FL's table on them has."""
 
+MAX_NAME = 64
+"""Characters of a client's name, as in `data.names`."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
 class Task:
-    """A model and who has which data. Data are (x, y) tensors or torch Datasets."""
+    """A model and who has which data.
+
+    Data are pairs (x, y) of tensors or numpy arrays, or torch Datasets of such pairs. Floats come
+    in the model's type, and labels as int64; `clients` by name are a dict.
+    """
 
     model: nn.Module
     """Copied, not changed. Its device is where training runs, unless `run.device` names one."""
     clients: Sequence[ClientData]
     test: ClientData
-    loss: Loss = functional.cross_entropy
-    """Mean over a batch, of (model output, y).
-
-    With targets that are floats of the model's output's shape, and a loss for them such as
-    `torch.nn.functional.mse_loss`, runs report R² as accuracy; it may be below 0."""
-    algorithm: Algorithm | None = None
+    loss: Loss
+    """Mean over a batch, of (model output, y)."""
+    algorithm: Algorithm | None
     """Your own; the one of the settings where None."""
-    client_tests: Sequence[ClientData] = ()
+    client_tests: Sequence[ClientData]
     """Each client's own test data, in the order of `clients`; empty where all share `test`."""
-    external: Mapping[str, ClientData] = field(default_factory=dict)
+    external: Mapping[str, ClientData]
     """Clients that never train, by name."""
-    public: ClientData | None = None
+    public: ClientData | None
     """Labelled samples that no client holds and nobody is tested on: FNR-FL trains on them, and
     FedProf's server profiles them."""
-    qualities: Sequence[str] = ()
+    qualities: Sequence[str]
     """What each client's data are like, in the order of `clients`, for the record; empty where
     nobody knows."""
+    metric: str | Measure | None
+    """How tests are scored: "accuracy" (classes, by the largest output), "label-accuracy" (labels 0
+    or 1, by the sign of each logit), "r2" (numbers), or a function of all outputs and all targets
+    of a test set, both on the CPU. Where None, it follows from one of torch's losses, if loss and
+    targets leave no doubt."""
+    names: Sequence[str]
+    """Each client's, in the order of `clients`; empty where the settings name them."""
+
+    def __init__(  # noqa: PLR0913  (a task may have all of these)
+        self,
+        model: nn.Module,
+        clients: Sequence[Given] | Mapping[str, Given],
+        test: Given,
+        loss: Loss = functional.cross_entropy,
+        *,
+        algorithm: Algorithm | None = None,
+        client_tests: Sequence[Given] | Mapping[str, Given] = (),
+        external: Mapping[str, Given] = MappingProxyType({}),
+        public: Given | None = None,
+        qualities: Sequence[str] = (),
+        metric: str | Measure | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        """See the attributes.
+
+        Raises:
+            ConfigError: the model is none, the metric is unknown, or names do not fit.
+            DataError: data of another form; the message says whose, and what to give.
+        """
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model = {model!r:.80}: must be a torch module; give an instance")
+        if metric is not None:
+            chosen_metric(metric)
+        dtypes = data_types(model, loss)
+        if isinstance(clients, Mapping):
+            names, clients = _names(clients), list(clients.values())
+        if isinstance(client_tests, Mapping):
+            client_tests = _in_order(client_tests, names)
+        owners = names if len(names) == len(clients) else _numbered(len(clients))
+        tests = [f"the test data of {owner}" for owner in owners]
+        values = {
+            "model": model,
+            "clients": _each(clients, owners, dtypes),
+            "test": given_data(test, "the test data", dtypes),
+            "loss": loss,
+            "algorithm": algorithm,
+            "client_tests": _each(client_tests, tests, dtypes),
+            "external": {
+                name: given_data(data, f"the external client {name}", dtypes)
+                for name, data in external.items()
+            },
+            "public": None if public is None else given_data(public, "the public samples", dtypes),
+            "qualities": qualities,
+            "metric": metric,
+            "names": tuple(names),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.clients)} clients"
+        return f"Task({type(self.model).__name__}, {sizes}, loss {loss_name(self.loss)})"
+
+
+def data_types(model: nn.Module, loss: Loss) -> Dtypes:
+    """The types that data of this model and loss come in."""
+    floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return Dtypes(floats.pop() if len(floats) == 1 else None, takes_floats(loss))
+
+
+def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list[ClientData]:
+    if isinstance(given, Dataset | Tensor | np.ndarray):
+        raise DataError(
+            f"clients: {type(given).__name__}; give one (x, y) for each client: a list, or a dict "
+            "by name"
+        )
+    known = chain(owners, repeat("data of no client"))
+    return [given_data(data, owner, dtypes) for owner, data in zip(known, given, strict=False)]
+
+
+def _numbered(n: int) -> tuple[str, ...]:
+    return tuple(f"client-{i}" for i in range(1, n + 1))
+
+
+def _names(clients: Mapping[str, Given]) -> tuple[str, ...]:
+    for name in clients:
+        if not isinstance(name, str) or not can_name_a_folder(name) or len(name) > MAX_NAME:
+            raise ConfigError(
+                f"clients: {name!r:.80} cannot name a client: take printable text of 1 to "
+                f'{MAX_NAME} characters without "/"'
+            )
+    return tuple(clients)
+
+
+def _in_order(tests: Mapping[str, Given], names: Sequence[str]) -> list[Given]:
+    if tests.keys() != set(names):
+        raise ConfigError(
+            f"client_tests are of {', '.join(tests):.200}, and clients are "
+            f"{', '.join(names) or 'without names':.200}: give both by the same names, or both as "
+            "lists"
+        )
+    return [tests[name] for name in names]
 
 
 def configured_task(config: Config) -> Task:
@@ -130,27 +242,45 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
 
     Raises:
         ConfigError: too few clients for what is encrypted.
-        DataError: data that cannot be used.
+        DataError: data that cannot be used, or that the model and the loss do not take.
     """
     clients, batch_size = list(task.clients), config.train.batch_size
     if not clients:
         raise ConfigError("a task needs at least one client")
-    if config.algorithm.name == "centralised" and task.algorithm is None:
+    names = client_names(config, task)
+    if is_centralised(config, task):
         batch_size *= len(clients)
-        clients = [_union(clients)]
-    n = len(clients)
-    named = zip(client_names(config, n), clients, strict=True)
-    return {name: samples(data, name) for name, data in named}, batch_size
+        names, clients = _numbered(1), [_union(clients)]
+    data = {name: samples(of, name) for name, of in zip(names, clients, strict=True)}
+    if task.algorithm is None:  # what that one does with samples, it alone knows
+        tried(task.model, task.loss, data)
+    return data, batch_size
 
 
-def client_names(config: Config, n: int) -> tuple[str, ...]:
-    """Of n clients; raises ConfigError where `data.names` has not one for each."""
-    names = config.data.names
-    if not names or config.algorithm.name == "centralised":
-        return tuple(f"client-{i}" for i in range(1, n + 1))
-    if len(names) != n or len({*names, SERVER, AUTHORITY}) != n + 2:
+def is_centralised(config: Config, task: Task) -> bool:
+    """Whether one party trains on all clients' data."""
+    return config.algorithm.name == "centralised" and task.algorithm is None
+
+
+def client_names(config: Config, task: Task) -> tuple[str, ...]:
+    """Each client's name, in the order of the task's clients: the task's, or the settings'.
+
+    Raises:
+        ConfigError: not one for each, or both have names, and others.
+    """
+    n = len(task.clients)
+    names = tuple(task.names) or config.data.names
+    if not names:
+        return _numbered(n)
+    if config.data.names and config.data.names != names:
         raise ConfigError(
-            f"data.names has {len(names)} names and there are {n} clients: name each of them once, "
+            "the task and data.names name other clients: leave one of them out, or name the same "
+            "clients in the same order"
+        )
+    if len(names) != n or len({*names, SERVER, AUTHORITY}) != n + 2:
+        where = "the task" if task.names else "data.names"
+        raise ConfigError(
+            f"{where} has {len(names)} names and there are {n} clients: name each of them once, "
             f"and none {SERVER!r} or {AUTHORITY!r}"
         )
     return names

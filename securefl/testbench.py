@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from torch import nn
 
 from securefl.algorithms.base import lay_over, load_tensors
 from securefl.data.resident import near
-from securefl.data.samples import samples
+from securefl.data.samples import Samples, samples
 from securefl.engines.evaluation import Score, evaluate
 from securefl.errors import ConfigError
+from securefl.metrics import Metric, chosen_metric, inferred_metric
 from securefl.task import Task
+from securefl.trial import tried
 from securefl.types import Memory, State
 
 
@@ -21,38 +23,57 @@ class TestBench:
 
     The score is the global model's on the common test data. Where a part of the model is each
     client's own (client-specific BN), or where clients have test data of their own, it is the mean
-    over clients of their models' scores (FedTAN, appendix D).
+    over clients of their models' scores (FedTAN, appendix D), which it then has, too.
     """
 
     __test__ = False  # no test of pytest's
 
-    def __init__(self, task: Task) -> None:
-        """Raises ConfigError or DataError where the test data cannot be used."""
+    def __init__(self, task: Task, names: Sequence[str]) -> None:
+        """`names` are all clients'.
+
+        Raises:
+            ConfigError: not a test set for each client.
+            DataError: test data that cannot be used, or whose metric is not certain.
+        """
         if len(task.client_tests) not in (0, len(task.clients)):
             raise ConfigError(
                 f"{len(task.client_tests)} test sets for {len(task.clients)} clients: give each "
                 "client its own, or none"
             )
         self._loss = task.loss
-        own = {f"the test data of client-{i}": of for i, of in enumerate(task.client_tests, 1)}
-        tests = {"the test data": task.test, **own}
+        owners = [f"the test data of {name}" for name in names[: len(task.client_tests)]]
+        tests = {"the test data": task.test, **dict(zip(owners, task.client_tests, strict=True))}
         found = {owner: samples(data, owner) for owner, data in tests.items()}
+        self._metric = _metric(task, found)
         # Near the model, since they are passed over every round.
-        self._common, *self._own = near(found, task.model).values()
+        self._common, *own = near(found, task.model).values()
+        self._own = dict(zip(names, own, strict=False))
 
     def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
         """Of the models after a round; `model` holds the global one before and after."""
         personal = any(memory.own for memory in memories.values())
         if not personal and not self._own:
-            return evaluate(model, self._common, self._loss)
-        tests = self._own or [self._common] * len(memories)
-        if len(memories) != len(tests):  # centralised: one model for all clients' tests
-            scores = [evaluate(model, test, self._loss) for test in tests]
-        else:
-            scores = []
-            for memory, test in zip(memories.values(), tests, strict=True):
+            return self._scored(model, self._common)
+        scores: dict[str, Score] = {}
+        for name, test in (self._own or dict.fromkeys(memories, self._common)).items():
+            if personal:
                 load_tensors(model, state)
-                lay_over(model, memory.own)
-                scores.append(evaluate(model, test, self._loss))
-            load_tensors(model, state)
-        return Score(fmean(s.accuracy for s in scores), fmean(s.loss for s in scores))
+                lay_over(model, memories[name].own)
+            scores[name] = self._scored(model, test)
+        load_tensors(model, state)
+        value, loss = (fmean(getattr(s, of) for s in scores.values()) for of in ("value", "loss"))
+        return Score(value, loss, self._metric.name, scores)
+
+    def _scored(self, model: nn.Module, test: Samples) -> Score:
+        return evaluate(model, test, self._loss, self._metric)
+
+
+def _metric(task: Task, tests: Mapping[str, Samples]) -> Metric:
+    """The task's, or the one that a few samples leave no doubt of; it is tried on them."""
+    metric = None if task.metric is None else chosen_metric(task.metric)
+    for output, y in tried(task.model, task.loss, tests).values():
+        metric = metric or inferred_metric(task.loss, output, y)
+        if not callable(task.metric):  # a user's own may need more samples, of both classes
+            metric.of(output, y)
+    assert metric is not None  # noqa: S101 -- for mypy: there is one test set at least
+    return metric

@@ -21,9 +21,9 @@ from securefl_cli.table import print_runs
     help="Where the picture goes; that of the cost beside it, with -cost in its name.",
 )
 def compare(runs: tuple[Path, ...], plot: Path) -> None:
-    """Print runs side by side, and draw their accuracy and loss.
+    """Print runs side by side, and draw their score and loss.
 
-    Where all runs simulate devices, a second picture has accuracy against simulated hours and Wh.
+    Where all runs simulate devices, a second picture has the score against simulated hours and Wh.
 
     \b
     Example:
@@ -31,7 +31,7 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.cost import cost_figure
     from securefl.report.drawing import png
-    from securefl.report.plots import accuracy_plot
+    from securefl.report.plots import score_plot
     from securefl.roles.ledger import Ledger
     from securefl.runfolder import write_atomically
     from securefl.runrecord import read_run
@@ -48,7 +48,7 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
         }
     )
     metrics = {name: record.metrics for name, record in zip(names, records.values(), strict=True)}
-    write_atomically(plot, accuracy_plot(metrics))
+    write_atomically(plot, score_plot(metrics))
     click.echo(f"Plot: {plot}")
     if cost := cost_figure(metrics):
         beside = plot.with_name(f"{plot.stem}-cost{plot.suffix}")

@@ -40,7 +40,7 @@ def demo(rounds: int, seed: int, out: Path | None) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import load_config
     from securefl import run as run_rounds
-    from securefl.report.plots import accuracy_plot
+    from securefl.report.plots import score_plot
     from securefl.runfolder import write_atomically
 
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
@@ -52,7 +52,7 @@ def demo(rounds: int, seed: int, out: Path | None) -> None:
         with progress_bar(name, rounds) as advance:
             results[name] = run_rounds(config, out=folder / _slug(name), on_round=advance)
     print_runs({name: (result.metrics, result.ledger) for name, result in results.items()})
-    png = accuracy_plot({name: result.metrics for name, result in results.items()})
+    png = score_plot({name: result.metrics for name, result in results.items()})
     write_atomically(folder / "demo.png", png)
     fedtan = results["FedTAN, statistics encrypted"]
     click.echo(

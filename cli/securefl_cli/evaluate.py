@@ -67,7 +67,7 @@ def evaluate_run(
         for label, data in unseen_data(name, trained.config, trained.task).items()
     ]
     print_scores(["Data"], rows, adapt_bn)
-    note_untrained_statistics(trained.config.algorithm.name)
+    note_untrained_statistics(trained.config)
 
 
 def _row(
@@ -78,8 +78,8 @@ def _row(
 
     n_samples = len(samples(data, label))  # first, since it names what it refuses
     score = partial(evaluate, trained.model, data, batch_size=batch_size, loss=trained.task.loss)
-    accuracy = score().accuracy
+    found = score()
     adapted = None
     if adapt_bn is not None:
-        adapted = score(adapt_bn=adapt_bn).accuracy
-    return ScoreRow([label], n_samples, accuracy, adapted)
+        adapted = score(adapt_bn=adapt_bn).value
+    return ScoreRow([label], n_samples, found.value, adapted, found.metric)

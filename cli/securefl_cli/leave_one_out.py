@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,16 +56,18 @@ def leave_one_out(
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import leave_one_out as report_on
     from securefl import load_config
+    from securefl.external import UntrainedStatistics
     from securefl.folds import JSON_REPORT, MARKDOWN_REPORT
 
     config = load_config(config_file, settings)
     try:
-        report = report_on(config, out, adapt_bn=adapt_bn, batch_size=batch_size, watch=_watch)
+        with warnings.catch_warnings(action="ignore", category=UntrainedStatistics):  # noted below
+            report = report_on(config, out, adapt_bn=adapt_bn, batch_size=batch_size, watch=_watch)
     except KeyboardInterrupt:
         click.echo("\nGo on with the same command.", err=True)
         raise
     _print(report)
-    note_untrained_statistics(config.algorithm.name)
+    note_untrained_statistics(config)
     click.echo(f"Report: {out / MARKDOWN_REPORT}, {out / JSON_REPORT}")
 
 
@@ -76,9 +79,9 @@ def _watch(
 
 def _print(report: LeaveOneOut) -> None:
     rows = [
-        ScoreRow([score.left_out, score.client], score.n_samples, score.accuracy, score.adapted)
-        for score in report.scores
+        ScoreRow([of.left_out, of.client], of.n_samples, of.score, of.adapted, report.metric)
+        for of in report.scores
     ]
     n_samples = sum(score.n_samples for score in report.scores)
-    mean = ScoreRow(["mean", ""], n_samples, report.accuracy, report.adapted)
+    mean = ScoreRow(["mean", ""], n_samples, report.score, report.adapted, report.metric)
     print_scores(["Left out", "External client"], [*rows, mean], report.adapt_bn)

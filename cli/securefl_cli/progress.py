@@ -1,4 +1,4 @@
-"""A progress bar over a run's rounds: accuracy, megabytes, and the time that is left."""
+"""A progress bar over a run's rounds: score, megabytes, and the time that is left."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from securefl_cli.interrupt import raise_if_interrupted
+from securefl_cli.table import scored
 
 if TYPE_CHECKING:
     from securefl.recipes.reproduce import PlannedRun
@@ -44,7 +45,7 @@ def progress_bar(
             nonlocal sent_bytes
             raise_if_interrupted()
             sent_bytes += metrics.upload_bytes
-            note = f"{100 * metrics.accuracy:5.1f} % {sent_bytes / MEGABYTE:7.1f} MB up"
+            note = f"{scored(metrics):>7} {sent_bytes / MEGABYTE:7.1f} MB up"
             if private:
                 spent = metrics.epsilon
                 note += "  ε infinite" if spent is None else f"  ε ≤ {spent:.3g}"

@@ -1,9 +1,10 @@
-"""Accuracy with the global BN statistics beside accuracy with adapted ones."""
+"""The score with the global BN statistics beside that with adapted ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -12,8 +13,8 @@ from rich.text import Text
 
 from securefl.names import printable
 
-LOCAL_STATISTICS = {"fedbn": "BN", "silobn": "the BN statistics"}
-"""Algorithms whose server never learns them, and what stays at the clients."""
+if TYPE_CHECKING:
+    from securefl.config.schema import Config
 
 batch_size_option = click.option(
     "--batch-size",
@@ -31,35 +32,39 @@ class ScoreRow:
     names: Sequence[str]
     """As many as the table has columns of names."""
     n_samples: int
-    accuracy: float
+    score: float
     adapted: float | None
     """None where nothing was adapted."""
+    metric: str
+    """What both are by."""
 
 
 def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: float | None) -> None:
-    """Print a table to stdout."""
+    """Print a table to stdout; all rows are by one metric."""
+    from securefl.metrics import SHARES, heading, shown
+
+    metric = rows[0].metric
+    share = metric in SHARES
     table = Table(box=None, pad_edge=False)
     for column in name_columns:
         table.add_column(column, overflow="fold")
     table.add_column("Samples", justify="right")
-    table.add_column("Global\nstatistics", justify="right")
+    table.add_column(f"{heading(metric)},\nglobal statistics", justify="right")
     if tau is not None:
         table.add_column(f"Adapted,\nτ = {tau:g}", justify="right")
-        table.add_column("Points", justify="right")
+        table.add_column("Points" if share else "Gain", justify="right")
     for row in rows:
-        cells = [str(row.n_samples), f"{100 * row.accuracy:.1f} %"]
+        cells = [str(row.n_samples), shown(metric, row.score)]
         if row.adapted is not None:
-            gain = 100 * (row.adapted - row.accuracy)
-            cells += [f"{100 * row.adapted:.1f} %", f"{gain:+.1f}"]
+            gain = row.adapted - row.score
+            cells += [shown(metric, row.adapted), f"{100 * gain:+.1f}" if share else f"{gain:+.3f}"]
         table.add_row(*map(Text, [*map(printable, row.names), *cells]))
     Console().print(table)
 
 
-def note_untrained_statistics(algorithm: str) -> None:
+def note_untrained_statistics(config: Config) -> None:
     """Say on stderr where the global statistics are none that training has made."""
-    if algorithm in LOCAL_STATISTICS:
-        click.echo(
-            f"Note: {algorithm} keeps {LOCAL_STATISTICS[algorithm]} at its clients, so the global "
-            "statistics are those from before training (UniFed).",
-            err=True,
-        )
+    from securefl.external import untrained_statistics
+
+    if note := untrained_statistics(config):
+        click.echo(f"Note: {note}", err=True)

@@ -21,13 +21,15 @@ MEGABYTE = 1e6
 
 def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> None:
     """Print a table to stdout: one row for each run; its cost where any run has devices."""
+    from securefl.metrics import ACCURACY, heading
     from securefl.report.clock import hours, watt_hours
 
+    by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
     costs = {name: (hours(metrics), watt_hours(metrics)) for name, (metrics, _) in runs.items()}
     simulated = any(sums for cost in costs.values() for sums in cost)
     table = Table(box=None, pad_edge=False)
     table.add_column("Run", overflow="fold")
-    table.add_column("Accuracy", justify="right")
+    table.add_column(heading(*by) if len(by) == 1 else "Score", justify="right")
     table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
     table.add_column("Upload per\nclient, MB", justify="right")
     table.add_column("Time\n(s)", justify="right")
@@ -41,7 +43,7 @@ def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> Non
         uploads = ledger.upload_bytes()
         table.add_row(
             Text(printable(name)),
-            f"{100 * metrics[-1].accuracy:.1f} %" if metrics else "-",
+            (scored(metrics[-1], named=len(by) > 1) if metrics else "-"),
             rounds_to(metrics, TARGET),
             f"{max(uploads.values()) / MEGABYTE:.1f}" if len(uploads) > 1 else "-",
             f"{sum(m.seconds for m in metrics):.0f}",
@@ -55,9 +57,20 @@ def _last(sums: Sequence[float] | None) -> str:
     return f"{sums[-1]:.3g}" if sums else "-"
 
 
+def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
+    """A round's score, after its metric's name where that is not said elsewhere."""
+    from securefl.metrics import SHARES, shown, title
+
+    value = shown(metrics.metric, metrics.score)
+    return f"{title(metrics.metric)} {value}" if named or metrics.metric not in SHARES else value
+
+
 def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
-    """The first round whose accuracy is at least `target`."""
-    return next((str(m.round) for m in metrics if m.accuracy >= target), "never")
+    """The first round whose accuracy is at least `target`; a dash where the metric is none."""
+    shares = [m for m in metrics if m.accuracy is not None]
+    if metrics and not shares:
+        return "-"
+    return next((str(m.round) for m in shares if (m.accuracy or 0) >= target), "never")
 
 
 def what_the_server_reads(ledger: Ledger) -> str:

@@ -32,6 +32,7 @@ from securefl.config.schema import Config
 from securefl.data.samples import whole
 from securefl.errors import DataError, RunFolderError, SecureFLError
 from securefl.external import Trained, load_trained
+from securefl.metrics import heading, shown
 from securefl.privacy.history import History
 from securefl.runfolder import RunFolder
 from securefl.runrecord import RunRecord, read_run
@@ -153,7 +154,7 @@ class _Audits:
 
     def facts(self) -> dict[str, str]:
         """What was audited, and whether it is what was played again."""
-        config, n = self.config, len(self.task.clients)
+        config, n, last = self.config, len(self.task.clients), self.run.metrics[-1]
         own = not self.shipped
         return {
             "Folder": self.run.path.name,
@@ -163,7 +164,7 @@ class _Audits:
             "Data": f"{n} clients, "
             + ("its own" if own else f"{config.data.dataset}, {config.data.partition}"),
             "Rounds": str(len(self.run.metrics)),
-            "Accuracy": f"{self.run.metrics[-1].accuracy:.1%}",
+            heading(last.metric): shown(last.metric, last.score),
             "Encrypted": ", ".join(config.exchange.encrypt) or "nothing",
             "Privacy": config.privacy.level,
             "Played again": self._compared(),

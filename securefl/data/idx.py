@@ -7,6 +7,7 @@ number, then the values.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import math
 import struct
 import zlib
@@ -24,24 +25,48 @@ _DEFLATE_RATIO = 1032  # no byte of a .gz file unpacks to more than this
 _CHUNK_BYTES = 1 << 20
 
 
-def read_idx(path: Path, sample_shape: tuple[int, ...]) -> UInt8[np.ndarray, "n ..."]:
+def read_idx(
+    path: Path, sample_shape: tuple[int, ...], sha256: str | None = None
+) -> UInt8[np.ndarray, "n ..."]:
     """The samples of one file, unpacked if its name ends in .gz.
 
+    Args:
+        path: the file.
+        sample_shape: of one sample.
+        sha256: of the unpacked file, where it is known.
+
     Raises:
-        DataError: not such a file, samples of another shape, or a length other than its header's.
+        DataError: not such a file, samples of another shape, a length other than its header's, or
+            another content than the known one.
     """
     n_bytes = n_bytes_of(path, _MAX_BYTES)
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
-            shape = _header(file, sample_shape, path)
+            header, shape = _header(file, sample_shape, path)
             possible = n_bytes * _DEFLATE_RATIO if packed else n_bytes
-            return _values(file, shape, min(possible, _MAX_BYTES), path)
+            values = _values(file, math.prod(shape), min(possible, _MAX_BYTES), path)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}); get the file again") from error
+    if sha256 is not None:
+        _check_content(header, values, sha256, path)
+    return np.frombuffer(values, dtype=np.uint8).reshape(shape)
 
 
-def _header(file: BufferedIOBase, sample_shape: tuple[int, ...], path: Path) -> tuple[int, ...]:
+def _check_content(header: bytes, values: bytes, sha256: str, path: Path) -> None:
+    digest = hashlib.sha256(header)
+    digest.update(values)
+    if digest.hexdigest() != sha256:
+        raise DataError(
+            f"{path}: SHA-256 of its unpacked content is {digest.hexdigest()}, the official file "
+            f"has {sha256}; get the file again"
+        )
+
+
+def _header(
+    file: BufferedIOBase, sample_shape: tuple[int, ...], path: Path
+) -> tuple[bytes, tuple[int, ...]]:
+    """The header's bytes, and the shape that it says."""
     n_axes = 1 + len(sample_shape)
     magic = bytes((0, 0, 8, n_axes))
     header = _at_most(file, 4 + 4 * n_axes)
@@ -55,13 +80,10 @@ def _header(file: BufferedIOBase, sample_shape: tuple[int, ...], path: Path) -> 
     shape = struct.unpack(f">{n_axes}I", header[4:])
     if shape[1:] != sample_shape:
         raise DataError(f"{path}: samples of shape {shape[1:]}, expected {sample_shape}")
-    return shape
+    return header, shape
 
 
-def _values(
-    file: BufferedIOBase, shape: tuple[int, ...], max_bytes: int, path: Path
-) -> UInt8[np.ndarray, "n ..."]:
-    n_values = math.prod(shape)
+def _values(file: BufferedIOBase, n_values: int, max_bytes: int, path: Path) -> bytes:
     if n_values > max_bytes:
         raise DataError(
             f"{path}: its header speaks of {n_values} values, more than the file can hold; "
@@ -71,7 +93,7 @@ def _values(
     if len(values) != n_values:
         relation = "fewer" if len(values) < n_values else "more"
         raise DataError(f"{path}: has {relation} than the {n_values} values that its header says")
-    return np.frombuffer(values, dtype=np.uint8).reshape(shape)
+    return values
 
 
 def _at_most(file: BufferedIOBase, n_bytes: int) -> bytes:

@@ -10,26 +10,46 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import UInt8
 
-from securefl.data.files import as_labels, as_pixels, check_md5, locate
+from securefl.data.files import as_labels, as_pixels, locate
 from securefl.data.idx import read_idx
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
 
-MNIST_MD5: Mapping[str, str] = MappingProxyType(
-    {
-        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-    }
+_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
 )
-FASHION_MNIST_MD5: Mapping[str, str] = MappingProxyType(
-    {
-        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-    }
+# Of what is in the .gz files, so that it does not matter who packed them. MNIST's are published by
+# many who took it from its first place, all alike; Fashion-MNIST's are of Debian's package.
+MNIST_SHA256: Mapping[str, str] = MappingProxyType(
+    dict(
+        zip(
+            _FILES,
+            (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+            strict=True,
+        )
+    )
+)
+FASHION_MNIST_SHA256: Mapping[str, str] = MappingProxyType(
+    dict(
+        zip(
+            _FILES,
+            (
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+            strict=True,
+        )
+    )
 )
 EMNIST_CLASSES: Mapping[str, int] = MappingProxyType(
     {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
@@ -39,23 +59,23 @@ _SAMPLE_SHAPE = (28, 28)
 _Bytes: TypeAlias = UInt8[np.ndarray, "..."]
 
 
-def load_mnist(root: str | Path, md5s: Mapping[str, str] = MNIST_MD5) -> Split:
+def load_mnist(root: str | Path, sha256s: Mapping[str, str] = MNIST_SHA256) -> Split:
     """60000 training and 10000 test digits as images of (1, 28, 28).
 
-    A .gz file goes before an unpacked one and is compared with `md5s`. Of unpacked files no
-    official checksum is known: only their form is checked.
+    A .gz file goes before an unpacked one. The content of each, unpacked, is compared with
+    `sha256s`: how a file was packed does not matter.
 
     Args:
         root: holds train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, with or
             without .gz.
-        md5s: by file name; `FASHION_MNIST_MD5` for that data set, whose files have the same names,
-            {} to check none.
+        sha256s: by name of the unpacked file; `FASHION_MNIST_SHA256` for that data set, whose files
+            have the same names, {} to compare none.
 
     Raises:
         DataError: a file is missing, damaged or another one; the message says what to put where.
     """
     source = "MNIST's train-… and t10k-… files (IDX, .gz or unpacked)"
-    return _split(Path(root), ("train", "t10k"), source, n_classes=10, md5s=md5s)
+    return _split(Path(root), ("train", "t10k"), source, n_classes=10, sha256s=sha256s)
 
 
 def load_emnist(root: str | Path, split: str) -> Split:
@@ -76,11 +96,11 @@ def load_emnist(root: str | Path, split: str) -> Split:
         raise ConfigError(f'EMNIST split = "{split}": must be one of {", ".join(EMNIST_CLASSES)}')
     parts = (f"emnist-{split}-train", f"emnist-{split}-test")
     n_classes = EMNIST_CLASSES[split]
-    return _split(Path(root), parts, "EMNIST's unpacked gzip.zip", n_classes, md5s={})
+    return _split(Path(root), parts, "EMNIST's unpacked gzip.zip", n_classes, sha256s={})
 
 
 def _split(
-    root: Path, parts: tuple[str, str], source: str, n_classes: int, md5s: Mapping[str, str]
+    root: Path, parts: tuple[str, str], source: str, n_classes: int, sha256s: Mapping[str, str]
 ) -> Split:
     # All files are found before one is read: a missing one shows at once.
     paths = [
@@ -88,11 +108,8 @@ def _split(
         for part in parts
         for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
     ]
-    for path in paths:
-        if path.name in md5s:
-            check_md5(path, md5s[path.name])
-    train_x, train_y = _part(paths[0], paths[1])
-    test_x, test_y = _part(paths[2], paths[3])
+    train_x, train_y = _part(paths[0], paths[1], sha256s)
+    test_x, test_y = _part(paths[2], paths[3], sha256s)
     return Split(
         train_x=as_pixels(train_x),
         train_y=as_labels(train_y, n_classes, paths[1]),
@@ -101,8 +118,13 @@ def _split(
     )
 
 
-def _part(images_path: Path, labels_path: Path) -> tuple[_Bytes, _Bytes]:
-    images, labels = read_idx(images_path, _SAMPLE_SHAPE), read_idx(labels_path, ())
+def _part(
+    images_path: Path, labels_path: Path, sha256s: Mapping[str, str]
+) -> tuple[_Bytes, _Bytes]:
+    images, labels = (
+        read_idx(path, shape, sha256s.get(path.name.removesuffix(".gz")))
+        for path, shape in ((images_path, _SAMPLE_SHAPE), (labels_path, ()))
+    )
     if not len(images) or len(images) != len(labels):
         raise DataError(
             f"{images_path}: {len(images)} images, but {len(labels)} labels in {labels_path.name}"

@@ -1,20 +1,25 @@
-"""A client's own samples: tensors or a torch Dataset, and mini-batches of them."""
+"""A client's own samples: arrays or a torch Dataset, and mini-batches of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from securefl.errors import DataError
 
 BATCH = 1024
 """Samples at a time, where nothing is learnt from them."""
 ClientData = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
+Array = Tensor | np.ndarray[Any, Any]
+Given = tuple[Array, Array] | Dataset[Any]
+"""What a user may give for `ClientData`."""
+_ONE_X = "put them side by side in one x (torch.cat((a, b), dim=1)), and split it in the forward"
 
 
 class Samples(Protocol):
@@ -54,6 +59,120 @@ class _DatasetSamples:
         return x, y
 
 
+@dataclass(frozen=True, slots=True)
+class Dtypes:
+    """The types that a model and its loss compute with."""
+
+    floats: torch.dtype | None
+    """The model's; None where it has several, so that nothing is cast to one."""
+    float_targets: bool
+    """Whether the loss takes floats alone for targets."""
+
+    def of_x(self, x: Tensor) -> Tensor:
+        """Floats in the model's type; all else as it is."""
+        return x.to(self.floats) if x.is_floating_point() and self.floats else x
+
+    def of_y(self, y: Tensor) -> Tensor:
+        """Floats in the model's type, and whole numbers as int64, which losses of classes take."""
+        if self.float_targets or y.is_floating_point():
+            return y.to(self.floats or (y.dtype if y.is_floating_point() else torch.float32))
+        return y.to(torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cast(Dataset[tuple[Tensor, Tensor]]):
+    """A data set whose samples come in the model's types."""
+
+    dataset: Dataset[Any]
+    dtypes: Dtypes
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]  # sized, as `client_data_of` has checked
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = self.dataset[index]
+        return self.dtypes.of_x(torch.as_tensor(x)), self.dtypes.of_y(torch.as_tensor(y))
+
+
+def given_data(given: object, owner: str, dtypes: Dtypes) -> ClientData:
+    """What a user gave for one party's data, with numpy arrays as tensors, in the model's types.
+
+    Raises:
+        DataError: neither a pair of arrays nor a Dataset of (x, y) with a length; the message says
+            whose they are, what came and what to give.
+    """
+    if isinstance(given, tuple | list) and len(given) == 2:
+        x, y = (_tensor(values, name, owner) for name, values in zip("xy", given, strict=True))
+        return dtypes.of_x(x), dtypes.of_y(y)
+    if isinstance(given, Dataset) and hasattr(given, "__len__"):
+        return _in_types(given, owner, dtypes)
+    raise DataError(f"{owner}: {_refusal(given)}")
+
+
+def _refusal(given: object) -> str:
+    if isinstance(given, DataLoader):
+        return "a DataLoader; give its data set, loader.dataset: train.batch_size makes the batches"
+    if isinstance(given, Mapping):
+        keys = ", ".join(f"{key!r:.40}" for key in list(given)[:8])
+        return f"a dict with the keys {keys}; give the pair (x, y) of its arrays"
+    if isinstance(given, Dataset):
+        return f"{type(given).__name__} has no length; give a Dataset with __len__, or (x, y)"
+    if isinstance(given, tuple | list):
+        return f"{len(given)} values; give (x, y); several inputs: {_ONE_X}"
+    return (
+        f"{type(given).__name__}; give (x, y) tensors or numpy arrays, or a torch Dataset with a "
+        "length"
+    )
+
+
+def _tensor(values: object, name: str, owner: str) -> Tensor:
+    if isinstance(values, np.ndarray):
+        try:  # a copy where torch could not write to it, or not read it
+            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        except TypeError as error:
+            raise DataError(f"{owner}: {name} holds {values.dtype}; give numbers") from error
+    if isinstance(values, tuple | list) and any(
+        isinstance(of, Tensor | np.ndarray) for of in values
+    ):
+        way_out = _ONE_X if name == "x" else "one target for each sample"
+        raise DataError(f"{owner}: {name} is {len(values)} arrays; {way_out}")
+    if not isinstance(values, Tensor):
+        way = f"{name}.to_numpy()" if hasattr(values, "to_numpy") else f"torch.as_tensor({name})"
+        raise DataError(
+            f"{owner}: {name} is {type(values).__name__}; give a tensor or a numpy array: {way}"
+        )
+    if values.dim() == 0:
+        raise DataError(f"{owner}: {name} is one number; give an entry for each sample")
+    return values
+
+
+def _in_types(dataset: Dataset[Any], owner: str, dtypes: Dtypes) -> ClientData:
+    """The data set, as it is where its first sample is of the model's types already."""
+    if not len(dataset):  # type: ignore[arg-type]  # sized, as the caller has checked
+        return dataset
+    first = dataset[0]
+    if isinstance(first, Mapping):
+        keys = ", ".join(f"{key!r:.40}" for key in list(first)[:8])
+        raise DataError(
+            f"{owner}: its samples are dicts with the keys {keys}; give a Dataset whose "
+            "__getitem__ returns (x, y)"
+        )
+    if not (isinstance(first, tuple | list) and len(first) == 2):
+        n = f"{len(first)} values" if isinstance(first, tuple | list) else type(first).__name__
+        raise DataError(f"{owner}: its samples are {n}; give (x, y); several inputs: {_ONE_X}")
+    if isinstance(first[0], tuple | list):
+        raise DataError(f"{owner}: its samples' x is {len(first[0])} values; {_ONE_X}")
+    for name, value in zip("xy", first, strict=True):
+        if not isinstance(value, Tensor | np.ndarray | np.generic | int | float):
+            raise DataError(
+                f"{owner}: its samples' {name} is {type(value).__name__}; give a tensor"
+            )
+    x, y = default_collate([first])
+    if (dtypes.of_x(x).dtype, dtypes.of_y(y).dtype) == (x.dtype, y.dtype):
+        return dataset
+    return _Cast(dataset, dtypes)
+
+
 def samples(data: ClientData, owner: str) -> Samples:
     """One client's data, checked.
 
@@ -61,25 +180,16 @@ def samples(data: ClientData, owner: str) -> Samples:
         DataError: fewer than two samples (batch normalisation needs two), x and y of different
             lengths, values that are not finite, or neither tensors nor a sized Dataset.
     """
-    if isinstance(data, tuple) and len(data) == 2:
+    if isinstance(data, tuple):
         x, y = data
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
-            raise DataError(
-                f"{owner}: ({type(x).__name__}, {type(y).__name__}) where (x, y) tensors are "
-                "needed: torch.as_tensor makes them"
-            )
         if len(x) != len(y):
             raise DataError(f"{owner}: {len(x)} inputs but {len(y)} labels")
-        if x.is_floating_point() and not torch.isfinite(x).all():
-            raise DataError(f"{owner}: inputs hold NaN or infinity; clean them first")
+        for name, values in (("inputs", x), ("targets", y)):
+            if values.is_floating_point() and not torch.isfinite(values).all():
+                raise DataError(f"{owner}: {name} hold NaN or infinity; clean them first")
         found: Samples = TensorSamples(x, y)
-    elif isinstance(data, Dataset) and hasattr(data, "__len__"):
-        found = _DatasetSamples(data)
     else:
-        raise DataError(
-            f"{owner}: expected (x, y) tensors or a torch Dataset with a length, "
-            f"got {type(data).__name__}"
-        )
+        found = _DatasetSamples(data)
     if len(found) < 2:
         raise DataError(f"{owner}: {len(found)} samples; batch normalisation needs at least two")
     return found

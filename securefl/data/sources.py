@@ -23,14 +23,14 @@ from securefl.data.folders import (
     picture_domains,
 )
 from securefl.data.gas_turbine import load_gas_turbine
-from securefl.data.mnist import EMNIST_CLASSES, FASHION_MNIST_MD5, load_emnist, load_mnist
+from securefl.data.mnist import EMNIST_CLASSES, FASHION_MNIST_SHA256, load_emnist, load_mnist
 from securefl.data.split import Split
 from securefl.errors import ConfigError
 
 _FROM_FILES: Mapping[str, Callable[[Path], Split]] = MappingProxyType(
     {
         "mnist": load_mnist,
-        "fashion-mnist": partial(load_mnist, md5s=FASHION_MNIST_MD5),
+        "fashion-mnist": partial(load_mnist, sha256s=FASHION_MNIST_SHA256),
         **{f"emnist-{split}": partial(load_emnist, split=split) for split in EMNIST_CLASSES},
         "cifar10": load_cifar10,
         "cifar100": load_cifar100,

@@ -14,7 +14,7 @@ from torch import nn
 from securefl.algorithms.base import Loss, load_tensors
 from securefl.data.samples import Samples
 from securefl.engines.delivery import Delivery
-from securefl.engines.evaluation import evaluate
+from securefl.engines.evaluation import mean_loss
 from securefl.engines.incidents import Incident
 from securefl.errors import MessageRefused
 from securefl.roles import wire
@@ -93,7 +93,7 @@ class LossQuestion:
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
         """See `Question.ask`."""
         load_tensors(self._model, state)
-        losses = {c: evaluate(self._model, self._data[c], self._loss).loss for c in clients}
+        losses = {c: mean_loss(self._model, self._data[c], self._loss) for c in clients}
         return _numbers(self._delivery, state, LOSS, losses)
 
     def n_bytes(self, state: State, client: str) -> int:

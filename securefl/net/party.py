@@ -134,8 +134,9 @@ def server_party(config: Config) -> ServerParty:
     task = _task(config)
     data, batch_size = client_data(config, task)
     weights = client_weights(config, data, batch_size)
+    common = _common(config, task, weights)
     shares = Shares(weights, equal_weight(len(data)))
-    return ServerParty(_common(config, task, weights), TestBench(task), shares)
+    return ServerParty(common, TestBench(task, common.names), shares)
 
 
 def client_party(config: Config, name: str) -> ClientParty:

@@ -28,6 +28,7 @@ from securefl.errors import (
 from securefl.exchange.base import Adder
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.plain import PlainChannel
+from securefl.metrics import SHARES, shown, title
 from securefl.net import bodies
 from securefl.net.connect import Address, bound, connected, listening
 from securefl.net.frames import Frame, Link
@@ -215,18 +216,20 @@ class ServerProcess:
             )
         metrics = RoundMetrics(
             round=after.round,
-            accuracy=score.accuracy,
+            accuracy=score.value if score.metric in SHARES else None,
             loss=score.loss,
             lr=common.training.sgd(state.round).lr,
             upload_bytes=sum(Ledger(entries).upload_bytes().values()),
             dropped=tuple(sorted({incident.client for incident in incidents})),
             seconds=time.perf_counter() - started,
+            metric=score.metric,
+            score=score.value,
         )
         self._metrics.append(metrics)
         folder.note_round(metrics, Checkpoint(after, {}))
         self.say(
-            f"Round {after.round}/{common.config.run.rounds}: accuracy {score.accuracy:.3f}, "
-            f"{n_present} clients"
+            f"Round {after.round}/{common.config.run.rounds}: {title(score.metric)} "
+            f"{shown(score.metric, score.value)}, {n_present} clients"
         )
         return after
 

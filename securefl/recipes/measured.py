@@ -31,7 +31,7 @@ def measured(folder: Path, measure: Measure) -> float | None:
     """
     match measure.quantity:
         case Quantity.ACCURACY | Quantity.MEAN_ACCURACY | Quantity.BEST_ACCURACY:
-            return _accuracy([100 * m.accuracy for m in read_metrics(folder)], measure)
+            return _score([100 * m.score for m in read_metrics(folder)], measure)
         case Quantity.ROUNDS_TO_TARGET | Quantity.MINUTES_TO_TARGET | Quantity.WH_TO_TARGET:
             return _to_target(folder, measure)
         case Quantity.SELECTED_SHARE:
@@ -42,7 +42,7 @@ def measured(folder: Path, measure: Measure) -> float | None:
             return _traffic(_by_round(read_run(folder).ledger), measure.quantity)
 
 
-def _accuracy(by_round: Sequence[float], measure: Measure) -> float:
+def _score(by_round: Sequence[float], measure: Measure) -> float:
     match measure.quantity:
         case Quantity.MEAN_ACCURACY:
             return statistics.mean(by_round[-(measure.last or LAST) :])
@@ -54,7 +54,7 @@ def _accuracy(by_round: Sequence[float], measure: Measure) -> float:
 
 def _to_target(folder: Path, measure: Measure) -> float | None:
     metrics, target = read_metrics(folder), measure.target or 0
-    place = next((i for i, m in enumerate(metrics) if 100 * m.accuracy >= target), None)
+    place = next((i for i, m in enumerate(metrics) if 100 * m.score >= target), None)
     if place is None:
         return None
     match measure.quantity:
@@ -91,10 +91,10 @@ def _external_accuracy(folder: Path, measure: Measure) -> float:
     trained = load_trained(folder)
     tau, batch_size = measure.adapt_bn, measure.batch_size
     scores = [
-        evaluate(trained.model, data, adapt_bn=tau, batch_size=batch_size)
+        evaluate(trained.model, data, adapt_bn=tau, batch_size=batch_size, loss=trained.task.loss)
         for data in trained.task.external.values()
     ]
-    return 100 * statistics.mean(score.accuracy for score in scores)
+    return 100 * statistics.mean(score.value for score in scores)
 
 
 def _traffic(rounds: list[list[Entry]], quantity: Quantity) -> float:

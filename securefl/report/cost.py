@@ -1,4 +1,4 @@
-"""Accuracy against what it costs on simulated devices."""
+"""The score against what it costs on simulated devices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from matplotlib.figure import Figure
 
 from securefl.report.clock import hours, watt_hours
 from securefl.report.drawing import COLOURS, STYLES, bare
+from securefl.report.plots import label_scores, plotted
 from securefl.runrecord import RoundMetrics
 
 
 def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
-    """Test accuracy (in %) by simulated hours and by Wh, a line for each run.
+    """Test score (accuracies in %) by simulated hours and by Wh, a line for each run.
 
     None where a run has no devices.
     """
@@ -22,11 +23,12 @@ def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
         time_h, energy_wh = hours(metrics), watt_hours(metrics)
         if time_h is None or energy_wh is None:
             return None
-        accuracy = [100 * m.accuracy for m in metrics]
+        score = plotted(metrics)
         line = {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
-        by_time.plot(time_h, accuracy, label=name, **line)
-        by_energy.plot(energy_wh, accuracy, **line)
-    by_time.set(xlabel="simulated hours", ylabel="test accuracy (%)", ylim=(0, 100))
+        by_time.plot(time_h, score, label=name, **line)
+        by_energy.plot(energy_wh, score, **line)
+    by_time.set(xlabel="simulated hours")
+    label_scores(by_time, runs)
     by_energy.set(xlabel="energy of all devices (Wh)")
     for axes in (by_time, by_energy):
         bare(axes)

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from securefl.config.schema import Config
+from securefl.metrics import ACCURACY, accuracy_of, heading, shown
 from securefl.names import printable
 
 
@@ -17,10 +18,10 @@ class ExternalScore:
     """The domain."""
     client: str
     n_samples: int
-    accuracy: float
-    """With the global BN statistics, 0..1."""
+    score: float
+    """With the global BN statistics, by the report's metric: accuracies are 0..1."""
     adapted: float
-    """With statistics re-estimated from the client's own batches, 0..1."""
+    """With statistics re-estimated from the client's own batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,18 @@ class LeaveOneOut:
     adapt_bn: float
     batch_size: int
     scores: tuple[ExternalScore, ...]
+    metric: str = ACCURACY
+    """The name of what all scores are by."""
+
+    @property
+    def score(self) -> float:
+        """Mean over the external clients, with the global BN statistics."""
+        return sum(of.score for of in self.scores) / len(self.scores)
 
     @property
     def accuracy(self) -> float:
-        """Mean over the external clients, with the global BN statistics."""
-        return sum(score.accuracy for score in self.scores) / len(self.scores)
+        """The score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
+        return accuracy_of(self.metric, self.score)
 
     @property
     def adapted(self) -> float:
@@ -47,7 +55,8 @@ class LeaveOneOut:
         report = {
             "adapt_bn": self.adapt_bn,
             "batch_size": self.batch_size,
-            "mean": {"accuracy": self.accuracy, "adapted": self.adapted},
+            "metric": self.metric,
+            "mean": {"score": self.score, "adapted": self.adapted},
             "clients": [asdict(score) for score in self.scores],
             "settings": self.config.model_dump(mode="json"),
         }
@@ -56,19 +65,19 @@ class LeaveOneOut:
     def to_markdown(self) -> str:
         """A table: a row for each external client, and the mean."""
         adapted = f"Adapted, τ = {self.adapt_bn:g}, batches of {self.batch_size}"
-        columns = ("Left out", "External client", "Samples", "Global statistics", adapted)
+        measured = f"{heading(self.metric)}, global statistics"
+        columns = ("Left out", "External client", "Samples", measured, adapted)
         rows = [
-            (s.left_out, s.client, str(s.n_samples), _percent(s.accuracy), _percent(s.adapted))
+            (s.left_out, s.client, str(s.n_samples), self._shown(s.score), self._shown(s.adapted))
             for s in self.scores
         ]
-        mean = ("mean", "", "", _percent(self.accuracy), _percent(self.adapted))
+        mean = ("mean", "", "", self._shown(self.score), self._shown(self.adapted))
         rule = ("---", "---", "---:", "---:", "---:")
         lines = [" | ".join(map(_cell, cells)) for cells in (columns, rule, *rows, mean)]
         return "".join(f"| {line} |\n" for line in lines)
 
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    def _shown(self, score: float) -> str:
+        return shown(self.metric, score)
 
 
 def _cell(text: str) -> str:

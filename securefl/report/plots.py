@@ -1,32 +1,48 @@
-"""Plots as PNG bytes: accuracy and loss by round, and traffic by kind."""
+"""Plots as PNG bytes: score and loss by round, and traffic by kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from securefl.metrics import SHARES, title
 from securefl.report.drawing import COLOURS, STYLES, bare, by_round, png
 from securefl.roles.ledger import MEBIBYTE, Entry, Ledger
 from securefl.runrecord import RoundMetrics
 
 
-def accuracy_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
-    """Test accuracy (in %) and test loss by round, a line for each run."""
+def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
+    """Test score (accuracies in %) and test loss by round, a line for each run."""
     figure = Figure(figsize=(10, 4), layout="constrained")
-    accuracy, loss = figure.subplots(1, 2)
+    score, loss = figure.subplots(1, 2)
     for i, (name, metrics) in enumerate(runs.items()):
         rounds = [m.round for m in metrics]
         line = {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
-        accuracy.plot(rounds, [100 * m.accuracy for m in metrics], label=name, **line)
+        score.plot(rounds, plotted(metrics), label=name, **line)
         loss.plot(rounds, [m.loss for m in metrics], **line)
-    accuracy.set(ylabel="test accuracy (%)", ylim=(0, 100))
+    label_scores(score, runs)
     loss.set(ylabel="test loss", yscale="log")
-    for axes in (accuracy, loss):
+    for axes in (score, loss):
         bare(axes)
         by_round(axes)
-    accuracy.legend(frameon=False, loc="lower right")
+    score.legend(frameon=False, loc="lower right")
     return png(figure)
+
+
+def plotted(metrics: Sequence[RoundMetrics]) -> list[float]:
+    """The score of each round, in % where it is an accuracy."""
+    return [100 * m.score if m.metric in SHARES else m.score for m in metrics]
+
+
+def label_scores(axes: Axes, runs: Mapping[str, Sequence[RoundMetrics]]) -> None:
+    """Name the axis of `plotted` values by the metrics that the runs have."""
+    metrics = dict.fromkeys(m.metric for rounds in runs.values() for m in rounds)
+    names = [f"{title(name)} (%)" if name in SHARES else title(name) for name in metrics]
+    axes.set_ylabel(f"test {', '.join(names)}")
+    if metrics.keys() <= SHARES:
+        axes.set_ylim(0, 100)
 
 
 def traffic_plot(entries: Sequence[Entry]) -> bytes:

@@ -151,7 +151,7 @@ def test_tensors_and_datasets_give_the_same_run():
             DataError,
             "NaN",
         ),
-        ({"clients": [[1, 2, 3]] * 3}, DataError, "expected \\(x, y\\) tensors or a torch Dataset"),
+        ({"clients": [[1, 2, 3]] * 3}, DataError, "client-1: 3 values; give \\(x, y\\)"),
         ({"model": nn.Sequential(nn.Linear(4, 2))}, DataError, "needs batch normalisation"),
         ({"model": nn.Sequential(nn.Flatten())}, DataError, "no parameter"),
         (
@@ -242,17 +242,18 @@ def test_centralised_training_takes_all_clients_data():
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (torch.zeros(8, 1), "labels"),
+        (torch.zeros(8, 1), "labels, not .*float32"),
         (torch.zeros(8), "whole"),
         (torch.zeros(8, 1).long(), "int64"),
     ],
 )
-def test_accuracy_is_refused_where_it_means_nothing(y, message):
+@pytest.mark.parametrize("metric", ["accuracy", None])
+def test_accuracy_is_refused_where_it_means_nothing(y, message, metric):
     """Labels that are no classes are a clear error; a share above one is never reported."""
     job = small_task()
     loss = lambda out, _: out.square().mean()  # noqa: E731
-    task = securefl.Task(job.model, job.clients, (job.test[0], y), loss)
-    with pytest.raises(DataError, match=message):
+    task = securefl.Task(job.model, job.clients, (job.test[0], y), loss, metric=metric)
+    with pytest.raises(DataError, match=message if metric else "is not certain: give one"):
         securefl.run(securefl.load_config(None, PLAIN), task)
 
 

@@ -115,7 +115,7 @@ def test_an_error_cannot_give_orders_to_a_terminal(tmp_path):
 
 def test_names_of_clients_cannot_give_orders_to_a_terminal(tiny_config, capsys):
     """In the table on stdout and in the report."""
-    print_scores(["Left out", "Client"], [ScoreRow(["a" + ESC, "b\nc"], 2, 0.5, 0.5)], 0.9)
+    print_scores(["Left out", "Client"], [ScoreRow(["a" + ESC, "b\nc"], 2, 0.5, 0.5, "r2")], 0.9)
     assert is_harmless(capsys.readouterr().out)
     score = ExternalScore("a" + ESC, "b", 2, 0.5, 0.5)
     assert is_harmless(LeaveOneOut(tiny_config(), 0.9, 32, (score,)).to_markdown())

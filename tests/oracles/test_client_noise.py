@@ -259,7 +259,7 @@ def test_a_client_whose_update_is_no_number_takes_part_with_zeros(encrypt):
     job = by_hand_task("mlp", "group", sizes=(6, 6, 6, 6))
     x, y = job.clients[2]
     clients = [*job.clients[:2], (x, torch.full_like(y, 7)), job.clients[3]]
-    job = replace(job, clients=clients, loss=Broken())
+    job = replace(job, clients=clients, loss=Broken(), metric="accuracy")
     settings = [*PRIVATE, "algorithm.name=fedavg", f"exchange.encrypt={encrypt}"]
     run = securefl.run(config(*settings, "solver.name=scaffold", rounds=2), job)
     assert run.incidents == []

@@ -14,6 +14,7 @@ from on_device import memcpys
 from torch import nn
 
 import securefl
+from securefl import testbench
 from securefl.checkpoint import Checkpoint
 from securefl.engines.shared_round import _like
 from securefl.testbench import TestBench
@@ -128,12 +129,13 @@ def test_what_a_worker_sent_from_the_cpu_comes_back_to_it():
     assert (found["w"].shape, found["counts"].shape) == ((2,), (3,))
 
 
-def test_test_data_cross_once_and_not_every_round():
+def test_test_data_cross_once_and_not_every_round(monkeypatch):
     """Each client's own as well."""
+    monkeypatch.setattr(testbench, "tried", lambda *_: {})
     job = task()
-    job = replace(job, model=job.model.to(ELSEWHERE), client_tests=job.clients)
-    bench = TestBench(job)
-    assert {of.x.device for of in (bench._common, *bench._own)} == {ELSEWHERE}
+    job = replace(job, model=job.model.to(ELSEWHERE), client_tests=job.clients, metric="accuracy")
+    bench = TestBench(job, [str(i) for i in range(len(job.clients))])
+    assert {of.x.device for of in (bench._common, *bench._own.values())} == {ELSEWHERE}
 
 
 def test_what_a_profiler_saw_is_counted_by_direction():

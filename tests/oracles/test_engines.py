@@ -284,7 +284,7 @@ def test_samples_that_are_alike_hide_nothing_and_a_loss_may_not_draw(changes, wh
     job = task()
     job.clients[0][0][:4] = 0
     model = changes.pop("model", job.model).double()
-    job = securefl.Task(model, job.clients, job.test, **changes)
+    job = securefl.Task(model, job.clients, job.test, **changes, metric="accuracy")
     with pytest.raises(ConfigError, match=why):
         trained(["algorithm.name=fedavg"], "vectorised", job)
     assert torch.equal(
@@ -301,7 +301,9 @@ def test_what_counts_its_calls_is_not_shared_and_its_trial_does_not_count(change
     """Buffers are each client's own; other attributes are one for all."""
     job = task()
     model = changes.get("model", job.model).double()
-    job = securefl.Task(model, job.clients, job.test, loss=changes.get("loss", job.loss))
+    job = securefl.Task(
+        model, job.clients, job.test, loss=changes.get("loss", job.loss), metric="accuracy"
+    )
     with pytest.raises(ConfigError, match="changes attributes that are no buffers"):
         trained(["algorithm.name=fedavg"], "vectorised", job)
     assert not getattr(job.loss, "mean", 0)
@@ -374,7 +376,7 @@ def test_a_loss_may_look_at_its_labels_as_one_vector():
     """It gets what it gets alone."""
     clients, model = two_numbers(nn.Sequential(nn.Linear(12, 4)))
     require_same(
-        ["algorithm.name=fedavg"], securefl.Task(model, clients, clients[0], loss=flat_loss)
+        ["algorithm.name=fedavg"], securefl.Task(model, clients, clients[0], flat_loss, metric="r2")
     )
 
 

@@ -38,7 +38,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, caplog, algorithm, enc
     """Another one trains its clients from the round's start; sums that were opened stay opened."""
     settings = [f"algorithm.name={algorithm}", f"exchange.encrypt={encrypt}"]
     one = trained(settings, "sequential")
-    job = task(sizes=SIZES, loss=Deadly(tmp_path, call=9))
+    job = task(sizes=SIZES, loss=Deadly(tmp_path, call=9), metric="accuracy")
     other = trained(settings, "parallel", job)
     assert len(list(tmp_path.iterdir())) == 1
     (told,) = caplog.messages
@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
 @pytest.mark.usefixtures("no_hang")
 def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path):
     """With the way out; and none is left."""
-    job = task(sizes=SIZES[:2], loss=Deadly(tmp_path, call=1, deaths=9))
+    job = task(sizes=SIZES[:2], loss=Deadly(tmp_path, call=1, deaths=9), metric="accuracy")
     with pytest.raises(PeerError, match=r'round 1: a worker has died 3 times .*"sequential"'):
         trained(["algorithm.name=fedavg"], "parallel", job, n_workers=1)
     pids = [int(path.name) for path in tmp_path.iterdir()]
@@ -115,7 +115,7 @@ def test_what_is_raised_far_ahead_is_no_death(monkeypatch, caplog):
 
 def test_what_no_other_process_can_have_is_refused_before_anything_starts(tmp_path):
     """A lambda as loss: the message says which part it is, and the way out."""
-    job = task(sizes=SIZES, loss=lambda output, y: output.sum() * y.sum())
+    job = task(sizes=SIZES, loss=lambda output, y: output.sum() * y.sum(), metric="accuracy")
     with pytest.raises(ConfigError, match=r"the loss cannot be given .*module.*\"sequential\""):
         trained([], "parallel", job, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from securefl.data.arrays import load_arrays
 from securefl.data.corruptions import corrupt
 from securefl.data.folders import load_class_folders
 from securefl.errors import ConfigError, DataError, RunFolderError
+from securefl.external import UntrainedStatistics
 from securefl.runrecord import read_config
 from securefl.unseen import unseen_data
 from securefl_cli.main import main
@@ -108,8 +110,9 @@ def test_labels_score_and_do_nothing_else(tiny_task):
 
     for labels in (y, (y + 1) % 3):
         seen.append([])
-        securefl.evaluate(model, TensorDataset(x, labels), adapt_bn=0.9, batch_size=8, loss=loss)
-    assert len(seen[0]) == 5
+        data = TensorDataset(x, labels)
+        securefl.evaluate(model, data, adapt_bn=0.9, batch_size=8, loss=loss, metric=lambda *_: 0.0)
+    assert len(seen[0]) == 1 + 5  # a few samples are tried first
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
@@ -147,7 +150,7 @@ def test_a_client_of_another_distribution_gains(tiny_task):
         (normal(33), {"adapt_bn": 0.0}, DataError, "one value per channel"),
         ((normal()[0] / 0, normal()[1]), {"adapt_bn": 0.9}, DataError, "NaN or infinity"),
         (normal(1), {}, DataError, "at least two"),
-        (normal()[0], {}, DataError, "got Tensor"),
+        (normal()[0], {}, DataError, "the data: Tensor; give "),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(tiny_task, data, options, error, rule):
@@ -385,6 +388,10 @@ def test_where_the_server_learns_no_statistics_a_note_says_so(tmp_path, algorith
     securefl.run(securefl.load_config(None, settings), out=tmp_path / "run")
     bn = securefl.load_trained(tmp_path / "run").model[1]
     untrained = not bn.running_mean.any() and torch.equal(bn.running_var, torch.ones_like(bn.bias))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        securefl.evaluate(tmp_path / "run", securefl.load_trained(tmp_path / "run").task.test)
+    assert [w.category for w in caught] == [UntrainedStatistics] * untrained
     result = invoke("evaluate", tmp_path / "run", "--data", "external", "--adapt-bn", "0.9")
     assert result.exit_code == 0, result.output
     assert untrained == (algorithm in {"fedbn", "silobn"})

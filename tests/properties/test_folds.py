@@ -63,9 +63,9 @@ def test_each_external_client_is_scored_by_the_model_that_has_not_seen_its_domai
         for client, (x, y) in task.external.items():
             own = securefl.evaluate(model, (x, y))
             adapted = securefl.evaluate(model, (x, y), adapt_bn=0.5, batch_size=8)
-            expected.append(ExternalScore(domain, client, len(y), own.accuracy, adapted.accuracy))
+            expected.append(ExternalScore(domain, client, len(y), own.value, adapted.value))
     assert list(report.scores) == expected
-    assert report.accuracy == pytest.approx(sum(s.accuracy for s in expected) / 3)
+    assert report.accuracy == pytest.approx(sum(s.score for s in expected) / 3)
     assert report.adapted == pytest.approx(sum(s.adapted for s in expected) / 3)
 
 
@@ -77,7 +77,7 @@ def test_the_report_stands_in_the_folder_as_json_and_as_a_table(tmp_path, tiny_c
     assert (written["adapt_bn"], written["batch_size"]) == (0.9, 32)
     assert written["settings"] == config.model_dump(mode="json")
     assert [ExternalScore(**client) for client in written["clients"]] == list(report.scores)
-    assert written["mean"] == {"accuracy": report.accuracy, "adapted": report.adapted}
+    assert written["mean"] == {"score": report.accuracy, "adapted": report.adapted}
     header, _, *rows, mean = (tmp_path / "report.md").read_text().splitlines()
     assert "Adapted, τ = 0.9, batches of 32" in header
     assert [row.split(" | ")[1] for row in rows] == ["hospital-1", "hospital-2", "hospital-3"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from securefl.config.load import load_config
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
 from securefl.data.public import carve_public
 from securefl.errors import ConfigError, DataError
+from securefl.runfolder import RunFolder
 from securefl.task import configured_task
 from securefl_cli.main import main
 
@@ -163,18 +166,34 @@ def test_public_readings_leave_some_to_train_on(folder, n_public):
 
 
 def test_a_run_is_scored_by_r_squared(folder, tmp_path):
-    """By FedTAN with encrypted statistics; its folder scores alike, and so does the CLI."""
+    """By FedTAN with encrypted statistics; its folder scores alike, and so does the CLI.
+
+    It is called R² everywhere, and accuracy nowhere.
+    """
     run_folder = tmp_path / "run"
     result = securefl.run(load_config(settings=settings_of(folder)), out=run_folder)
     x, y = configured_task(result.config).test
     with torch.no_grad():
         expected = r2_score(y.double().numpy(), result.model.eval()(x).double().numpy())
-    assert result.accuracy == pytest.approx(expected, abs=1e-6)
+    assert (result.metric, result.score) == ("r2", pytest.approx(expected, abs=1e-6))
+    with pytest.raises(ConfigError, match="there is no accuracy: the metric is R²"):
+        _ = result.accuracy
+    last = json.loads((run_folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["accuracy"], last["metric"], last["score"]) == (None, "r2", result.score)
+    assert {"score.png", "traffic.png"} < {path.name for path in run_folder.iterdir()}
+    assert not (run_folder / "accuracy.png").exists()
+    assert RunFolder(run_folder).is_finished()
     for model in (result, run_folder):
-        assert securefl.evaluate(model, (x, y)).accuracy == pytest.approx(expected, abs=1e-6)
+        assert securefl.evaluate(model, (x, y)).value == pytest.approx(expected, abs=1e-6)
     shown = CliRunner().invoke(main, ["evaluate", str(run_folder), "--adapt-bn", "0.9"])
     assert shown.exit_code == 0, shown.output
-    assert f"{100 * expected:.1f} %" in shown.output
+    assert f"{expected:.3f}" in shown.output
+    compared = CliRunner().invoke(
+        main, ["compare", str(run_folder), "--plot", str(tmp_path / "plot.png")]
+    )
+    for output in (shown.output, compared.output):
+        assert "R²" in output
+        assert "ccuracy" not in output
     np.savez(tmp_path / "classes.npz", x=x.numpy(), y=np.zeros(len(x), dtype=np.int64))
     named = CliRunner().invoke(
         main, ["evaluate", str(run_folder), "--data", f"{tmp_path}/classes.npz"]
@@ -190,7 +209,7 @@ def test_a_linear_relation_is_learnt(folder):
         lines = [HEADER, *(",".join(f"{v:.6f}" for v in row) for row in values)]
         (folder / f"gt_{year}.csv").write_text("\n".join(lines) + "\n")
     more = ["run.rounds=60", "data.clients=3", "data.partition=iid", "exchange.encrypt=none"]
-    assert securefl.run(load_config(settings=settings_of(folder, *more))).accuracy > 0.8
+    assert securefl.run(load_config(settings=settings_of(folder, *more))).score > 0.8
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import pickle
 import struct
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from securefl.data.cifar_c import load_cifar10_c
 from securefl.data.files import check_md5
 from securefl.data.folders import load_camelyon17, load_domain_folders
 from securefl.data.idx import read_idx
-from securefl.data.mnist import MNIST_MD5, load_emnist, load_mnist
+from securefl.data.mnist import FASHION_MNIST_SHA256, MNIST_SHA256, load_emnist, load_mnist
 from securefl.errors import ConfigError, DataError
 
 # MNIST and EMNIST
@@ -40,21 +42,35 @@ from securefl.errors import ConfigError, DataError
 def test_mnist_comes_back_as_it_was_written(tmp_path, suffix):
     """Pixels are divided by 255 and have one channel; labels are int64."""
     images = write_mnist(tmp_path, suffix=suffix)
-    split = load_mnist(tmp_path, md5s={})
+    split = load_mnist(tmp_path, sha256s={})
     assert split.train_x.dtype == torch.float32
     assert split.test_y.tolist() == [3, 1, 2]
     np.testing.assert_allclose(split.train_x[:, 0].numpy(), images["train"] / 255, atol=1e-7)
     np.testing.assert_allclose(split.test_x[:, 0].numpy(), images["t10k"] / 255, atol=1e-7)
 
 
-def test_packed_mnist_is_compared_with_the_official_checksums(tmp_path):
-    """By default a .gz file must be MNIST's own; unpacked files have no checksum."""
-    write_mnist(tmp_path / "plain")
-    assert len(load_mnist(str(tmp_path / "plain")).train_y) == 3
-    write_mnist(tmp_path / "packed", suffix=".gz")
-    with pytest.raises(DataError, match=r"train-images.*the official file has f68b3c2d"):
-        load_mnist(tmp_path / "packed")
-    assert set(MNIST_MD5) == {path.name for path in (tmp_path / "packed").iterdir()}
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_mnist_is_compared_with_the_official_content(tmp_path, suffix):
+    """By default the unpacked content must be MNIST's own, packed or not."""
+    write_mnist(tmp_path, suffix=suffix)
+    with pytest.raises(DataError, match=r"train-images.*the official file has ba891046"):
+        load_mnist(str(tmp_path))
+    names = {path.name.removesuffix(".gz") for path in tmp_path.iterdir()}
+    assert set(MNIST_SHA256) == set(FASHION_MNIST_SHA256) == names
+
+
+def test_content_counts_and_not_how_it_was_packed(tmp_path):
+    """Debian packs Fashion-MNIST anew: other bytes on the disk, the same files in them."""
+    write_mnist(tmp_path, suffix=".gz")
+    content = {path: gzip.decompress(path.read_bytes()) for path in tmp_path.iterdir()}
+    sha256s = {
+        path.name.removesuffix(".gz"): hashlib.sha256(unpacked).hexdigest()
+        for path, unpacked in content.items()
+    }
+    for level in (1, 9):
+        for path, unpacked in content.items():
+            path.write_bytes(gzip.compress(unpacked, level, mtime=level))
+        assert load_mnist(tmp_path, sha256s).test_y.tolist() == [3, 1, 2]
 
 
 def test_a_checksum_is_that_of_the_bytes(tmp_path):
@@ -140,10 +156,10 @@ def test_images_without_their_labels_are_refused(tmp_path):
     """As many labels as images, each of a class there is."""
     write_mnist(tmp_path, labels=(1, 2))
     with pytest.raises(DataError, match="3 images, but 2 labels"):
-        load_mnist(tmp_path)
+        load_mnist(tmp_path, sha256s={})
     write_mnist(tmp_path, labels=(1, 2, 10))
     with pytest.raises(DataError, match=r"label 10; labels of this file are 0\.\.9"):
-        load_mnist(tmp_path)
+        load_mnist(tmp_path, sha256s={})
 
 
 # CIFAR
@@ -424,11 +440,11 @@ def texture(path):
 
 
 LOADERS = {
-    "train-images-idx3-ubyte": (write_mnist, load_mnist),
-    "train-labels-idx1-ubyte": (write_mnist, load_mnist),
+    "train-images-idx3-ubyte": (write_mnist, partial(load_mnist, sha256s={})),
+    "train-labels-idx1-ubyte": (write_mnist, partial(load_mnist, sha256s={})),
     "train-images-idx3-ubyte.gz": (
         lambda root: write_mnist(root, suffix=".gz"),
-        lambda root: load_mnist(root, md5s={}),
+        lambda root: load_mnist(root, sha256s={}),
     ),
     "data_batch_2.bin": (write_cifar10, load_cifar10),
     "fog.npy": (write_cifar10_c, lambda root: load_cifar10_c(root, ["fog"], 3)),

@@ -157,7 +157,7 @@ def test_a_folder_has_the_pictures_that_it_has_something_to_show_for(
     run = write_run(tmp_path / "run", *settings, rows=rows, turnouts=turnouts, ledger=plain_match())
     drawn = pictures(run)
     assert set(drawn) == {"accuracy.png", "traffic.png"} | more
-    assert list(drawn)[-2:] == ["traffic.png", "accuracy.png"]
+    assert list(drawn)[-2:] == ["accuracy.png", "traffic.png"]
     assert all(content.startswith(b"\x89PNG") for content in drawn.values())
 
 

@@ -259,7 +259,7 @@ def test_a_client_of_fedtan_that_diverges_in_one_round_drops_out_of_it(
             return value * float("nan") if len(calls) == 2 else value
         return value
 
-    task = tiny_task(loss=loss)
+    task = tiny_task(loss=loss, metric="accuracy")
     task = replace(task, clients=with_marked_clients(task, 4))
     config = tiny_config(
         run={"rounds": 3}, algorithm={"local_steps": 1}, exchange={"encrypt": encrypt}
@@ -288,7 +288,9 @@ def test_a_run_that_diverges_says_how_it_would_not(tiny_config, tiny_task, encry
     config = tiny_config(
         algorithm={"name": algorithm}, train={"lr": 1e6}, exchange={"encrypt": encrypt}
     )
-    steep = tiny_task(loss=lambda output, y: 1e35 * functional.cross_entropy(output, y))
+    steep = tiny_task(
+        loss=lambda output, y: 1e35 * functional.cross_entropy(output, y), metric="accuracy"
+    )
     with pytest.raises(Diverged, match=r"client-1, \S+: .* must be .*lower train\.lr"):
         securefl.run(config, steep)
 

@@ -12,10 +12,12 @@ from sklearn.metrics import r2_score
 from torch import nn
 from torch.nn import functional
 
+import securefl
 from securefl.data.samples import in_order, minibatches, samples
-from securefl.engines.evaluation import evaluate, r_squared
+from securefl.engines.evaluation import evaluate
 from securefl.engines.training import round_generator
 from securefl.errors import DataError
+from securefl.metrics import r_squared
 
 CPU = torch.device("cpu")
 
@@ -100,27 +102,27 @@ def test_a_regression_is_scored_by_r_squared_over_all_its_batches(batch_size):
     model, data = nn.Linear(3, 2), samples((x, y), "test")
     score = evaluate(model, data, functional.mse_loss, batch_size=batch_size)
     with torch.no_grad():
-        assert score.accuracy == pytest.approx(
+        assert score.metric == "r2"
+        assert score.value == pytest.approx(
             r2_score(y.double().numpy(), model(x).double().numpy()), abs=1e-6
         )
         assert score.loss == pytest.approx(functional.mse_loss(model(x), y).item(), rel=1e-5)
         model.weight.zero_()
         model.bias.copy_(y.mean(dim=0))
-        assert evaluate(model, data, functional.mse_loss).accuracy == pytest.approx(0, abs=1e-6)
+        assert evaluate(model, data, functional.mse_loss).value == pytest.approx(0, abs=1e-6)
         model.bias += 9
-    assert evaluate(model, data, functional.mse_loss).accuracy < -1
+    assert evaluate(model, data, functional.mse_loss).value < -1
 
 
 @pytest.mark.parametrize(
-    ("shape", "loss"),
+    ("shape", "loss", "rule"),
     [
-        ((8,), functional.mse_loss),
-        ((8, 1), functional.mse_loss),
-        ((8, 2), functional.cross_entropy),
+        ((8,), functional.mse_loss, r"mse_loss needs a target for each output, not .*\(4, 2\)"),
+        ((8, 1), functional.mse_loss, "mse_loss needs a target for each output"),
+        ((8, 2), functional.cross_entropy, "metric scores the loss cross_entropy.* give one"),
     ],
 )
-def test_targets_of_another_shape_or_without_a_loss_for_them_are_refused(shape, loss):
-    """They would be broadcast, or be taken for shares of classes; the message names mse_loss."""
-    data = samples((torch.randn(8, 3), torch.randn(shape)), "test")
-    with pytest.raises(DataError, match=r"the output's shape, and a loss such as .*mse_loss"):
-        evaluate(nn.Linear(3, 2), data, loss)
+def test_targets_of_another_shape_or_without_a_loss_for_them_are_refused(shape, loss, rule):
+    """They would be broadcast, or be taken for shares of classes."""
+    with pytest.raises(DataError, match=rule):
+        securefl.evaluate(nn.Linear(3, 2), (torch.randn(8, 3), torch.randn(shape)), loss=loss)

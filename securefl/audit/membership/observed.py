@@ -27,7 +27,7 @@ def observed(config: Config, trained: Trained, replay: Replay, pool: Candidates)
     it sent, or the round's where these were sealed.
     """
     look = _Look(trained.model, trained.task.loss, pool)
-    names = client_names(config, len(trained.task.clients))
+    names = client_names(config, trained.task)
     clients = None
     united = config.algorithm.name == "centralised"
     if Kind.PARAMETERS not in sealed_kinds(config) and not united:

@@ -1,0 +1,143 @@
+"""Whether samples go through a model and its loss: tried before the first round, client by client.
+
+What torch would say in the middle of a round names no client, and on a GPU no cause.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import Loss
+from securefl.data.samples import Samples, TensorSamples
+from securefl.errors import DataError
+from securefl.metrics import described, loss_name, takes_classes, takes_floats
+from securefl.privacy.randomness import seeded_layers
+
+N_TRIED = 4
+"""Samples of each client that the model has, where they have another form than those before."""
+_IGNORED = -100
+"""The label that torch's losses of classes leave out, where nothing else is said."""
+
+
+def tried(
+    model: nn.Module, loss: Loss, data: Mapping[str, Samples]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The model's outputs for a few samples of each owner, in evaluation mode, and their targets.
+
+    Args:
+        model: not changed.
+        loss: mean over a batch, of (model output, y).
+        data: by owner, as a message is to name it.
+
+    Raises:
+        DataError: samples that the model or the loss does not take, or labels of no class.
+    """
+    # Copies: a model or a loss may count its calls.
+    model, loss = copy.deepcopy(model).eval(), copy.deepcopy(loss)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    outputs: dict[tuple[object, ...], Tensor] = {}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for owner, samples in data.items():
+        x, y = (values.to(device) for values in _few(samples))
+        form = (x.dtype, x.shape, y.dtype, y.shape)
+        if new := form not in outputs:
+            with torch.no_grad(), seeded_layers(device, 0):
+                outputs[form] = _output(model, x, owner)
+        labels = samples.y if isinstance(samples, TensorSamples) else y
+        _check_labels(owner, labels, outputs[form], loss)
+        if new:
+            _check_loss(owner, outputs[form], y, loss)
+        found[owner] = outputs[form], y
+    return found
+
+
+def _few(samples: Samples) -> tuple[Tensor, Tensor]:
+    if isinstance(samples, TensorSamples):
+        return samples.x[:N_TRIED], samples.y[:N_TRIED]
+    return samples.take(torch.arange(min(N_TRIED, len(samples))))
+
+
+def _output(model: nn.Module, x: Tensor, owner: str) -> Tensor:
+    with _noting_layers(model) as entered:
+        try:
+            output = model(x)
+        except Exception as error:  # a user's forward may raise anything
+            where = f"layer {entered[-1]}" if entered else "its forward"
+            raise DataError(
+                f"{owner}: the model does not take samples x of shape {tuple(x.shape[1:])}, "
+                f"{str(x.dtype).removeprefix('torch.')}: {where} ({_first_line(error)}); give "
+                "samples of the shape and type that it takes, or change the model"
+            ) from error
+    if not isinstance(output, Tensor):
+        raise DataError(
+            f"the model gives {described(output)} in evaluation mode, and must give one tensor"
+        )
+    return output
+
+
+@contextmanager
+def _noting_layers(model: nn.Module) -> Iterator[list[str]]:
+    """Within, the layers that the model has begun, in words, each with the input that it got."""
+    entered: list[str] = []
+
+    def note(name: str, layer: nn.Module, args: tuple[object, ...]) -> None:
+        given = ", ".join(map(described, args))
+        entered.append(f'"{name}", {layer!r:.200}, was given {given}')
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, args, name=name: note(name, layer, args))
+        for name, layer in model.named_modules()
+        if name and not any(layer.children())
+    ]
+    try:
+        yield entered
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _check_labels(owner: str, labels: Tensor, output: Tensor, loss: Loss) -> None:
+    """Before a loss has them: on a GPU one label of no class ends the process's use of it."""
+    if not takes_classes(loss) or labels.is_floating_point():
+        return
+    n_classes = output.shape[min(1, output.dim() - 1)]
+    lowest, highest = (int(value) for value in torch.aminmax(labels))
+    if lowest >= 0 and highest < n_classes:
+        return
+    ignored = getattr(loss, "ignore_index", _IGNORED)
+    wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignored)]
+    if len(wrong):
+        raise DataError(
+            f"{owner}: label {int(wrong[0])}, and the model has {n_classes} outputs: labels are "
+            f"0..{n_classes - 1}; count them from 0, or give the model an output for each class"
+        )
+
+
+def _check_loss(owner: str, output: Tensor, y: Tensor, loss: Loss) -> None:
+    given = f"outputs {described(output)} and targets {described(y)}"
+    if takes_floats(loss) and output.shape != y.shape:
+        raise DataError(
+            f"{owner}: the loss {loss_name(loss)} needs a target for each output, not {given}: "
+            "give targets of the outputs' shape, such as y.reshape(-1, 1) for one output"
+        )
+    try:
+        value = loss(output, y)
+    except Exception as error:  # a user's loss may raise anything
+        raise DataError(
+            f"{owner}: the loss {loss_name(loss)} does not take {given} ({_first_line(error)}); "
+            "give targets, a model or a loss that go together"
+        ) from error
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise DataError(
+            f"{owner}: the loss {loss_name(loss)} gives {described(value)} for {given}: it must be "
+            'one number, the mean over a batch; torch\'s losses give it with reduction="mean"'
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,292 @@
+"""What users bring: numpy, clients by name, other types; the rest is refused with a way out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import securefl
+from securefl import Task
+from securefl.errors import ConfigError, DataError
+
+RNG = np.random.default_rng(0)
+X, LABELS = RNG.normal(size=(12, 4)), RNG.integers(0, 3, 12)
+HOSPITALS = ("Charité", "UCLH", "Mayo Clinic")
+
+
+def model(n_in=4, n_out=3):
+    """One BN layer between two linear ones."""
+    return nn.Sequential(nn.Linear(n_in, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, n_out))
+
+
+def hospitals(x=X, y=LABELS):
+    """The same data for each, as numpy has them: float64 and int64."""
+    return dict.fromkeys(HOSPITALS, (x, y))
+
+
+def trained(task, *more, **options):
+    settings = ["run.rounds=1", "algorithm.name=fedavg", "exchange.encrypt=none", *more]
+    return securefl.run(securefl.load_config(None, settings), task, **options)
+
+
+@pytest.mark.usefixtures("quick")
+def test_clients_by_name_are_called_so_everywhere(tmp_path):
+    """In the ledger, in the scores of each, and in the folder's files."""
+    task = Task(model(), hospitals(), (X, LABELS), client_tests=hospitals())
+    result = trained(task, "algorithm.name=fedbn", out=tmp_path / "run")
+    assert set(result.ledger.upload_bytes()) == set(HOSPITALS)
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    scores = json.loads(line)["clients"]
+    assert tuple(scores) == tuple(result.clients) == tuple(result.client_models) == HOSPITALS
+    assert result.score == pytest.approx(np.mean([of["score"] for of in scores.values()]))
+
+
+def test_tests_by_name_may_come_in_another_order():
+    """Each client is tested on its own."""
+    tests = {name: (X + i, LABELS) for i, name in reversed(list(enumerate(HOSPITALS)))}
+    task = Task(model(), hospitals(), (X, LABELS), client_tests=tests)
+    for i, (x, _) in enumerate(task.client_tests):
+        assert torch.equal(x, torch.from_numpy(X + i).float())
+    with pytest.raises(ConfigError, match="client_tests are of UCLH, and clients are Charité, UC"):
+        Task(model(), hospitals(), (X, LABELS), client_tests={"UCLH": (X, LABELS)})
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.float32])
+@pytest.mark.parametrize("whole", [np.int64, np.int32, np.uint8])
+def test_numbers_of_other_types_are_cast_to_the_models(dtype, whole):
+    """Arrays and Datasets alike, without a step by hand."""
+    x, y = X.astype(dtype), LABELS.astype(whole)
+    arrays = Task(model(), hospitals(x, y), (x, y))
+    pairs = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    datasets = Task(arrays.model, dict.fromkeys(HOSPITALS, pairs), pairs)
+    one, other = (trained(task, "run.engine=sequential") for task in (arrays, datasets))
+    assert {values.dtype for values in arrays.clients[0]} == {torch.float32, torch.int64}
+    for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+class Records(Dataset):
+    """Samples as `form` makes them of x and y."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return self.form(torch.from_numpy(X[index]), int(LABELS[index]))
+
+
+class Endless(IterableDataset):
+    """Has no length."""
+
+    def __iter__(self):
+        return iter([(torch.ones(4), 0)])
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        ({"x": X, "y": LABELS}, "a dict with the keys 'x', 'y'; give the pair"),
+        (Records(lambda x, y: {"image": x, "label": y}), "dicts with the keys 'image', 'label'"),
+        (Records(lambda x, y: (x, x, y)), "its samples are 3 values; give .*several inputs: put"),
+        (Records(lambda x, y: ((x, x), y)), r"samples' x is 2 values; put them side by side"),
+        (Records(lambda x, _: x), "its samples are Tensor; give"),
+        (Records(lambda _, y: ("a.png", y)), "its samples' x is str; give a tensor"),
+        (((X, X), LABELS), r"x is 2 arrays; put them side by side in one x \(torch.cat"),
+        ((X, X, LABELS), "3 values; give .*several inputs: put them side by side"),
+        ((X.tolist(), LABELS), r"x is list; give a tensor or a numpy array: torch.as_tensor"),
+        ((X.astype(str), LABELS), "x holds <U32; give numbers"),
+        ((torch.tensor(1.0), LABELS), "x is one number; give an entry for each sample"),
+        (DataLoader(TensorDataset(torch.ones(4, 4))), "a DataLoader; give its data set, loader.d"),
+        (Endless(), "Endless has no length; give a Dataset with __len__"),
+        (None, "NoneType; give"),
+    ],
+)
+def test_data_that_cannot_be_taken_name_the_client_and_the_way_out(data, rule):
+    """Before anything else happens: when the task is made."""
+    with pytest.raises(DataError, match=rf"^UCLH: .*{rule}"):
+        Task(model(), hospitals() | {"UCLH": data}, (X, LABELS))
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        ((X[:, :3], LABELS), r'x of shape \(3,\), float32: layer "0", Linear\(in_features=4.*'),
+        ((X.astype(np.int64), LABELS), r"float32|int64.*Linear"),
+        ((X, LABELS + 1), r"label 3, and the model has 3 outputs: labels are 0\.\.2; count them"),
+        ((X, LABELS - 1), "label -1, and the model has 3 outputs"),
+        ((X, LABELS[:, None]), r"cross_entropy does not take outputs .*\(4, 3\) and .*\(4, 1\)"),
+        ((X, LABELS[:5]), "12 inputs but 5 labels"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["client", "test"])
+def test_data_that_the_model_does_not_take_name_client_layer_and_shape(data, rule, whose):
+    """Before the first round, where torch's own words would name none of them."""
+    clients = hospitals() | ({"UCLH": data} if whose == "client" else {})
+    task = Task(model(), clients, data if whose == "test" else (X, LABELS))
+    owner = "UCLH" if whose == "client" else "the test data"
+    with pytest.raises(DataError, match=rf"^{owner}: .*({rule})"):
+        trained(task)
+
+
+def test_a_label_that_the_loss_leaves_out_is_no_wrong_one():
+    """-100, and what a loss of one's own setting ignores."""
+    y = LABELS.copy()
+    y[0] = -100
+    trained(Task(model(), hospitals(y=y), (X, LABELS)))
+    y[0] = 7
+    loss = nn.CrossEntropyLoss(ignore_index=7)
+    trained(Task(model(), hospitals(y=y), (X, LABELS), loss))
+
+
+def test_a_loss_must_be_one_number():
+    """A value for each sample would end the first round in torch's own words."""
+    each = Task(model(), hospitals(), (X, LABELS), nn.CrossEntropyLoss(reduction="none"))
+    with pytest.raises(DataError, match=r"it must be one number, the mean over a batch"):
+        trained(each)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "tab\t", 7])
+def test_names_that_cannot_name_a_client_are_refused(name):
+    """They go into files, messages and certificates."""
+    with pytest.raises(ConfigError, match="cannot name a client: take printable text"):
+        Task(model(), {name: (X, LABELS)}, (X, LABELS))
+
+
+def test_names_of_roles_and_other_names_in_the_settings_are_refused():
+    """Nobody is two parties, and nobody has two names."""
+    with pytest.raises(ConfigError, match="and none 'server' or 'authority'"):
+        trained(Task(model(), {"server": (X, LABELS), "b": (X, LABELS)}, (X, LABELS)))
+    with pytest.raises(ConfigError, match=r"the task and data\.names name other clients"):
+        trained(Task(model(), hospitals(), (X, LABELS)), 'data.names=["a", "b", "c"]')
+
+
+@pytest.mark.parametrize("metric", ["accuracy", None])
+def test_a_model_class_is_no_model(metric):
+    """An instance is."""
+    with pytest.raises(ConfigError, match="must be a torch module; give an instance"):
+        Task(nn.Linear, hospitals(), (X, LABELS), metric=metric)
+
+
+# Metrics
+
+
+def several(n):
+    """`n` labels for each sample, 0.0 or 1.0, that the first features tell."""
+    return (X[:, :n] > 0).astype(np.float64)
+
+
+@pytest.mark.parametrize("n_labels", [1, 3])
+@pytest.mark.parametrize(
+    "loss", [functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()]
+)
+def test_labels_of_their_own_logits_are_scored_by_label_accuracy(n_labels, loss):
+    """One logit or several: a share of right labels, which R² of logits is not."""
+    y = several(n_labels)
+    sure = nn.Linear(4, n_labels)
+    with torch.no_grad():
+        sure.weight.copy_(50 * torch.eye(4)[:n_labels])
+        sure.bias.zero_()
+    score = securefl.evaluate(sure, (X, y), loss=loss)
+    assert (score.metric, score.accuracy) == ("label-accuracy", 1.0)
+    wrong = y.copy()
+    wrong[0] = 1 - wrong[0]
+    assert securefl.evaluate(sure, (X, wrong), loss=loss).accuracy == pytest.approx(11 / 12)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_is_scored_by_the_metric_of_its_task():
+    """By name, or by a function of all outputs and targets, which gives the run its name."""
+
+    def worst_error(outputs, targets):
+        assert outputs.shape == targets.shape == (12, 1)
+        return -float((outputs - targets).abs().max())
+
+    named = {"model": model(n_out=1), "clients": hospitals(y=X[:, :1]), "test": (X, X[:, :1])}
+    result = trained(Task(**named, loss=nn.MSELoss(), metric=worst_error))
+    assert result.metric == "worst_error"
+    assert result.score < 0
+    assert f"worst_error {result.score:.3f}" in repr(result)
+    assert trained(Task(**named, loss=nn.HuberLoss())).metric == "r2"
+    ours = lambda outputs, y: ((outputs - y) ** 2).mean()  # noqa: E731
+    assert trained(Task(**named, loss=ours, metric="r2")).metric == "r2"
+    with pytest.raises(DataError, match=r"loss <lambda>, .* is not certain: give one, Task\("):
+        trained(Task(**named, loss=ours))
+    with pytest.raises(ConfigError, match="metric = 'auc': must be one of accuracy, label-acc"):
+        Task(**named, metric="auc")
+
+
+def test_no_accuracy_is_outside_of_0_and_1():
+    """Not by a function of that name either, nor by soft labels, nor by one output."""
+
+    def accuracy(outputs, targets):
+        return 100 * float((outputs.argmax(1) == targets).float().mean())
+
+    net = model()
+    with torch.no_grad():
+        net[-1].bias += torch.tensor([0.0, 9.0, 0.0])
+    with pytest.raises(
+        DataError, match=r"metric accuracy: gave .*a share of right answers, 0\.\.1"
+    ):
+        securefl.evaluate(net, (X, np.ones(12, int)), metric=accuracy)
+    bce = functional.binary_cross_entropy_with_logits
+    with pytest.raises(DataError, match="is not certain: give one"):
+        securefl.evaluate(model(n_out=1), (X, np.full((12, 1), 0.3)), loss=bce)
+    with pytest.raises(DataError, match="of two classes or more"):
+        securefl.evaluate(model(n_out=1), (X, np.zeros(12, int)))
+
+
+# Results
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_result_reads_in_ten_lines():
+    """Its tensors and its ledger are there to be read, and not to be printed."""
+    task = Task(model(), hospitals(), (X, LABELS))
+    result = trained(task, "run.rounds=3")
+    for value in (result, task):
+        assert len(repr(value).splitlines()) <= 10
+        assert len(repr(value)) < 1000
+    assert f"accuracy {100 * result.accuracy:.1f} %" in repr(result)
+
+
+def test_the_api_can_be_listed():
+    """`dir(securefl)` has every name that the package gives."""
+    assert set(securefl.__all__) <= set(dir(securefl))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("algorithm", ["fedbn", "silobn", "local-affine", "fedavg"])
+def test_each_clients_model_is_the_one_that_it_was_scored_by(algorithm):
+    """The global tensors, with what the client keeps laid over; the run's score is their mean."""
+    shifted = {name: (X * (1 + i), LABELS) for i, name in enumerate(HOSPITALS)}
+    task = Task(model(), shifted, (X, LABELS), client_tests=shifted)
+    result = trained(task, f"algorithm.name={algorithm}", "run.rounds=3")
+    assert bool(result.client_models) == (algorithm != "fedavg")
+    for name in HOSPITALS:
+        own = result.client_models.get(name, result.model)
+        score = securefl.evaluate(own, shifted[name])
+        assert score.value == result.clients[name].score
+        assert score.loss == pytest.approx(result.clients[name].loss)
+    assert result.loss == pytest.approx(np.mean([of.loss for of in result.clients.values()]))
+    if algorithm != "fedavg":
+        one, other, _ = (own[1].weight for own in result.client_models.values())
+        assert torch.equal(one, other) == (algorithm == "silobn")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_result_is_evaluated_by_its_own_loss_and_metric():
+    """Without naming them again."""
+    task = Task(model(n_out=1), hospitals(y=several(1)), (X, several(1)), nn.BCEWithLogitsLoss())
+    result = trained(task)
+    score = securefl.evaluate(result, (X, several(1)))
+    assert (score.metric, score.value) == (result.metric, result.score)
