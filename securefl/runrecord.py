@@ -17,8 +17,8 @@ from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.errors import RunFolderError
 from securefl.files import MAX_LINE_BYTES, read_bounded, read_lines
-from securefl.plain_json import parsed
 from securefl.metrics import ACCURACY as ACCURACY_METRIC
+from securefl.plain_json import parsed
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 

@@ -221,7 +221,5 @@ class _Exchange:
         self.asked.add(spec.name)
         client, about = self.process.client, (self.run, self.round)
         # In a thread, as training: heartbeats go on meanwhile.
-        message = await asyncio.to_thread(
-            client.contribute, *about, spec, values, state=self.state
-        )
+        message = await asyncio.to_thread(client.contribute, *about, spec, values, state=self.state)
         await self.link.send(Frame.MESSAGE, message)

@@ -30,6 +30,7 @@ class Shares:
         """A client's weight in a sum."""
         return self.equal if weighing is Weighing.EQUAL else self.own.get(name, 0.0)
 
+
 ANY_STATE = "0" * 64
 """As long as every digest."""
 
