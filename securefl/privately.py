@@ -19,7 +19,7 @@ from securefl.config.families import REFINED
 from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError
-from securefl.norms.find import batch_norm_layers, variances
+from securefl.norms.find import batch_normalising, variances
 from securefl.norms.frozen import Freeze
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.client_level import ClientLevel
@@ -146,7 +146,7 @@ def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -
     if level is Level.RECORD:
 
         def training(done: int) -> list[PrivacyEvent]:
-            return _of_records(config, done, len(batch_norm_layers(model)))
+            return _of_records(config, done, len(batch_normalising(model)))
     else:
 
         def training(done: int) -> list[PrivacyEvent]:

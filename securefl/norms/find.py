@@ -38,6 +38,30 @@ def batch_norm_layers(model: nn.Module) -> dict[str, BatchNorm]:
     return layers
 
 
+def normalises_by_batch(layer: BatchNorm) -> bool:
+    """Whether a layer, in the mode that it is in, takes its statistics from the batch."""
+    return layer.training or layer.running_mean is None
+
+
+def batch_normalising(model: nn.Module) -> dict[str, BatchNorm]:
+    """Returns the BN layers that normalise by the batch in training, by their dotted name.
+
+    A model's own `train()` may keep others in evaluation mode; so it is called, to see. Afterwards
+    all modes are as they were.
+
+    Raises:
+        DataError: as `batch_norm_layers`.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.train()
+    try:
+        layers = batch_norm_layers(model).items()
+        return {name: layer for name, layer in layers if normalises_by_batch(layer)}
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 def statistics(model: nn.Module) -> dict[str, Tensor]:
     """The running means and variances of BN (and instance norm) layers, by their dotted name."""
     batch_norm_layers(model)  # raises where a layer's statistics cannot be aggregated

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.exchange.moments import along_channels, channel_mean
-from securefl.norms.find import batch_norm_layers
+from securefl.norms.find import BatchNorm, batch_norm_layers, normalises_by_batch
 from securefl.norms.full import full
 
 Seen = dict[str, list[tuple[Tensor, Tensor]]]
@@ -30,7 +30,12 @@ def observed_batch_norm(model: nn.Module) -> Iterator[Seen]:
 
 def _hook(seen: Seen, name: str, watched: nn.Module) -> Any:
     """A copy of the model takes its hooks along, and what it gets is not noted."""
-    return lambda layer, inputs: _note(seen, name, inputs) if layer is watched else None
+
+    def hook(layer: BatchNorm, inputs: tuple[Tensor, ...]) -> None:
+        if layer is watched and normalises_by_batch(layer):
+            _note(seen, name, inputs)
+
+    return hook
 
 
 def _note(seen: Seen, name: str, inputs: tuple[Tensor, ...]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.norms.batch_moments import batch_moments
-from securefl.norms.find import BatchNorm, batch_norm_layers
+from securefl.norms.find import BatchNorm, batch_norm_layers, normalises_by_batch
 from securefl.norms.forward import training_forward
 from securefl.norms.replaced import replaced_forwards
 
@@ -71,7 +71,7 @@ class _PaddedForward:
 
     def __call__(self, y: Tensor) -> Tensor:
         layer = self.layer
-        if not layer.training:
+        if not normalises_by_batch(layer):
             return type(layer).forward(layer, y)
         return training_forward(layer, y, *moments_of(layer, y))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
 from securefl.exchange.moments import Batch, Channels, Gradients, fused, two_pass
-from securefl.norms.find import BatchNorm
+from securefl.norms.find import BatchNorm, normalises_by_batch
 from securefl.norms.forward import training_forward
 from securefl.norms.padded import moments_of
 from securefl.norms.replaced import replaced_forwards
@@ -36,6 +36,8 @@ class _PooledForward:
     called: bool = False
 
     def __call__(self, y: Batch) -> Tensor:
+        if not normalises_by_batch(self.layer):  # the model's own `train()` keeps it so
+            return type(self.layer).forward(self.layer, y)
         if self.called:
             raise DataError(
                 f"BN layer {self.name!r} is used twice in one forward pass; FedTAN pools each "

@@ -9,16 +9,17 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from securefl.norms.find import batch_norm_layers
+from securefl.norms.find import batch_normalising
 
 
 def measure_statistics(model: nn.Module, inputs: Iterable[Tensor]) -> None:
     """Set the running statistics to the mean over `inputs` of the batches' own.
 
-    Each batch is normalised by itself meanwhile. HeteroFL's static BN (Diao, Ding, Tarokh, ICLR
+    Each batch is normalised by itself meanwhile. A layer that the model's own `train()` keeps in
+    evaluation mode keeps its statistics. HeteroFL's static BN (Diao, Ding, Tarokh, ICLR
     2021, section 3.2), on the one client's side.
     """
-    layers = batch_norm_layers(model).values()
+    layers = batch_normalising(model).values()
     momenta = [layer.momentum for layer in layers]
     was_training = model.training
     model.train()

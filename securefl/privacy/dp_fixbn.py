@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Work
-from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.algorithms.normalisation.base import RoundNorm, required_normalising
 from securefl.data.samples import in_order
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
@@ -47,7 +47,7 @@ class StatisticsRelease:
         """A sum for each layer."""
         return tuple(
             MessageSpec(_message(name), Kind.STATISTICS, self._of(layer).n_values, Weighing.EQUAL)
-            for name, layer in required_layers(model, "FixBN").items()
+            for name, layer in required_normalising(model, "FixBN").items()
         )
 
     def measure(self, work: Work, exchange: Exchange) -> None:
@@ -104,9 +104,9 @@ class DpFixBN:
 
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
         """A frozen round; DataError where the model has no BN."""
-        required_layers(model, "FixBN")
+        required_normalising(model, "FixBN")
         measurement = self.release if state.round in self.released_in else None
-        return RoundNorm(freeze=self.freeze, measurement=measurement)
+        return RoundNorm(freeze=self.freeze, measurement=measurement, layers_alone=True)
 
 
 def evenly(releases: int, switch: int) -> frozenset[int]:
@@ -132,7 +132,7 @@ def _running(buffer: Tensor | None) -> Tensor:
 @torch.no_grad()
 def _as_called(work: Work) -> dict[str, BatchNorm]:
     """The BN layers, the lower ones first: as a pass calls them, not as they are defined."""
-    layers = required_layers(work.model, "FixBN")
+    layers = required_normalising(work.model, "FixBN")
     with _heard(layers) as heard:
         _pass(work, work.data.take(torch.arange(1))[0])
     return {name: layers[name] for name in (*(name for name, _ in heard), *layers)}

@@ -1,13 +1,13 @@
 """A normalisation policy says, round by round, what happens to a model's BN layers.
 
-It is a function of the state, and a round's answer is a value of six fields. What travels, what
+It is a function of the state, and a round's answer is a value of seven fields. What travels, what
 stays and how the layers behave in training follow from these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Protocol, TypeAlias
@@ -20,8 +20,15 @@ from securefl.algorithms.normalisation.window import FILLED, VARIATION, Window
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
 from securefl.exchange.moments import Gradients, Moments, moment_messages
-from securefl.norms.find import BatchNorm, affine, batch_norm_layers, statistics
+from securefl.norms.find import (
+    BatchNorm,
+    affine,
+    batch_norm_layers,
+    batch_normalising,
+    statistics,
+)
 from securefl.norms.frozen import Freeze, frozen_batch_norm
+from securefl.norms.outside import in_layers_alone
 from securefl.norms.pooled import pooled_batch_norm
 from securefl.norms.static import measure_statistics
 from securefl.types import Kind, MessageSpec, NamedTensors, State
@@ -74,6 +81,8 @@ class RoundNorm:
     """Watches for the batch statistics to settle."""
     measurement: Measurement | None = None
     """Where statistics come from that are then frozen."""
+    layers_alone: bool = False
+    """Does something to BN layers, in this round or another, that reaches no functional call."""
 
     def sums(self, model: nn.Module) -> tuple[MessageSpec, ...]:
         """What clients ask for in the middle of their round."""
@@ -83,7 +92,7 @@ class RoundNorm:
             return ()
         return tuple(
             spec
-            for name, layer in batch_norm_layers(model).items()
+            for name, layer in batch_normalising(model).items()
             for spec in moment_messages(
                 name, layer.num_features, self.pooling.of(name), self.pooling.gradients
             )
@@ -95,7 +104,7 @@ class RoundNorm:
         if self.window:
             return self.window.start(like)
         if self.pooling and self.pooling.moments is Moments.FUSED:
-            layers = batch_norm_layers(model).items()
+            layers = batch_normalising(model).items()
             return {REFERENCE + name: like.new_zeros(layer.num_features) for name, layer in layers}
         return {}
 
@@ -140,17 +149,38 @@ class RoundNorm:
         self, model: nn.Module, exchange: Exchange, means: dict[str, Tensor]
     ) -> Iterator[None]:
         """Around the first forward and backward pass, whose pooled means are put into `means`."""
-        if self.pooling is None:
-            yield
-            return
         pooling = self.pooling
-        with pooled_batch_norm(model, exchange, pooling.references, pooling.gradients) as seen:
+        with ExitStack() as stack:
+            if self.layers_alone:
+                stack.enter_context(in_layers_alone(model))
+            if pooling is None:
+                yield
+                return
+            pooled = pooled_batch_norm(model, exchange, pooling.references, pooling.gradients)
+            seen = stack.enter_context(pooled)
             yield
         means.update({REFERENCE + name: mean_C for name, mean_C in seen.items()})
 
 
 Normalisation: TypeAlias = Callable[[State, nn.Module], RoundNorm]
 """The round that follows a state; raises DataError where the model has no layer for it."""
+
+
+def required_normalising(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
+    """The model's BN layers that normalise by the batch in training.
+
+    Raises:
+        DataError: it has none, so that `policy` would do nothing.
+    """
+    required_layers(model, policy)
+    layers = batch_normalising(model)
+    if not layers:
+        raise DataError(
+            f"{policy} needs BN layers that normalise by the batch, and this model's own train() "
+            'keeps all of them in evaluation mode: use algorithm.name = "fedavg", or leave some in '
+            "training mode"
+        )
+    return layers
 
 
 def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:

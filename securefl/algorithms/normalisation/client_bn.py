@@ -35,7 +35,8 @@ class ClientBN:
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
         """The same in all rounds; DataError where the model has no BN."""
         del state
-        return RoundNorm(local=frozenset(self._names(model)))
+        local = frozenset(self._names(model))
+        return RoundNorm(local=local, layers_alone=self.keep is not Keep.ALL)
 
     def _names(self, model: nn.Module) -> set[str]:
         if self.keep is Keep.ALL:

@@ -19,7 +19,7 @@ from securefl.algorithms.normalisation.base import (
     Pooling,
     RoundNorm,
     references,
-    required_layers,
+    required_normalising,
 )
 from securefl.errors import ConfigError
 from securefl.exchange.moments import Gradients, Moments
@@ -51,8 +51,8 @@ class FedTAN:
 
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
         """Pooled, or frozen after M rounds; DataError where the model has no BN."""
-        required_layers(model, "FedTAN")
+        required_normalising(model, "FedTAN")
         if self.pooled_rounds is not None and state.round >= self.pooled_rounds:
-            return RoundNorm(freeze=Freeze.STATISTICS)
+            return RoundNorm(freeze=Freeze.STATISTICS, layers_alone=True)
         known = references(state) if self.moments is Moments.FUSED else {}
-        return RoundNorm(pooling=Pooling(self.moments, self.gradients, known))
+        return RoundNorm(pooling=Pooling(self.moments, self.gradients, known), layers_alone=True)

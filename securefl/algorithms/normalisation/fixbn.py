@@ -29,6 +29,7 @@ class FixBN:
         if isinstance(self.switch, Window):
             # Frozen rounds send no variation: once settled, the state says so for ever.
             if self.switch.settled(state):
-                return RoundNorm(freeze=self.freeze)
-            return RoundNorm(window=self.switch)
-        return RoundNorm(freeze=self.freeze if state.round >= self.switch else None)
+                return RoundNorm(freeze=self.freeze, layers_alone=True)
+            return RoundNorm(window=self.switch, layers_alone=True)
+        freeze = self.freeze if state.round >= self.switch else None
+        return RoundNorm(freeze=freeze, layers_alone=True)

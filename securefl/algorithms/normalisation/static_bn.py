@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.algorithms.normalisation.base import RoundNorm, required_normalising
 from securefl.types import State
 
 
 def static_bn(state: State, model: nn.Module) -> RoundNorm:
     """The same in all rounds; DataError where the model has no BN."""
     del state
-    required_layers(model, "static BN")
-    return RoundNorm(static=True)
+    required_normalising(model, "static BN")
+    return RoundNorm(static=True, layers_alone=True)

@@ -80,8 +80,10 @@ class _Session:
 def _reference(start: Start, parameters: NamedTensors) -> nn.Module:
     """A copy of the model as the round begins, with these parameters in it."""
     model = copy.deepcopy(start.work.model).eval().requires_grad_(False)
-    for layer in batch_norm_layers(model).values():
-        layer.train()  # what this does to its running statistics is seen by the copy alone
+    layers = batch_norm_layers(model)
+    for name, layer in batch_norm_layers(start.work.model).items():
+        # What this does to running statistics is seen by the copy alone.
+        layers[name].train(layer.training)
     own = dict(model.named_parameters())
     for name, value in parameters.items():
         own[name].copy_(value)
