@@ -10,9 +10,10 @@ from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.roles.identities import Identities
 from securefl.rounds import OnRound, OnStart, Result, Rounds
-from securefl.runfolder import RunFolder
+from securefl.runfolder import RunFolder, own_task_needed
 from securefl.runrecord import read_config, read_run
-from securefl.task import Task
+from securefl.task import Task, client_names
+from securefl.taskrecord import task_record
 
 
 def run(  # noqa: PLR0913  (what a run may be given)
@@ -48,7 +49,8 @@ def run(  # noqa: PLR0913  (what a run may be given)
         on_start(rounds.engine)
     if out is None:
         return rounds.run(on_round)
-    folder = RunFolder.create(Path(out), rounds.config)
+    about = b"" if task is None else task_record(task, client_names(rounds.config, task)).to_json()
+    folder = RunFolder.create(Path(out), rounds.config, about)
     with folder.locked():
         folder.note_session(rounds.config, rounds.key_id, rounds.engine, own_task=task is not None)
         return rounds.run(on_round, folder)
@@ -79,7 +81,7 @@ def resume(  # noqa: PLR0913  (what a run may be given)
     with run_folder.locked():
         if run_folder.has_own_task() != (task is not None):
             raise ConfigError(
-                f"{folder}: this run had a task of its own; use securefl.resume(folder, task)"
+                own_task_needed(folder, f"securefl.resume({str(folder)!r}, task)")
                 if task is None
                 else f"{folder}: this run had no task of its own; resume it without one"
             )

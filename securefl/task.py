@@ -197,6 +197,12 @@ def configured_task(config: Config) -> Task:
     )
 
 
+def own_settings(config: Config, task: Task) -> Config:
+    """The settings of a run on a user's own task: the defaults of others name nothing in it."""
+    algorithm = config.algorithm.name if task.algorithm is None else type(task.algorithm).__name__
+    return config.of_own_task(algorithm, type(task.model).__name__)
+
+
 def placed(task: Task, device: str | None) -> Task:
     """The task with its model on this device; as it is where None.
 

@@ -159,8 +159,10 @@ class _Audits:
         return {
             "Folder": self.run.path.name,
             "SecureFL": version("securefl"),
-            "Algorithm": f"{config.algorithm.name}, solver {config.solver.name}",
-            "Model": "its own" if own else f"{config.model.name}, norm {config.model.norm}",
+            "Algorithm": f"{self._algorithm()}, solver {config.solver.name}",
+            "Model": f"{type(self.task.model).__name__}, its own"
+            if own
+            else f"{config.model.name}, norm {config.model.norm}",
             "Data": f"{n} clients, "
             + ("its own" if own else f"{config.data.dataset}, {config.data.partition}"),
             "Rounds": str(len(self.run.metrics)),
@@ -169,6 +171,10 @@ class _Audits:
             "Privacy": config.privacy.level,
             "Played again": self._compared(),
         }
+
+    def _algorithm(self) -> str:
+        own = self.task.algorithm
+        return self.config.algorithm.name if own is None else f"{type(own).__name__}, its own"
 
     def _compared(self) -> str:
         """How far what was played again is the run."""
