@@ -44,6 +44,8 @@ def run(  # noqa: PLR0913  (what a run may be given)
         Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
             before.
     """
+    _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
+    _require(task, Task, "task", "securefl.Task(model, clients, test)")
     rounds = Rounds(config or Config(), task, keys, match_keys, identities)
     if on_start:
         on_start(rounds.engine)
@@ -76,6 +78,7 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
     """
+    _require(task, Task, "task", "securefl.Task(model, clients, test)")
     config = read_config(Path(folder))
     run_folder = RunFolder(Path(folder))
     with run_folder.locked():
@@ -99,3 +102,8 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         if on_start:
             on_start(rounds.engine)
         return rounds.run(on_round, run_folder)
+
+
+def _require(given: object, kind: type, name: str, way: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(f"{name} is {type(given).__name__}: give {kind.__name__}, as from {way}")
