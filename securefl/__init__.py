@@ -47,7 +47,7 @@ __all__ = list(_HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*(name for name in globals() if name.startswith("__")), *_HOMES})
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ from securefl.files import require_tensors
 from securefl.metrics import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm
 from securefl.rounds import Result
-from securefl.runfolder import RunFolder
+from securefl.runfolder import RunFolder, own_task_needed, way_on
 from securefl.runrecord import MODEL, read_config
 from securefl.task import Task, configured_task, data_types
 from securefl.trial import tried
@@ -123,8 +123,7 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
     check_global_model(config)
     if RunFolder(folder).has_own_task() != (task is not None):
         raise ConfigError(
-            f"{folder}: this run had a task of its own; load it with "
-            "securefl.load_trained(folder, task)"
+            own_task_needed(folder, f"securefl.load_trained({str(folder)!r}, task)")
             if task is None
             else f"{folder}: this run had no task of its own; load it without one"
         )
@@ -142,9 +141,7 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
     """
     path = folder / MODEL
     if not path.is_file():
-        raise RunFolderError(
-            f"{folder}: this run is not finished; go on with `securefl run --resume {folder}`"
-        )
+        raise RunFolderError(f"{folder}: this run is not finished; go on with {way_on(folder)}")
     try:
         require_tensors(path)
         tensors = safetensors.torch.load_file(path)

@@ -31,7 +31,7 @@ from securefl.rounds import OnRound
 from securefl.runfolder import RunFolder, write_atomically
 from securefl.runrecord import holds_run, read_config, read_run
 from securefl.runs import resume, run
-from securefl.task import Task, configured_task, domains
+from securefl.task import Task, configured_task, domains, own_settings
 
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"
 
@@ -93,7 +93,9 @@ def leave_one_out(
             )
             own, adapted = by(), by(adapt_bn=adapt_bn)
             scores.append(ExternalScore(domain, client, n, own.value, adapted.value))
-    report = LeaveOneOut(config, adapt_bn, batch_size, tuple(scores), own.metric)
+    report = LeaveOneOut(
+        config, adapt_bn, batch_size, tuple(scores), own.metric, own_task=tasks is not None
+    )
     write_atomically(Path(out) / JSON_REPORT, report.to_json())
     write_atomically(Path(out) / MARKDOWN_REPORT, report.to_markdown().encode())
     return report
@@ -131,7 +133,8 @@ def _without(config: Config, domain: str) -> Config:
 def _refuse_another_run(folder: Path, settings: Config, task: Task | None) -> None:
     if not holds_run(folder):
         return
-    if read_config(folder) != settings or RunFolder(folder).has_own_task() != (task is not None):
+    wanted = settings if task is None else own_settings(settings, task)
+    if read_config(folder) != wanted or RunFolder(folder).has_own_task() != (task is not None):
         raise RunFolderError(
             f"{folder}: holds a run of other settings; name another folder for this report, or "
             "move that run away"

@@ -35,7 +35,7 @@ from securefl.roles.identities import Identities
 from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, ClientScore, RoundMetrics, read_run
-from securefl.task import Task, client_names, configured_task, placed
+from securefl.task import Task, client_names, configured_task, own_settings, placed
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, Plan, State
 
@@ -107,12 +107,12 @@ class Result:
 
     def __repr__(self) -> str:
         if not self.metrics:
-            return f"Result({self.config.algorithm.name}, no rounds)"
+            return f"Result({self.config.name}, no rounds)"
         last = self.metrics[-1]
         sent = sum(m.upload_bytes for m in self.metrics) / MEGABYTE
         scored = f"{title(last.metric)} {shown(last.metric, last.score)}, loss {last.loss:.3g}"
         return (
-            f"Result({self.config.algorithm.name}, {len(self.metrics)} rounds, {scored},\n"
+            f"Result({self.config.name}, {len(self.metrics)} rounds, {scored},\n"
             f"  {sent:.1f} MB sent by clients, {len(self.openings)} totals opened, "
             f"{len(self.incidents)} incidents,\n"
             f"  read: .metrics .model .clients .client_models .ledger .openings .incidents)"
@@ -141,6 +141,8 @@ class Rounds:
                 f"exchange.committee = {config.exchange.committee} makes keys of its own, and keys "
                 "are given: leave one of them out"
             )
+        if task is not None:
+            config = own_settings(config, task)
         task = placed(task or configured_task(config), config.run.device)
         task = warmed_up(config, task)
         self.config, self._task = config, task

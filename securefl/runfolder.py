@@ -45,6 +45,7 @@ from securefl.runrecord import (
     PROTECTION,
     QUALITIES,
     SELECTIONS,
+    TASK,
     TRAFFIC,
     RoundMetrics,
     holds_run,
@@ -64,8 +65,8 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: Config) -> RunFolder:
-        """A new folder with the resolved settings.
+    def create(cls, path: Path, config: Config, own_task: bytes = b"") -> RunFolder:
+        """A new folder with the resolved settings, and what is known of a user's own task.
 
         Raises:
             RunFolderError: the folder holds something already, or cannot be written; it is then
@@ -74,11 +75,15 @@ class RunFolder:
         folder = cls(path)
         made = _made(path)
         _require_empty(path)  # before the lock, whose file would lie in somebody's folder
+        tables = config.tables(own_task=bool(own_task))
         with folder.locked():
             _require_empty(path)  # another run may have begun meanwhile
             try:
-                write_atomically(path / CONFIG, config.model_dump_json(indent=1).encode())
+                if own_task:  # a digest of a client's data tells whoever can guess them
+                    write_atomically(path / TASK, own_task, mode=0o600)
+                write_atomically(path / CONFIG, json.dumps(tables, indent=1).encode())
             except RunFolderError:
+                (path / TASK).unlink(missing_ok=True)
                 if made:
                     (path / LOCK).unlink(missing_ok=True)
                     path.rmdir()
@@ -248,10 +253,27 @@ def _made(path: Path) -> bool:
 def _require_empty(path: Path) -> None:
     with _explained(path):
         if {entry.name for entry in path.iterdir()} - {LOCK}:
-            raise RunFolderError(
-                f"{path} is not empty: name another folder with --out, or continue that run with "
-                f"`securefl run --resume {path}`"
-            )
+            continued = way_on(path)
+            way_out = f", or continue its run with {continued}" if continued else ""
+            raise RunFolderError(f"{path} is not empty: name another folder{way_out}")
+
+
+def own_task_needed(folder: Path | str, call: str) -> str:
+    """The message that a run's folder does not hold its own task; `call` is one that takes it."""
+    return (
+        f"{folder}: this run had a task of its own, whose data and model its folder does not hold: "
+        f"give them in Python with {call}"
+    )
+
+
+def way_on(path: Path) -> str:
+    """The call that continues the run in this folder; empty where there is none to continue."""
+    folder = RunFolder(path)
+    if not holds_run(path) or folder.is_finished():
+        return ""
+    if folder.has_own_task():
+        return f"securefl.resume({str(path)!r}, task) in Python, where its task was made"
+    return f"`securefl run --resume {path}`, or securefl.resume({str(path)!r}) in Python"
 
 
 @contextmanager
@@ -262,7 +284,7 @@ def _explained(folder: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         way_out = "free some space" if error.errno == errno.ENOSPC else "name another folder"
         if holds_run(folder):
-            way_out += f", then go on with `securefl run --resume {folder}`"
+            way_out += f", then go on with {way_on(folder) or 'the same call'}"
             way_out += " (after reproduce or leave-one-out: the same command)"
         raise RunFolderError(f"{folder}: cannot be written ({reason}); {way_out}") from error
 

@@ -22,7 +22,7 @@ from securefl.plain_json import parsed
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
 
-CONFIG, ENVIRONMENT = "config.json", "environment.json"
+CONFIG, ENVIRONMENT, TASK = "config.json", "environment.json", "task.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
 OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
 SELECTIONS = "selections.jsonl"
@@ -33,7 +33,7 @@ ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 LOCK = ".lock"
 FILES = frozenset(
     {
-        *(CONFIG, ENVIRONMENT, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
+        *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK),
     }
 )

@@ -10,9 +10,10 @@ from securefl.exchange.keyset import OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.roles.identities import Identities
 from securefl.rounds import OnRound, OnStart, Result, Rounds
-from securefl.runfolder import RunFolder
+from securefl.runfolder import RunFolder, own_task_needed
 from securefl.runrecord import read_config, read_run
-from securefl.task import Task
+from securefl.task import Task, client_names
+from securefl.taskrecord import task_record
 
 
 def run(  # noqa: PLR0913  (what a run may be given)
@@ -43,12 +44,15 @@ def run(  # noqa: PLR0913  (what a run may be given)
         Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
             before.
     """
+    _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
+    _require(task, Task, "task", "securefl.Task(model, clients, test)")
     rounds = Rounds(config or Config(), task, keys, match_keys, identities)
     if on_start:
         on_start(rounds.engine)
     if out is None:
         return rounds.run(on_round)
-    folder = RunFolder.create(Path(out), rounds.config)
+    about = b"" if task is None else task_record(task, client_names(rounds.config, task)).to_json()
+    folder = RunFolder.create(Path(out), rounds.config, about)
     with folder.locked():
         folder.note_session(rounds.config, rounds.key_id, rounds.engine, own_task=task is not None)
         return rounds.run(on_round, folder)
@@ -74,12 +78,13 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
     """
+    _require(task, Task, "task", "securefl.Task(model, clients, test)")
     config = read_config(Path(folder))
     run_folder = RunFolder(Path(folder))
     with run_folder.locked():
         if run_folder.has_own_task() != (task is not None):
             raise ConfigError(
-                f"{folder}: this run had a task of its own; use securefl.resume(folder, task)"
+                own_task_needed(folder, f"securefl.resume({str(folder)!r}, task)")
                 if task is None
                 else f"{folder}: this run had no task of its own; resume it without one"
             )
@@ -97,3 +102,8 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         if on_start:
             on_start(rounds.engine)
         return rounds.run(on_round, run_folder)
+
+
+def _require(given: object, kind: type, name: str, way: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(f"{name} is {type(given).__name__}: give {kind.__name__}, as from {way}")

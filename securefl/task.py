@@ -133,10 +133,11 @@ def data_types(model: nn.Module, loss: Loss) -> Dtypes:
 
 
 def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list[ClientData]:
-    if isinstance(given, Dataset | Tensor | np.ndarray):
+    single = isinstance(given, Dataset | Tensor | np.ndarray)
+    if single or any(isinstance(of, Tensor | np.ndarray) for of in given):
+        what = type(given).__name__ if single else "one pair of arrays"
         raise DataError(
-            f"clients: {type(given).__name__}; give one (x, y) for each client: a list, or a dict "
-            "by name"
+            f"clients: {what}; give one (x, y) for each client, in a list, or in a dict by name"
         )
     known = chain(owners, repeat("data of no client"))
     return [given_data(data, owner, dtypes) for owner, data in zip(known, given, strict=False)]
@@ -195,6 +196,12 @@ def configured_task(config: Config) -> Task:
         public=data.public,
         qualities=[quality.value for quality in data.qualities],
     )
+
+
+def own_settings(config: Config, task: Task) -> Config:
+    """The settings of a run on a user's own task: the defaults of others name nothing in it."""
+    algorithm = config.algorithm.name if task.algorithm is None else type(task.algorithm).__name__
+    return config.of_own_task(algorithm, type(task.model).__name__)
 
 
 def placed(task: Task, device: str | None) -> Task:

@@ -67,7 +67,7 @@ def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clien
     if exchange.seals_sums and n < least:
         raise ConfigError(
             f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
-            "have more clients, or select more of them"
+            'have more clients, or select more of them, or set exchange.encrypt = "none"'
         )
 
 

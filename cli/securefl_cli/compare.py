@@ -33,14 +33,14 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     from securefl.report.drawing import png
     from securefl.report.plots import score_plot
     from securefl.roles.ledger import Ledger
-    from securefl.runfolder import write_atomically
+    from securefl.runfolder import way_on, write_atomically
     from securefl.runrecord import read_run
 
     records = {str(path): read_run(path) for path in runs}
     names = _labels([record.config.name for record in records.values()], list(records))
     for path, record in records.items():
         if not record.metrics:
-            raise RunFolderError(f"{path}: no round is complete; go on with --resume {path}")
+            raise RunFolderError(f"{path}: no round is complete; go on with {way_on(Path(path))}")
     print_runs(
         {
             name: (record.metrics, Ledger(list(record.ledger)))

@@ -30,11 +30,11 @@ from securefl.audit.targets import hidden, sent, subject
 from securefl.audit.tracing.chapter import tracing_chapter
 from securefl.config.schema import Config
 from securefl.data.samples import whole
-from securefl.errors import DataError, RunFolderError, SecureFLError
+from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.external import Trained, load_trained
 from securefl.metrics import heading, shown
 from securefl.privacy.history import History
-from securefl.runfolder import RunFolder
+from securefl.runfolder import RunFolder, own_task_needed
 from securefl.runrecord import RunRecord, read_run
 from securefl.task import Task, placed
 from securefl.terms import precision_of
@@ -96,6 +96,10 @@ def audit_run(
         RunFolderError: no run's folder, an unfinished or a damaged one.
     """
     run = read_run(Path(folder))
+    if task is None and RunFolder(Path(folder)).has_own_task():
+        raise ConfigError(
+            own_task_needed(folder, f"securefl.audit_run({str(folder)!r}, task=task)")
+        )
     # Wherever it was trained: here, and one's own model where the replayed one will be.
     on_cpu = run.config.run.model_copy(update={"device": "cpu"})
     run = replace(run, config=run.config.model_copy(update={"run": on_cpu}))
@@ -159,8 +163,10 @@ class _Audits:
         return {
             "Folder": self.run.path.name,
             "SecureFL": version("securefl"),
-            "Algorithm": f"{config.algorithm.name}, solver {config.solver.name}",
-            "Model": "its own" if own else f"{config.model.name}, norm {config.model.norm}",
+            "Algorithm": f"{self._algorithm()}, solver {config.solver.name}",
+            "Model": f"{type(self.task.model).__name__}, its own"
+            if own
+            else f"{config.model.name}, norm {config.model.norm}",
             "Data": f"{n} clients, "
             + ("its own" if own else f"{config.data.dataset}, {config.data.partition}"),
             "Rounds": str(len(self.run.metrics)),
@@ -169,6 +175,10 @@ class _Audits:
             "Privacy": config.privacy.level,
             "Played again": self._compared(),
         }
+
+    def _algorithm(self) -> str:
+        own = self.task.algorithm
+        return self.config.algorithm.name if own is None else f"{type(own).__name__}, its own"
 
     def _compared(self) -> str:
         """How far what was played again is the run."""

@@ -7,6 +7,7 @@ encrypted.
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -244,11 +245,31 @@ class Config(Table):
         """The run's name, or one made of what it does."""
         if self.run.name:
             return self.run.name
-        parts = [self.algorithm.name, self.model.name, self.model.norm]
+        return self.named(self.algorithm.name, self.model.name, self.model.norm)
+
+    def named(self, *parts: str) -> str:
+        """A name made of these and of what else the run does."""
         usual = SolverTable().name, ServerTable().name
         beside = [n for n in (self.solver.name, self.server.name) if n not in usual]
         refined = [] if self.fnr.name == "none" else [f"fnr-{self.fnr.name}"]
         return "-".join([*parts, *beside, *refined])
+
+    def of_own_task(self, *parts: str) -> Config:
+        """The settings of a run on a user's own task, named by these parts where it has no name.
+
+        `[data]` and `[model]` do not count in it, so they hold nothing but the clients' names.
+        """
+        name = self.run.name or re.sub(r"[^\w.+-]", "-", self.named(*parts))[:80]
+        run = self.run.model_copy(update={"name": name})
+        data = DataTable(names=self.data.names)
+        return self.model_copy(update={"run": run, "data": data, "model": ModelTable()})
+
+    def tables(self, *, own_task: bool = False) -> dict[str, Any]:
+        """The settings as JSON has them; of an own task without what does not count in it."""
+        if not own_task:
+            return self.model_dump(mode="json")
+        names = {"data": {"names": list(self.data.names)}} if self.data.names else {}
+        return self.model_dump(mode="json", exclude={"data", "model"}) | names
 
     def rounds_in(self, share: float) -> int:
         """The rounds that a share of all rounds makes; a part of one counts as one."""

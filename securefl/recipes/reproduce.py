@@ -122,5 +122,5 @@ def _check_settings(one: PlannedRun) -> None:
     if changed:
         raise ConfigError(
             f"{one.folder}: this run has other settings than the recipe ({'; '.join(changed)}): "
-            "move the folder away, or name another one with --out"
+            "move the folder away, or name another one"
         )

@@ -34,6 +34,8 @@ class LeaveOneOut:
     scores: tuple[ExternalScore, ...]
     metric: str = ACCURACY
     """The name of what all scores are by."""
+    own_task: bool = False
+    """Whether the tasks were the user's own, so that `[data]` and `[model]` do not count."""
 
     @property
     def score(self) -> float:
@@ -58,7 +60,7 @@ class LeaveOneOut:
             "metric": self.metric,
             "mean": {"score": self.score, "adapted": self.adapted},
             "clients": [asdict(score) for score in self.scores],
-            "settings": self.config.model_dump(mode="json"),
+            "settings": self.config.tables(own_task=self.own_task),
         }
         return json.dumps(report, indent=1).encode()
 

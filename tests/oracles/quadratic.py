@@ -42,7 +42,7 @@ def task():
     for i, n in enumerate(SIZES):
         x = torch.randn(n, N_FEATURES, generator=rng, dtype=torch.float64) * (0.7 + 0.3 * i) + 0.5
         clients.append((x, torch.randint(N_CLASSES, (n,), generator=rng)))
-    return securefl.Task(model, clients, clients[0], least_squares)
+    return securefl.Task(model, clients, clients[0], least_squares, metric="accuracy")
 
 
 def quadratics(job):

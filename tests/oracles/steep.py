@@ -27,7 +27,7 @@ def steep_task(n_clients, width):
     model = nn.Linear(width, 2, bias=False).double()
     nn.init.zeros_(model.weight)
     clients = [(x, torch.full((2,), i * i)) for i in range(n_clients)]
-    return securefl.Task(model, clients, clients[0], steep_loss)
+    return securefl.Task(model, clients, clients[0], steep_loss, metric="accuracy")
 
 
 def steep_rounds(n_clients, width, *settings):

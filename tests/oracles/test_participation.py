@@ -172,7 +172,7 @@ def quadratic_of(n_clients):
         n = 6 + 3 * i
         x = torch.randn(n, 3, generator=rng, dtype=torch.float64) * (0.7 + 0.1 * i) + 0.5
         clients.append((x, torch.randint(4, (n,), generator=rng)))
-    return securefl.Task(job.model, clients, clients[0], job.loss)
+    return securefl.Task(job.model, clients, clients[0], job.loss, metric=job.metric)
 
 
 def quadratics_of(job):

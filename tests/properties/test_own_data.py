@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import securefl
 from securefl import Task
-from securefl.errors import ConfigError, DataError
+from securefl.errors import ConfigError, DataError, RunFolderError
+from securefl.runrecord import read_run
+from securefl.taskrecord import task_record
+from securefl_cli.main import main
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(12, 4)), RNG.integers(0, 3, 12)
@@ -260,8 +265,8 @@ def test_a_result_reads_in_ten_lines():
 
 
 def test_the_api_can_be_listed():
-    """`dir(securefl)` has every name that the package gives."""
-    assert set(securefl.__all__) <= set(dir(securefl))
+    """`dir(securefl)` has every name that the package gives, and no module that it loaded."""
+    assert {name for name in dir(securefl) if name[0] != "_"} == set(securefl.__all__)
 
 
 @pytest.mark.usefixtures("quick")
@@ -290,3 +295,126 @@ def test_a_result_is_evaluated_by_its_own_loss_and_metric():
     result = trained(task)
     score = securefl.evaluate(result, (X, several(1)))
     assert (score.metric, score.value) == (result.metric, result.score)
+
+
+# The folder of a run on one's own task
+
+
+class Net(nn.Module):
+    """A user's own class."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = model()
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory):
+    """A finished run of a user's own task, and the task."""
+    folder, task = tmp_path_factory.mktemp("own") / "run", Task(Net(), hospitals(), (X, LABELS))
+    trained(task, out=folder)
+    (folder / "traffic.png").touch()  # which ends a run; `quick` draws none
+    return folder, task
+
+
+def test_the_folder_of_an_own_task_says_what_was_run(own_run):
+    """And nothing of the digits and the mlp, which were not."""
+    folder, task = own_run
+    settings = json.loads((folder / "config.json").read_text())
+    assert not {"data", "model"} & settings.keys()
+    assert settings["run"]["name"] == "fedavg-Net"
+    found = json.loads((folder / "task.json").read_text())
+    assert found["model"]["name"].endswith("test_own_data.Net")
+    assert found["model"]["n_parameters"] == sum(p.numel() for p in task.model.parameters())
+    assert found["loss"] == "cross_entropy"
+    assert tuple(found["clients"]) == HOSPITALS
+    one = found["clients"]["UCLH"]
+    assert (one["n_samples"], one["x"], one["y"]) == (12, "float32 (4,)", "int64 ()")
+    assert len(one["sha256"]) == len(found["model"]["sha256"]) == 64
+    assert (folder / "task.json").stat().st_mode & 0o077 == 0
+    assert read_run(folder).config.name == "fedavg-Net"
+
+
+def test_the_digests_of_a_task_are_those_of_its_values(own_run):
+    """The same task has the same ones, and another value has another."""
+    names = HOSPITALS
+    one, again = (
+        task_record(Task(own_run[1].model, hospitals(), (X, LABELS)), names) for _ in "ab"
+    )
+    other = task_record(Task(own_run[1].model, hospitals(X + 1e-6), (X, LABELS)), names)
+    assert one == again
+    assert (one.model, one.test) == (other.model, other.test)
+    assert one.clients["UCLH"].sha256 != other.clients["UCLH"].sha256
+
+
+@pytest.mark.parametrize(
+    ("command", "call"),
+    [
+        (("run", "--resume"), "securefl.resume"),
+        (("evaluate",), "securefl.load_trained"),
+        (("audit",), "securefl.audit_run"),
+    ],
+)
+def test_a_command_on_an_own_task_names_the_call_that_takes_it(own_run, command, call):
+    """The command line cannot make a user's model and data again."""
+    folder, _ = own_run
+    done = CliRunner().invoke(main, [*command, str(folder)])
+    assert done.exit_code == 2
+    assert "this run had a task of its own" in done.stderr
+    assert f"{call}({str(folder)!r}, " in done.stderr
+
+
+def test_what_python_is_advised_to_call_goes_on(own_run, tmp_path):
+    """Of an unfinished run's folder, the call in the message; of a finished one's, none."""
+    folder, task = own_run
+    with pytest.raises(RunFolderError, match=r"not empty: name another folder$"):
+        trained(task, out=folder)
+    half = shutil.copytree(folder, tmp_path / "half")
+    for name in ("traffic.png", "model.safetensors"):
+        (half / name).unlink()
+    with pytest.raises(RunFolderError, match=r"securefl\.resume\('.*', task\) in Python"):
+        trained(task, out=half)
+    with pytest.raises(RunFolderError, match=r"not finished; go on with securefl\.resume\("):
+        securefl.evaluate(securefl.load_trained(half, task), (X, LABELS))
+    assert securefl.resume(half, task).config.name == "fedavg-Net"
+    shown = CliRunner().invoke(main, ["compare", str(half), "--plot", str(tmp_path / "a.png")])
+    assert "fedavg-Net" in shown.stdout
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("no run")
+    with pytest.raises(RunFolderError, match=r"not empty: name another folder$"):
+        trained(task, out=tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ((lambda: (Task(model(), hospitals(), (X, LABELS)),)), "config is Task: give Config, as"),
+        ((lambda: ({"run": {}}, None)), r"config is dict: .*securefl\.load_config\(settings="),
+        ((lambda: (None, model())), "task is Sequential: give Task"),
+    ],
+)
+def test_arguments_in_the_wrong_place_are_named(given, rule):
+    """Not an attribute that something else does not have."""
+    with pytest.raises(ConfigError, match=rule):
+        securefl.run(*given())
+
+
+@pytest.mark.parametrize("clients", [(X, LABELS), [torch.ones(4, 2)], torch.ones(3, 4, 2)])
+def test_one_pair_is_not_taken_for_several_clients(clients):
+    """A forgotten list around them, or clients and test in the wrong order."""
+    with pytest.raises(DataError, match=r"^clients: .*; give one \(x, y\) for each client"):
+        Task(model(), clients, (X, LABELS))
+
+
+def test_the_advice_for_a_model_without_bn_is_taken():
+    """Each way out that the message names is one."""
+    task = Task(nn.Linear(4, 3), hospitals(), (X, LABELS))
+    with pytest.raises(
+        DataError, match=r'algorithm\.name = "fedavg" with exchange\.encrypt = "model"'
+    ):
+        securefl.run(securefl.Config(), task)
+    for encrypt in ("model", "none"):
+        trained(task, "algorithm.name=fedavg", f"exchange.encrypt={encrypt}")

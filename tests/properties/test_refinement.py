@@ -248,14 +248,14 @@ def test_refinement_takes_simulated_time():
     "public",
     [
         (torch.randn(18, 5), torch.arange(18) % 3),
-        (torch.randn(18, 4).double(), torch.arange(18) % 3),
+        (torch.arange(72).reshape(18, 4), torch.arange(18) % 3),
     ],
     ids=["wider", "of another type"],
 )
 @pytest.mark.parametrize("reader", ["fnr.name=matched", "selection.name=fedprof"])
 def test_public_samples_of_another_form_are_refused(public, reader):
     """The message shows both forms."""
-    message = r"a public sample is \([45],\) of torch\.float(32|64), and one of client-1 \(4,\)"
+    message = r"a public sample is \([45],\) of torch\.(float32|int64), and one of client-1 \(4,\)"
     with pytest.raises(DataError, match=message):
         run(reader, job=task(public=public))
 

@@ -192,7 +192,8 @@ def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
     layers = batch_norm_layers(model)
     if not layers:
         raise DataError(
-            f"{policy} needs batch normalisation and this model has none: use "
-            'algorithm.name = "fedavg", or a model with BN layers (model.norm = "batch")'
+            f"{policy} needs batch normalisation and this model has none: set "
+            'algorithm.name = "fedavg" with exchange.encrypt = "model" or "none", or take a model '
+            'with BN layers (by settings model.norm = "batch")'
         )
     return layers

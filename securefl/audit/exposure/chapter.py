@@ -88,7 +88,7 @@ def _verdict(found: Sequence[View], leaks: Sequence[Leak], *, noisy: bool) -> tu
         )
     return Verdict.WEAK, (
         f"As the settings say, and no more: the server could read the {what} of every single "
-        "client. The rest was sealed. `--encrypt model` seals these too."
+        'client. The rest was sealed. exchange.encrypt = "model" seals these too.'
     )
 
 
