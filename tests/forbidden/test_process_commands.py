@@ -1,5 +1,6 @@
 """The commands of the three processes: their help, their refusals, and what the server loads."""
 
+import signal
 import subprocess
 import sys
 
@@ -56,6 +57,39 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
     assert loaded.isdisjoint(f"securefl.{name}" for name in opening)
     of_the_folder = ("sealed_keys", "keeper", "loading", "folder", "rotation")
     assert loaded.isdisjoint(f"securefl_keys.{name}" for name in of_the_folder)
+
+
+SERVICE = (
+    "import asyncio, resource\n"
+    "from securefl_cli.connection import run_until_done\n"
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))\n"
+    "async def work():\n"
+    "    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)\n"
+    "    await asyncio.sleep(60)\n"
+    "run_until_done(work())\n"
+)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGTERM")
+def test_a_service_opens_all_files_that_it_may_and_sigterm_ends_it_with_code_0():
+    """And in a word; Ctrl-C is KeyboardInterrupt still."""
+    ended = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        script = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + SERVICE
+        )
+        service = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert service.stdout.readline() == "256\n"
+        service.send_signal(number)
+        _, said = service.communicate(timeout=20)
+        ended[number] = service.returncode, said.splitlines()[-1]
+    assert ended[signal.SIGTERM] == (0, "Stopped.")
+    assert ended[signal.SIGINT] == (-signal.SIGINT, "KeyboardInterrupt")
 
 
 @pytest.fixture(scope="module")

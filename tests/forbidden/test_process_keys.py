@@ -1,6 +1,7 @@
 """Keys and members that change while processes run, and what nobody can do with that."""
 
 import asyncio
+import errno
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from processes import (
     policy_of_releases,
 )
 
+import securefl.net.authority
+from securefl.append import append_whole
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,
@@ -621,6 +624,26 @@ def test_a_line_that_was_cut_off_is_none(tmp_path):
     assert Log(tmp_path).released == {("ab", 1, "x/mean")}
     Log(tmp_path).claim(("ab", 2, "x/mean"))
     assert Log(tmp_path).released == {("ab", 1, "x/mean"), ("ab", 2, "x/mean")}
+
+
+def test_a_line_is_written_again_where_there_were_too_many_open_files(tmp_path, monkeypatch):
+    """Not where the disk is full, which ends the opening in words."""
+    failing, pauses = [errno.EMFILE, errno.ENFILE], []
+
+    def append(path, line):
+        if failing:
+            raise OSError(failing.pop(), "not now")
+        append_whole(path, line)
+
+    monkeypatch.setattr(securefl.net.authority, "append_whole", append)
+    monkeypatch.setattr(securefl.net.authority.time, "sleep", pauses.append)
+    Log(tmp_path).claim(("ab", 1, "x/mean"))
+    assert Log(tmp_path).released == {("ab", 1, "x/mean")}
+    assert len(pauses) == 2
+    for errors in ([errno.ENOSPC], [errno.EMFILE] * 9):
+        failing[:] = errors
+        with pytest.raises(RunFolderError, match="cannot be written"):
+            Log(tmp_path).claim(("ab", 2, "x/mean"))
 
 
 def test_a_damaged_log_of_releases_is_refused(tmp_path):
