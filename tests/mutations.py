@@ -76,6 +76,35 @@ def _places(tree: object) -> Iterator[tuple[object, object]]:
         yield from _places(value)
 
 
+def nasty(content: bytes, size: int) -> Iterator[bytes]:
+    """Yields files of about `size` bytes that cost a parser most: alone, and inside a sound one."""
+    for piece in (
+        b"[" * size,
+        b'{"a":' * (size // 5),
+        b"a = " + b"{b = " * (size // 5),
+        b"1" * size,
+        b"0x" + b"f" * size,
+        b"1e" + b"9" * size,
+        b"a." * (size // 2) + b"b = 1",
+        b'"a".' * (size // 4) + b"b = 1",
+        b"\n".join(b"k%d = 1" % i for i in range(size // 12)),
+        b"[" + b"1," * (size // 2) + b"1]",
+        b"[" + b"{}," * (size // 3) + b"1]",
+        b'"' + b"\\u0041" * (size // 6) + b'"',
+        b'"' + b"x" * size + b'"',
+        b'\\"' * (size // 2),
+        b"\xff" * 100,
+        b"\0" * 100,
+        b"\n" * size,
+    ):
+        yield piece
+        yield content[: len(content) // 2] + piece + content[len(content) // 2 :]
+        yield content + b"\n" + piece + b"\n"
+    for part in (0, 1, len(content) // 3, len(content) - 1):
+        yield content[:part]
+    yield content * (1 + size // max(len(content), 1))
+
+
 def try_all(
     content: bytes,
     parse: Callable[[bytes], object],

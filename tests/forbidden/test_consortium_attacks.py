@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import shutil
+import textwrap
 from datetime import timedelta
 
 import pytest
 from consortium_files import PASSPHRASE, joined, make_consortium, revoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from securefl.errors import (
     CertificateExpired,
@@ -24,7 +27,7 @@ from securefl.errors import (
 )
 from securefl.roles import wire
 from securefl_keys.bundle import load_bundle
-from securefl_keys.certificate_text import pem_of
+from securefl_keys.certificate_text import pem_of, read_pem
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
 from securefl_keys.export import export
 from securefl_keys.holders import Holder
@@ -215,3 +218,17 @@ def test_secrets_are_not_shown_nor_pickled(consortium):
         assert "ed25519" not in repr(holder).lower().replace("\n", "")
         with pytest.raises(TypeError):
             pickle.dumps(holder)
+
+
+def test_a_certificate_of_another_algorithm_is_refused(consortium):
+    """Its key's algorithm is one that nobody knows: by a refusal of its owner's identity."""
+    path = consortium.root / "alice" / "identity.crt"
+    der = read_pem(path.read_text()).public_bytes(Encoding.DER)
+    ed25519 = bytes.fromhex("06032b6570032100")
+    assert der.count(ed25519) == 1
+    unknown = der.replace(ed25519, bytes.fromhex("06032b657f032100"))
+    body = "\n".join(textwrap.wrap(base64.b64encode(unknown).decode(), 64))
+    path.write_text(f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+    with pytest.raises(CertificateRefused, match="its key is not Ed25519"):
+        load_identity(path.parent, "of alice")
+    assert verify(consortium.bundle("client"), path.parent).problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -53,6 +54,29 @@ def test_the_dependencies_point_one_way():
     script = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+RUNS_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
+"""Modules whose readers run what they read; torch.load and eval are looked for besides."""
+
+
+def test_no_byte_from_outside_is_run_as_code():
+    """Three modules pickle, all between the processes of one run; nothing else could unpickle."""
+    found = set()
+    for path in (ROOT / folder for folder in ("securefl", "keys", "cli")):
+        for module in path.rglob("*.py"):
+            for node in ast.walk(ast.parse(module.read_text())):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names = {alias.name.partition(".")[0] for alias in node.names}
+                    names |= {getattr(node, "module", None)}
+                    assert not names & RUNS_CODE - {"pickle"}, module
+                    found |= {module.relative_to(ROOT).as_posix()} if "pickle" in names else set()
+                if isinstance(node, ast.Call):
+                    called = ast.unparse(node.func)
+                    assert called not in {"torch.load", "eval", "exec", "compile"}, module
+                    if called == "np.load":
+                        assert "allow_pickle=False" in ast.unparse(node), module
+    assert found == {f"securefl/engines/{name}.py" for name in ("crossing", "vectorised", "worker")}
 
 
 def test_every_setting_is_used_somewhere():
