@@ -133,7 +133,8 @@ def test_a_client_of_another_distribution_gains(tiny_task):
     x = torch.randn(400, 4, generator=rng)
     y = (x[:, 0] > 0).long()
     clients = [(x[i : i + 100], y[i : i + 100]) for i in (0, 100, 200)]
-    settings = ["run.rounds=20", "train.lr=0.2", "algorithm.name=fedavg", "exchange.encrypt=none"]
+    settings = ["run.rounds=20", "train.lr=0.2", "train.lr_drops=[0.5, 0.75]"]
+    settings += ["algorithm.name=fedavg", "exchange.encrypt=none"]
     task = tiny_task(clients=clients, test=(x[300:], y[300:]))
     model = securefl.run(securefl.load_config(None, settings), task).model
     elsewhere = (4 * x[300:] + 10, y[300:])
