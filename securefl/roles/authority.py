@@ -12,10 +12,9 @@ from securefl.errors import (
     KeyMismatch,
     MessageRefused,
     OpeningRefused,
-    TooFewContributions,
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
-from securefl.exchange.policy import Policy
+from securefl.exchange.policy import Policy, require_clients
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
 
@@ -107,12 +106,12 @@ class Authority:
             )
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
-        self._require(len(signers))
+        require_clients(len(signers), self.policy.min_contributions)
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)
         opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
-        self._require(opened.n_clients)
+        require_clients(opened.n_clients, self.policy.min_contributions)
         if opened.n_clients != len(signers):
             raise OpeningRefused(
                 f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
@@ -120,14 +119,6 @@ class Authority:
         self._opened.add(key)
         self._n_opened[expected.run] += 1
         return opened
-
-    def _require(self, n_clients: int) -> None:
-        if n_clients < self.policy.min_contributions:
-            raise TooFewContributions(
-                f"{n_clients} contributions, at least {self.policy.min_contributions} "
-                "(exchange.min_clients, or the consortium's policy) are needed, or each client "
-                "could work out the others' values"
-            )
 
 
 def require_own_key(opener: Channel, expected: wire.Expected) -> None:
