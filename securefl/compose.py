@@ -62,6 +62,7 @@ from securefl.terms import (
     check_sealed,
     client_weights,
     equal_weight,
+    least_clients,
     policy_of,
     precision_of,
     sealed_kinds,
@@ -208,7 +209,7 @@ def _roles(
     identities: Identities,
     record: Record,
 ) -> Delivery:
-    plain = PlainChannel(precision_of(model))
+    plain = PlainChannel(precision_of(model), least_clients(config))
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
     alike = equal_weight(len(weights))

@@ -21,6 +21,7 @@ from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError, DataError
 from securefl.task import Task
+from securefl.terms import least_clients
 
 
 def refined(
@@ -78,8 +79,9 @@ def _check_alike(public: Samples, client: str, data: Samples) -> None:
 
 def fewest_clients(config: Config, algorithm: Algorithm) -> int:
     """Clients without whom a round comes to nothing: no total is opened, or nobody is refined."""
-    for_totals = config.exchange.min_clients if config.exchange.seals_sums else 1
-    return max(for_totals, algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1)
+    return max(
+        least_clients(config), algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1
+    )
 
 
 def expected_public(algorithm: Algorithm) -> float:

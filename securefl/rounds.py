@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,11 +35,9 @@ from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, ClientScore, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task, own_settings, placed
-from securefl.testbench import TestBench
+from securefl.testbench import TestBench, check_loss
 from securefl.types import NamedTensors, Plan, State
 
-LOST = 1e6
-"""How many times the first round's loss no training comes back from."""
 MEGABYTE = 1e6
 OnRound = Callable[[RoundMetrics], None]
 OnStart = Callable[[str], None]
@@ -336,14 +333,12 @@ class Rounds:
         """Of the model after a round; Diverged where it is lost, before its numbers run out."""
         load_tensors(self._model, state)
         score = self._test.score(self._model, state, self._local.memories)
-        first = self._metrics[0].loss if self._metrics else math.inf
-        if math.isfinite(score.loss) and score.loss <= LOST * first:
-            return score
-        load_tensors(self._model, self._state)
-        raise Diverged(
-            f"round {state.round}: the loss on the test data is {score.loss:.3g}: training "
-            "diverged. Lower train.lr, or drop it earlier (train.lr_drops)"
-        )
+        try:
+            check_loss(state.round, score.loss, self._metrics)
+        except Diverged:
+            load_tensors(self._model, self._state)
+            raise
+        return score
 
     def _keep_last_good(self, folder: RunFolder | None) -> str:
         if folder is None or not self._metrics:

@@ -50,6 +50,15 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
     return replace(policy, min_contributions=least, rules=tuple(rules))
 
 
+def least_clients(config: Config) -> int:
+    """Contributions without which a round comes to nothing.
+
+    Where any sum is sealed, exchange.min_clients holds for all: with fewer, each client could work
+    out the others' values from a total. Where none is, the server reads them anyway.
+    """
+    return config.exchange.min_clients if config.exchange.seals_sums else 1
+
+
 def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
     """Raise ConfigError where nothing would be encrypted, or where no total could be opened."""
     exchange, least = config.exchange, config.exchange.min_clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -11,11 +12,31 @@ from securefl.algorithms.base import lay_over, load_tensors
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.engines.evaluation import Score, evaluate
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, Diverged
 from securefl.metrics import Metric, chosen_metric, inferred_metric
+from securefl.runrecord import RoundMetrics
 from securefl.task import Task
 from securefl.trial import tried
 from securefl.types import Memory, State
+
+LOST = 1e6
+"""How many times the first round's loss no training comes back from."""
+
+
+def check_loss(round_number: int, loss: float, before: Sequence[RoundMetrics]) -> None:
+    """Raise Diverged where a round's model is lost, before its numbers run out.
+
+    Args:
+        round_number: from 1.
+        loss: on the test data, after the round.
+        before: the rounds before it, the first round first.
+    """
+    first = before[0].loss if before else math.inf
+    if not (math.isfinite(loss) and loss <= LOST * first):
+        raise Diverged(
+            f"round {round_number}: the loss on the test data is {loss:.3g}: training "
+            "diverged. Lower train.lr, or drop it earlier (train.lr_drops)"
+        )
 
 
 class TestBench:

@@ -168,7 +168,9 @@ class OpenExchange:
         if not self._like:
             raise nobody_left(self._round, self._refused[0].reason, diverged=self._diverged)
         try:
-            return {way.spec.name: self._open(way.spec, receivers) for way in self._ways}
+            # Sealed ones first: the authority writes down why it opens nothing.
+            ways = sorted(self._ways, key=lambda way: not self._delivery.sealed(way.spec))
+            return {way.spec.name: self._open(way.spec, receivers) for way in ways}
         except TooFewContributions as error:
             if not self._refused:
                 raise

@@ -149,7 +149,7 @@ def gains_of(spec: MessageSpec) -> Values | float:
     if not spec.gain_bits:
         return 1.0
     sizes, bits = np.array(spec.gain_bits).T
-    return np.exp2(np.repeat(bits, sizes))
+    return np.asarray(np.exp2(np.repeat(bits, sizes)))
 
 
 def unpack(values: Values, like: NamedTensors) -> dict[str, Tensor]:

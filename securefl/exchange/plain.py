@@ -11,6 +11,7 @@ from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.digits import Digits
+from securefl.exchange.policy import require_clients
 from securefl.types import Floats, MessageSpec
 
 _WEIGHT = struct.Struct("<d")
@@ -28,6 +29,8 @@ class PlainChannel:
     """
 
     dtype: Floats
+    min_clients: int = 1
+    """No total of fewer counts: the authority's rule, where there is none."""
     key_id: str = ""
     epoch: int = 0
 
@@ -59,13 +62,19 @@ class PlainChannel:
         return PlainSum(self.dtype, np.zeros(n_values))
 
     def open(self, total: bytes, n_values: int) -> OpenedSum:
-        """Divide by the sum of weights."""
+        """Divide by the sum of weights.
+
+        Raises:
+            TooFewContributions: fewer than `min_clients`.
+            MessageRefused: no total of so many values.
+        """
         weight, n_clients = _TOTAL.unpack_from(total)
         values = np.frombuffer(total, offset=_TOTAL.size)
         if len(values) != n_values:
             raise MessageRefused(f"total of {len(values)} values, expected {n_values}")
         if not 0 < weight <= 1 + WEIGHT_TOLERANCE or not np.isfinite(values).all():
             raise MessageRefused(f"total that is not finite, or of weight {weight} outside (0, 1]")
+        require_clients(n_clients, self.min_clients)
         return OpenedSum(values / weight, weight, n_clients)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import sqrt
 
-from securefl.errors import OpeningRefused
+from securefl.errors import OpeningRefused, TooFewContributions
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +64,12 @@ class Policy:
             if name.isprintable() and fnmatchcase(name, rule.names):
                 return rule
         raise OpeningRefused(f"the policy opens no {name!r:.100}")
+
+
+def require_clients(n_clients: int, least: int) -> None:
+    """Raises TooFewContributions where a total is of fewer than `least`."""
+    if n_clients < least:
+        raise TooFewContributions(
+            f"{n_clients} contributions, at least {least} (exchange.min_clients, or the "
+            "consortium's policy) are needed, or each client could work out the others' values"
+        )

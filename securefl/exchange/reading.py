@@ -14,6 +14,8 @@ from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_e
 
 WEIGHT_BITS = 26
 """A weight is a size over a power of two: exact for up to 2^26 samples in all if noise allows."""
+GUARD_BITS = 6
+"""Below the noise, so that rounding adds none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,10 @@ class Reading:
     def slot_bits(self, precision_bits: int) -> int:
         """Bits after the point beyond which nothing is released of a slot.
 
-        Digits below the noise say nothing. Where there is none, rounding is all that keeps the
+        Those far below the noise say nothing. Where there is none, rounding is all that keeps the
         slots' own errors, which are linear in the key, from whoever reads totals.
         """
-        return floor(-log2(self.deviation)) + 1 if self.deviation else precision_bits
+        return floor(-log2(self.deviation)) + GUARD_BITS if self.deviation else precision_bits
 
     def read(self, slots: Values, n_values: int, precision_bits: int) -> OpenedSum:
         """Σ p_i x_i with the weight and the count that flooded slots, a row a ciphertext, carry.

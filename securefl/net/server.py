@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import ssl
 import time
@@ -18,7 +17,6 @@ from securefl.engines.incidents import Incident
 from securefl.engines.suspects import Suspects
 from securefl.errors import (
     ConfigError,
-    Diverged,
     KeyFileError,
     PeerError,
     SecureFLError,
@@ -43,6 +41,8 @@ from securefl.roles.ledger import Ledger
 from securefl.roles.server import Server
 from securefl.runfolder import RunFolder
 from securefl.runrecord import RoundMetrics, read_run
+from securefl.terms import least_clients
+from securefl.testbench import check_loss
 from securefl.types import Kind, Plan, State
 
 
@@ -115,7 +115,7 @@ class ServerProcess:
 
     def _desk(self, session: str, members: Members, opener: Link | None) -> Desk:
         common = self.party.common
-        plain = PlainChannel(common.precision)
+        plain = PlainChannel(common.precision, least_clients(common.config))
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
         adders |= dict.fromkeys(common.sealed, CkksAdder(self.bundle.adding))
         return Desk(
@@ -199,9 +199,12 @@ class ServerProcess:
         started, common = time.perf_counter(), self.party.common
         n_entries, n_incidents = len(self._ledger.entries), len(self._incidents)
         try:
-            if not (here := await self._present(desk.members, state.round + 1)):
-                raise TooFewContributions(f"round {state.round + 1}: no client is connected")
-            n_present = len(here)
+            here = await self._present(desk.members, state.round + 1)
+            if (n_present := len(here)) < desk.plain.min_clients:
+                raise TooFewContributions(
+                    f"round {state.round + 1}: {n_present} clients are connected, at least "
+                    f"{desk.plain.min_clients} (exchange.min_clients) are needed"
+                )
             after = await self._after(ServerRound(desk, state, plan, here))
         finally:  # a round that fails leaves evidence too
             entries = self._ledger.entries[n_entries:]
@@ -209,11 +212,7 @@ class ServerProcess:
             folder.note_messages(entries, incidents)
         load_tensors(common.model, after)
         score = await asyncio.to_thread(self.party.bench.score, common.model, after, {})
-        if not math.isfinite(score.loss):
-            raise Diverged(
-                f"round {after.round}: the loss on the test data is not finite: training diverged. "
-                "Lower train.lr, or drop it earlier (train.lr_drops)"
-            )
+        check_loss(after.round, score.loss, self._metrics)
         metrics = RoundMetrics(
             round=after.round,
             accuracy=score.value if score.metric in SHARES else None,

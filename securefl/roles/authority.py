@@ -12,11 +12,10 @@ from securefl.errors import (
     KeyMismatch,
     MessageRefused,
     OpeningRefused,
-    TooFewContributions,
     TotalRefused,
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
-from securefl.exchange.policy import Policy
+from securefl.exchange.policy import Policy, require_clients
 from securefl.roles import wire
 from securefl.roles.server import SumRequest
 
@@ -107,7 +106,7 @@ class Authority:
             )
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
-        self._require(len(signers))
+        require_clients(len(signers), self.policy.min_contributions)
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)
@@ -124,14 +123,6 @@ class Authority:
         self._opened.add(key)
         self._n_opened[expected.run] += 1
         return opened
-
-    def _require(self, n_clients: int) -> None:
-        if n_clients < self.policy.min_contributions:
-            raise TooFewContributions(
-                f"{n_clients} contributions, at least {self.policy.min_contributions} "
-                "(exchange.min_clients, or the consortium's policy) are needed, or each client "
-                "could work out the others' values"
-            )
 
 
 def require_own_key(opener: Channel, expected: wire.Expected) -> None:

@@ -21,9 +21,9 @@ from processes import (
     fake_server,
     policy_of_releases,
 )
+from securefl.append import append_whole
 
 import securefl.net.authority
-from securefl.append import append_whole
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,

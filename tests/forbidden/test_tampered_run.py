@@ -389,3 +389,18 @@ def test_a_client_that_left_leaves_nothing_behind(tiny_config, tiny_task, tamper
     while (left := client_threads() - threads_before) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert left == set()
+
+
+@pytest.mark.parametrize(("encrypt", "enough"), [("statistics", False), ("none", True)])
+def test_min_clients_holds_for_sums_in_the_clear_of_a_run_that_encrypts(
+    tiny_config, tiny_task, tamper, encrypt, enough
+):
+    """FixBN's second stage seals nothing any more, and still nobody is told a total of two."""
+    algorithm = {"name": "fixbn", "switch": 1}
+    config = tiny_config(algorithm=algorithm, exchange={"encrypt": encrypt})
+    tamper(truncated, names(1, 3, 4), rounds={2})
+    if enough:
+        assert securefl.run(config, tiny_task()).metrics[-1].dropped == names(1, 3, 4)
+    else:
+        with pytest.raises(TooFewContributions, match="2 contributions, at least 3"):
+            securefl.run(config, tiny_task())

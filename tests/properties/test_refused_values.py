@@ -231,17 +231,18 @@ def test_a_client_that_diverges_in_one_round_drops_out_of_it(
 
 
 @pytest.mark.usefixtures("no_hang")
-@pytest.mark.parametrize(("encrypt", "refused"), [("none", False), ("statistics", True)])
-def test_what_ciphertext_cannot_hold_is_refused_where_it_is_sealed(
-    tiny_config, tiny_task, encrypt, refused
+@pytest.mark.parametrize("encrypt", ["none", "model"])
+@pytest.mark.parametrize(("value", "refused"), [(9000.0, False), (9e6, True), (3e38, True)])
+def test_what_ciphertext_cannot_hold_is_refused_in_the_clear_too(
+    tiny_config, tiny_task, encrypt, value, refused
 ):
-    """A statistic of 9000 is no reason to drop out in the clear, and one on ciphertext."""
-    task = tiny_task(algorithm=Breaking(9000.0, Kind.STATISTICS, {2}))
+    """A client that breaks drops out, and its 3e38 is not all that is left of the model."""
+    task = tiny_task(algorithm=Breaking(value, Kind.STATISTICS, {2}))
     task = replace(task, clients=with_marked_clients(task, 4))
     config = tiny_config(algorithm={"name": "fedavg"}, exchange={"encrypt": encrypt})
     result = securefl.run(config, task)
     assert dropped(result) == [(), ("client-4",) if refused else ()]
-    assert all("[1] must be within ±8192" in incident.reason for incident in result.incidents)
+    assert all("[1] must be within ±8.3" in incident.reason for incident in result.incidents)
 
 
 @pytest.mark.usefixtures("no_hang")
