@@ -26,7 +26,8 @@ from securefl.net.identity import peer_name
 from securefl.net.opening import RELEASED
 from securefl.net.parting import part
 from securefl.net.trust import Keeper
-from securefl.roles.authority import Authority, Opened, Opening
+from securefl.roles.authority import Authority, Opening
+from securefl.roles.history import History, Row
 from securefl.runrecord import OPENINGS
 from securefl.terms import policy_of
 
@@ -36,22 +37,24 @@ RELEASES = "released.jsonl"
 
 @dataclass(slots=True)
 class Log:
-    """The authority's own folder: every opening, and what was released, also by processes before.
+    """The authority's own folder: every opening, and its history, also of processes before.
 
-    Without the second, a server could have a sum opened anew, of fewer clients, after a restart.
+    Without the second, a server could have a sum opened anew, of fewer clients, after a restart, or
+    in another run.
     """
 
     folder: Path
-    released: set[Opened] = field(default_factory=set)
+    settings: str
+    """Digest of the settings that this process serves."""
+    history: History = field(init=False)
 
     def __post_init__(self) -> None:
+        self.history = History(self.settings, self._keep)
         path = self.folder / RELEASES
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for line in _whole_lines(path):
-                run, number, name = json.loads(line)
-                self.released.add((run, number, name))
-        except (OSError, ValueError) as error:
+            self.history.take_up(map(json.loads, _whole_lines(path)))
+        except (OSError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}), and without it a total could be opened twice: "
                 "put a copy back, or rotate the keys and move it away"
@@ -61,9 +64,8 @@ class Log:
         """One line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
 
-    def claim(self, total: Opened) -> None:
-        """It counts as released, also after a restart."""
-        self._append(RELEASES, total)
+    def _keep(self, row: Row) -> None:
+        self._append(RELEASES, row)
 
     def _append(self, name: str, row: object) -> None:
         try:
@@ -97,7 +99,7 @@ class AuthorityProcess:
         self._say = say
         self._standing = standing = keeper.now(0)
         clients, policy = standing.trust.clients(), policy_of(config, standing.policy)
-        self._role = Authority(standing.opener, clients, policy, log.note, log.released)
+        self._role = Authority(standing.opener, clients, policy, log.note, log.history)
         self._served: Link | None = None
 
     def admitted(self, tls: ssl.SSLObject) -> str:
@@ -184,7 +186,6 @@ class AuthorityProcess:
         except MessageRefused as error:
             raise self._noted(asked, f"round {asked.round}, {asked.name!r}: {error}") from error
         opened = self._role.open(request)
-        self._log.claim((asked.run, asked.round, asked.name))
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
         return bodies.total_bytes(opened, RELEASED)
 
