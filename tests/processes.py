@@ -23,7 +23,7 @@ from securefl.net.authority import AuthorityProcess, Log
 from securefl.net.client import ClientProcess
 from securefl.net.connect import Address, bound, connected, listening
 from securefl.net.frames import SMALL, Frame
-from securefl.net.party import client_party, sealers, server_party
+from securefl.net.party import client_party, sealers, server_party, settings_digest
 from securefl.net.server import Patience, ServerProcess
 from securefl.roles.client import Client
 from securefl.runfolder import RunFolder
@@ -372,7 +372,9 @@ async def first(coroutine, other):
 
 async def authority_door(site, keeper, config, say):
     """The authority listens; its door, and where."""
-    process = AuthorityProcess(keeper, config, Log(site.openings.parent), say)
+    process = AuthorityProcess(
+        keeper, config, Log(site.openings.parent, settings_digest(config)), say
+    )
     identity = site.identity("authority", "authority")
     door = await listening(identity, process.admitted, ANY_PORT, process.serve, say)
     return door, Address.parse(bound(door))

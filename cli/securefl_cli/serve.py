@@ -62,6 +62,7 @@ def serve_openings(
     from securefl.config.load import load_config
     from securefl.net.authority import AuthorityProcess, Log
     from securefl.net.connect import Address, bound, listening
+    from securefl.net.party import settings_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -74,7 +75,7 @@ def serve_openings(
     identity = process_identity(own, passphrase, ca, "authority")
 
     async def work() -> None:
-        log = Log(directory / layout.LOG)
+        log = Log(directory / layout.LOG, settings_digest(config))
         process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
         door = await listening(identity, process.admitted, at, process.serve, say)
         say(f"Listening on {bound(door)} for consortium {ca.name}")

@@ -22,7 +22,6 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
-from securefl.exchange.base import OpenedSum
 from securefl.files import append_whole, read_lines
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
@@ -31,8 +30,8 @@ from securefl.net.opening import RELEASED
 from securefl.net.parting import part
 from securefl.net.trust import Keeper
 from securefl.plain_json import parsed
-from securefl.roles.authority import Authority, Opened, Opening
-from securefl.roles.server import SumRequest
+from securefl.roles.authority import Authority, Opening
+from securefl.roles.history import Asked, History, Row
 from securefl.runrecord import OPENINGS
 from securefl.terms import policy_of
 
@@ -40,25 +39,29 @@ MAX_OPEN_BYTES = 2**24
 RELEASES = "released.jsonl"
 RETRIES_S = (0.1, 1.0, 5.0)
 """Pauses before a line is written again, where there are too many open files."""
-_OPENED: TypeAdapter[Opened] = TypeAdapter(Opened)
+_ROW: TypeAdapter[Row] = TypeAdapter(Asked | tuple[str, int, str, str, list[str]])
 
 
 @dataclass(slots=True)
 class Log:
-    """The authority's own folder: every opening, and what was released, also by processes before.
+    """The authority's own folder: every opening, and its history, also of processes before.
 
-    Without the second, a server could have a sum opened anew, of fewer clients, after a restart.
+    Without the second, a server could have a sum opened anew, of fewer clients, after a restart, or
+    in another run.
     """
 
     folder: Path
-    released: set[Opened] = field(default_factory=set)
+    settings: str
+    """Digest of the settings that this process serves."""
+    history: History = field(init=False)
 
     def __post_init__(self) -> None:
+        self.history = History(self.settings, self._keep)
         path = self.folder / RELEASES
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lines = _whole_lines(path)
-            self.released.update(parsed(_OPENED, line, RunFolderError) for line in lines)
+            self.history.take_up(parsed(_ROW, line, RunFolderError) for line in lines)
         except (OSError, RunFolderError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}), and without it a total could be opened twice: "
@@ -69,9 +72,8 @@ class Log:
         """One line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
 
-    def claim(self, total: Opened) -> None:
-        """It counts as released, also after a restart."""
-        self._append(RELEASES, total)
+    def _keep(self, row: Row) -> None:
+        self._append(RELEASES, row)
 
     def _append(self, name: str, row: object) -> None:
         line = json.dumps(row).encode() + b"\n"
@@ -111,7 +113,7 @@ class AuthorityProcess:
         self._say = say
         self._standing = standing = keeper.now(0)
         clients, policy = standing.trust.clients(), policy_of(config, standing.policy)
-        self._role = Authority(standing.opener, clients, policy, log.note, log.released)
+        self._role = Authority(standing.opener, clients, policy, log.note, log.history)
         self._served: Link | None = None
 
     def admitted(self, tls: ssl.SSLObject) -> str:
@@ -194,14 +196,9 @@ class AuthorityProcess:
             request = bodies.sum_request(asked, total)
         except MessageRefused as error:
             raise self._noted(asked, f"round {asked.round}, {asked.name!r}: {error}") from error
-        opened = await asyncio.to_thread(self._release, request)
+        opened = await asyncio.to_thread(self._role.open, request)
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
         return bodies.total_bytes(opened, RELEASED)
-
-    def _release(self, request: SumRequest) -> OpenedSum:
-        expected, opened = request.expected, self._role.open(request)
-        self._log.claim((expected.run, expected.round, expected.name))
-        return opened
 
     def _noted(self, asked: bodies.OpenRequest, why: str) -> OpeningRefused:
         """A refusal that stands in the log."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from securefl.errors import (
@@ -17,10 +16,8 @@ from securefl.errors import (
 from securefl.exchange.base import Channel, OpenedSum, Opener
 from securefl.exchange.policy import Policy, require_clients
 from securefl.roles import wire
+from securefl.roles.history import History
 from securefl.roles.server import SumRequest
-
-Opened = tuple[str, int, str]
-"""Run, round and name of a total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +49,27 @@ class Authority:
         roster: wire.Roster,
         policy: Policy,
         log: Callable[[Opening], None],
-        opened: Collection[Opened] = (),
+        history: History | None = None,
     ) -> None:
-        """`opened` are the totals that were released before."""
+        """`history` is of the runs before; None where there are none."""
         self.opener = opener
         self.roster = roster
         self.policy = policy
         self._log = log
-        self._opened = set(opened)
-        self._n_opened = Counter(run for run, _, _ in self._opened)
+        self._history = history or History()
 
     def open(self, request: SumRequest) -> OpenedSum:
         """The total, as precise as the policy allows for its name.
 
+        The answer for a run, round and name is given once, a refusal, too.
+
         Raises:
             TooFewContributions: fewer than the policy wants.
             TotalRefused: the ciphertext is none, or does not count who has signed.
-            OpeningRefused: the policy opens no such name, or no more in this run; the total is of
-                another key, or one of this name was opened in this round before (the difference
-                of two totals would show single clients).
+            OpeningRefused: the policy opens no such name, or no more in this run; one of this name
+                was asked for in this round before (the difference of two totals would show single
+                clients), or another run had nearly the same clients in it
+                (`History.require_alike`).
             Duplicate: a client stands in it twice.
             MessageRefused: a signature does not hold for this total (`wire.Roster.check`).
             KeyFileError: nobody knows what the key has released.
@@ -95,14 +94,13 @@ class Authority:
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected
+        asked = expected.run, expected.round, expected.name
+        n_asked = self._history.claim(asked)
         rule = self.policy.rule_for(expected.name)
-        key = expected.run, expected.round, expected.name
-        if key in self._opened:
-            raise OpeningRefused("opened once already")
-        if self._n_opened[expected.run] >= self.policy.openings_per_run:
+        if n_asked > self.policy.openings_per_run:
             raise OpeningRefused(
-                f"the policy opens {self.policy.openings_per_run} totals in a run, and these are "
-                "opened"
+                f"the policy opens {self.policy.openings_per_run} totals in a run, and these "
+                "were asked for"
             )
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
@@ -110,6 +108,7 @@ class Authority:
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)
+        self._history.require_alike(asked, signers, self.policy.min_contributions)
         try:
             opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
         except TotalRefused:
@@ -120,8 +119,7 @@ class Authority:
             raise TotalRefused(
                 f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
             )
-        self._opened.add(key)
-        self._n_opened[expected.run] += 1
+        self._history.release(asked, signers)
         return opened
 
 

@@ -27,7 +27,9 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.digits import Digits
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.reading import Reading
+from securefl.roles.authority import Authority
 from securefl.roles.client import Client
+from securefl.roles.history import History
 from securefl.roles.server import SumRequest
 from securefl.types import Kind, MessageSpec
 
@@ -58,6 +60,11 @@ def with_total_of(federation, request, *names):
     """The honest list of signatures over the sum of other ciphertexts."""
     total = total_of(federation, *(payload_of(federation, name) for name in names))
     return dataclasses.replace(request, total=total)
+
+
+def assert_refused_anew(federation, request, refusal=OpeningRefused, match=None):
+    """Refused by an authority that was asked for nothing before."""
+    assert_refused(federation, request, refusal, match, federation.authority_of())
 
 
 def assert_refused(federation, request, refusal=OpeningRefused, match=None, authority=None):
@@ -222,7 +229,7 @@ def test_ciphertexts_of_one_message_count_the_same_clients(federate):
         federation.keys.public.encrypt(one_with_all_weights),
     ):
         for total in (first + other, other + second):
-            assert_refused(federation, dataclasses.replace(request, total=total), TotalRefused)
+            assert_refused_anew(federation, dataclasses.replace(request, total=total), TotalRefused)
     assert_opened(federation, request, A, B, C, D)
 
 
@@ -245,8 +252,10 @@ def test_a_forged_list_of_signatures_is_refused(federation, federate):
         forged(request, 3, signature=stranger.signature, signed=stranger.signed),
         dataclasses.replace(request, signed=(*request.signed[1:], stranger)),
     ):
-        assert_refused(federation, fake, SignatureRefused, "not signed by")
-    assert_refused(federation, forged(request, header=nobody), UnknownSender, "no client of this")
+        assert_refused_anew(federation, fake, SignatureRefused, "not signed by")
+    assert_refused_anew(
+        federation, forged(request, header=nobody), UnknownSender, "no client of this"
+    )
     assert_opened(federation, request, A, B, C, D)
 
 
@@ -258,7 +267,7 @@ def test_signatures_count_each_client_once(federation):
         twice = SumRequest(
             request.expected, with_total_of(federation, request, A, B, A).total, signed
         )
-        assert_refused(federation, twice, Duplicate, "a client stands in it twice")
+        assert_refused_anew(federation, twice, Duplicate, "a client stands in it twice")
 
 
 def test_a_header_of_another_sender_does_not_hide_a_duplicate(federation):
@@ -277,14 +286,16 @@ def test_a_sum_is_opened_once(federation):
     assert_opened(federation, federation.collect().request(), A, B, C, D)
     for names in ((A, B, C), (A, B, C, D)):
         again = federation.collect(*names).request()
-        assert_refused(federation, again, match="opened once already")
+        assert_refused(federation, again, match="asked for once already")
 
 
-def test_a_refusal_does_not_use_up_the_one_opening(federation):
-    """What was refused has shown nothing, and may be asked for again."""
+def test_a_refusal_uses_up_the_one_answer(federation):
+    """It tells of the total, too: whatever is asked of it again is refused, and not decrypted."""
     request = federation.collect().request()
     assert_refused(federation, with_total_of(federation, request, A, B), TotalRefused)
-    assert_opened(federation, request, A, B, C, D)
+    n_released = federation.authority.opener.count.n_released
+    assert_refused(federation, request, match="asked for once already")
+    assert federation.authority.opener.count.n_released == n_released
 
 
 def test_other_rounds_and_names_are_opened_on_their_own(federation):
@@ -309,7 +320,7 @@ def test_signatures_hold_for_what_they_name_alone(federation, changes, refusal):
     request = federation.collect().request()
     expected = dataclasses.replace(request.expected, **changes)
     relabelled = dataclasses.replace(request, expected=expected)
-    assert_refused(federation, relabelled, refusal, f"message of {next(iter(changes))}")
+    assert_refused_anew(federation, relabelled, refusal, f"message of {next(iter(changes))}")
     assert_opened(federation, request, A, B, C, D)
 
 
@@ -318,9 +329,9 @@ def test_headers_of_another_round_do_not_open_this_rounds_total(federation):
     earlier = federation.collect(round_number=1).request()
     now = federation.collect(round_number=2).request()
     mixed = dataclasses.replace(now, signed=earlier.signed)
-    assert_refused(federation, mixed, Replayed, "message of round")
+    assert_refused_anew(federation, mixed, Replayed, "message of round")
     mixed = dataclasses.replace(now, signed=(*now.signed[:3], earlier.signed[3]))
-    assert_refused(federation, mixed, Replayed, "message of round")
+    assert_refused_anew(federation, mixed, Replayed, "message of round")
 
 
 def test_signatures_over_messages_in_the_clear_open_no_ciphertext(federation):
@@ -376,8 +387,7 @@ def test_a_total_that_is_no_ciphertext_is_refused(federation):
         (ring, Crafted, GARBAGE),
     ):
         fake = dataclasses.replace(request, total=frame.to_wire(residues))
-        authority = federation.authority_of()
-        assert_refused(federation, fake, refusal, match, authority)
+        assert_refused_anew(federation, fake, refusal, match)
 
 
 @pytest.mark.parametrize("precision_bits", [8, 17, 26, 30])
@@ -493,3 +503,81 @@ def test_the_ciphertexts_of_one_message_count_the_same_clients(federate):
         opener.open(total((0, 1, 2), (0, 1, 2, 3)), 3000, 24)
     with pytest.raises(MessageRefused, match="weights"):
         opener.open(total((0, 1, 2), (1, 2, 3)), 3000, 24)
+
+
+def test_a_run_begun_anew_without_a_client_is_refused(federate):
+    """The same settings and seeds without one or two of them: the difference would be theirs."""
+    history = History("settings")
+    for run, names, opens in (
+        ("aa" * 32, (A, B, C, D), True),
+        ("bb" * 32, (A, B, C, D), True),
+        ("cc" * 32, (A, B, C), False),
+    ):
+        federation = federate(run=run)
+        opener = federation.authority.opener
+        authority = Authority(opener, federation.roster, Policy(), federation.log.append, history)
+        request = federation.collect(*names).request()
+        if opens:
+            assert authority.open(request).n_clients == len(names)
+            continue
+        match = (
+            "client-4 more or less, and the difference would show .* begin with another run.seed"
+        )
+        assert_refused(federation, request, match=match, authority=authority)
+    assert authority.opener.count.n_released == 0
+
+
+HERE = "aa" * 32, 1, "x/mean"
+ELSEWHERE = "bb" * 32, 1, "x/mean"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "opens"),
+    [
+        ("abcde", "abcde", True),
+        ("abcde", "abcd", False),
+        ("abcd", "abcde", False),
+        ("abcde", "abcxe", False),
+        ("abcde", "abcxy", True),
+        ("abcde", "abfgh", True),
+        ("abcdef", "abc", True),
+    ],
+)
+def test_lists_of_two_runs_differ_by_min_clients_or_not_at_all(before, now, opens):
+    """Fewer than three names could be worked out of the difference."""
+    history = History()
+    history.release(HERE, before)
+    history.require_alike(HERE, now, 3)  # of the same run, which is asked once anyway
+    if opens:
+        history.require_alike(ELSEWHERE, now, 3)
+    else:
+        with pytest.raises(OpeningRefused, match="more or less"):
+            history.require_alike(ELSEWHERE, now, 3)
+
+
+def test_other_settings_rounds_and_names_have_lists_of_their_own():
+    """With another seed, all values are others."""
+    rows = []
+    history = History("one", rows.append)
+    history.release(HERE, "abcd")
+    other = History("other", rows.append)
+    other.take_up(rows)
+    other.require_alike(ELSEWHERE, "abc", 3)
+    for run, number, name in ((ELSEWHERE[0], 2, "x/mean"), (ELSEWHERE[0], 1, "y/mean")):
+        history.require_alike((run, number, name), "abc", 3)
+
+
+def test_a_history_is_taken_up_with_rows_of_every_release():
+    """Those of before know no signers; all are claimed."""
+    rows = []
+    history = History("one", rows.append)
+    history.claim(HERE)
+    history.release(HERE, "dcba")
+    assert rows == [HERE, [*HERE, "one", ["a", "b", "c", "d"]]]
+    again = History("one")
+    again.take_up([["cc" * 32, 3, "y/mean"], *map(list, rows)])
+    for asked in (HERE, ("cc" * 32, 3, "y/mean")):
+        with pytest.raises(OpeningRefused, match="asked for once already"):
+            again.claim(asked)
+    with pytest.raises(OpeningRefused, match="more or less"):
+        again.require_alike(ELSEWHERE, "abc", 3)

@@ -39,7 +39,9 @@ def test_no_more_is_opened_in_a_run_than_the_policy_says(federation):
         authority.open(request(federation, round_number=number))
     released = authority.opener.count.n_released
     for name, number in (("layer/mean", 4), ("layer/variance", 1)):
-        with pytest.raises(OpeningRefused, match="opens 3 totals in a run, and these are opened"):
+        with pytest.raises(
+            OpeningRefused, match="opens 3 totals in a run, and these were asked for"
+        ):
             authority.open(request(federation, name, number))
     assert authority.opener.count.n_released == released
     assert federation.log[-1].refused
@@ -57,12 +59,13 @@ def test_each_run_has_openings_of_its_own(federate):
         authority.open(request(one, round_number=2))
 
 
-def test_a_refused_total_uses_up_no_opening(federation):
-    """But its slots are counted as released."""
+def test_a_refused_total_uses_up_an_opening_too(federation):
+    """A refusal is an answer."""
     authority = federation.authority_of(Policy(openings_per_run=1))
     with pytest.raises(TooFewContributions):
         authority.open(federation.collect("client-1").request())
-    assert authority.open(request(federation)).n_clients == 4
+    with pytest.raises(OpeningRefused, match="opens 1 totals in a run"):
+        authority.open(request(federation, round_number=2))
 
 
 @pytest.mark.parametrize("name", ["update/parameters", "layer/variance2", "Layer/mean", ""])

@@ -397,16 +397,16 @@ def test_the_authority_refuses_headers_of_two_models(site):
 READY = bodies.Ready(run=RUN, round=1, known=(0, 0), needed=SLOTS)
 
 
-def request_of(site, names=CLIENTS, round_number=1, bundles="bundles", state="cd" * 32):
+def request_of(site, names=CLIENTS, round_number=1, bundles="bundles", state="cd" * 32, run=RUN):
     """A sum of these clients."""
     public, bundle = site.bundle("client", bundles).public, site.bundle("server", bundles)
-    server = Server(RUN, bundle.clients(), {SPEC.kind: CkksAdder(bundle.adding)})
+    server = Server(run, bundle.clients(), {SPEC.kind: CkksAdder(bundle.adding)})
     arriving = server.start(round_number, SPEC, state)
     for name in names:
         sealing = {SPEC.kind: CkksSealer(public)}
         client = Client(name, 0.25, sealing, _identity=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
-        arriving.receive(client.contribute(RUN, round_number, SPEC, tensors, state=state))
+        arriving.receive(client.contribute(run, round_number, SPEC, tensors, state=state))
     return arriving.request()
 
 
@@ -427,9 +427,26 @@ def test_the_authority_opens_over_the_line_and_once_also_after_a_restart(site):
     opened = asked_of_the_authority(here, opening(request))
     assert opened.n_clients == 3
     assert opened.values == pytest.approx(np.arange(5.0), abs=1e-6)
-    with pytest.raises(OpeningRefused, match="opened once already"):
+    with pytest.raises(OpeningRefused, match="asked for once already"):
         asked_of_the_authority(here, opening(request))
     assert len(openings_of(here)) == 2
+
+
+def test_a_run_begun_anew_without_a_client_opens_nothing_also_after_a_restart(site):
+    here = site(names=("alice", "bob", "carol", "dora"))
+    four = request_of(here, here.names)
+    asked_of_the_authority(here, opening(four))
+    three, ready = request_of(here, run="ee" * 32), READY.model_copy(update={"run": "ee" * 32})
+    with pytest.raises(OpeningRefused, match="dora more or less"):
+        asked_of_the_authority(here, opening(three, ready))
+
+
+def test_a_refusal_uses_up_the_one_answer_also_after_a_restart(site):
+    here = site()
+    with pytest.raises(TooFewContributions):
+        asked_of_the_authority(here, opening(request_of(here, ("alice", "bob"))))
+    with pytest.raises(OpeningRefused, match="asked for once already"):
+        asked_of_the_authority(here, opening(request_of(here)))
 
 
 def test_after_a_crafted_total_the_authority_takes_a_new_key(site):
@@ -621,9 +638,11 @@ def test_more_than_was_announced_is_not_even_read(site):
 def test_a_line_that_was_cut_off_is_none(tmp_path):
     """It is written before anything is released, so it stands for nothing that was."""
     (tmp_path / "released.jsonl").write_text('["ab", 1, "x/mean"]\n["ab", 1, "x/var')
-    assert Log(tmp_path).released == {("ab", 1, "x/mean")}
-    Log(tmp_path).claim(("ab", 2, "x/mean"))
-    assert Log(tmp_path).released == {("ab", 1, "x/mean"), ("ab", 2, "x/mean")}
+    Log(tmp_path, "").history.claim(("ab", 1, "x/var"))
+    Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
+    for total in (("ab", 1, "x/mean"), ("ab", 1, "x/var"), ("ab", 2, "x/mean")):
+        with pytest.raises(OpeningRefused, match="asked for once already"):
+            Log(tmp_path, "").history.claim(total)
 
 
 def test_a_line_is_written_again_where_there_were_too_many_open_files(tmp_path, monkeypatch):
@@ -649,7 +668,7 @@ def test_a_line_is_written_again_where_there_were_too_many_open_files(tmp_path, 
 def test_a_damaged_log_of_releases_is_refused(tmp_path):
     (tmp_path / "released.jsonl").write_text('["ab", 1]\n')
     with pytest.raises(RunFolderError, match="opened twice"):
-        Log(tmp_path)
+        Log(tmp_path, "")
 
 
 # Bundles on the line.

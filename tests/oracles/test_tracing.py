@@ -274,7 +274,7 @@ def test_the_difference_of_two_sums_shows_the_client_unless_there_is_noise():
     """
     release, rng = Profiles.of(*digits_seen("mlp")), np.random.default_rng(0)
     found = differenced(release, LABELS, Setting(trials=400), rng)
-    assert "opened once already" in found.again
+    assert "asked for once already" in found.again
     assert "2 contributions, at least 3" in found.few
     assert found.error < 1e-6
     exact, redrawn, private = (
