@@ -36,12 +36,12 @@ class History:
 
     def take_up(self, rows: Iterable[Row]) -> None:
         """Take up what was written before."""
-        for run, number, name, *released in rows:
-            if released:
-                settings, signers = released
-                self._note((run, number, name), settings, frozenset(signers))
+        for row in rows:
+            if len(row) == 3:
+                self._note_asked(row)
             else:
-                self._note_asked((run, number, name))
+                run, number, name, settings, signers = row
+                self._note((run, number, name), settings, frozenset(signers))
 
     def claim(self, asked: Asked) -> int:
         """Use up the one answer; how many totals were asked for in this run, this one included.
