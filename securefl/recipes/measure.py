@@ -12,7 +12,7 @@ class Quantity(StrEnum):
     """A number that a run's folder tells."""
 
     ACCURACY = "accuracy"
-    """Test accuracy after the last round, in %."""
+    """Test accuracy after the last round, in %; here and below of a regression R², times 100."""
     MEAN_ACCURACY = "mean-accuracy"
     """Test accuracy, mean over the last rounds, in %."""
     BEST_ACCURACY = "best-accuracy"
