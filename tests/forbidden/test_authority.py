@@ -382,8 +382,8 @@ def test_a_total_that_is_no_ciphertext_is_refused(federation):
     too_large[1, 0, 5] = frame.moduli[0]
     transparent[1] = 0
     for residues, refusal, match in (
-        (too_large, MessageRefused, "outside the ring"),
-        (transparent, MessageRefused, "encrypts nothing"),
+        (too_large, TotalRefused, "outside the ring"),
+        (transparent, TotalRefused, "encrypts nothing"),
         (ring, Crafted, GARBAGE),
     ):
         fake = dataclasses.replace(request, total=frame.to_wire(residues))
@@ -573,7 +573,7 @@ def test_a_history_is_taken_up_with_rows_of_every_release():
     history = History("one", rows.append)
     history.claim(HERE)
     history.release(HERE, "dcba")
-    assert rows == [HERE, [*HERE, "one", ["a", "b", "c", "d"]]]
+    assert rows == [HERE, (*HERE, "one", ["a", "b", "c", "d"])]
     again = History("one")
     again.take_up([["cc" * 32, 3, "y/mean"], *map(list, rows)])
     for asked in (HERE, ("cc" * 32, 3, "y/mean")):
