@@ -59,7 +59,7 @@ def test_a_disk_that_fills_up_loses_no_complete_round(tmp_path, monkeypatch, fil
             monkeypatch.setattr(runfolder.RunFolder, "_append", append_or_fail)
 
     with pytest.raises(
-        RunFolderError, match=r"No space left on device.*--resume .*the same command"
+        RunFolderError, match=r"No space left.*securefl\.resume\('.*run', task\).*the same command"
     ):
         securefl.run(config, small_task(), out=tmp_path / "run", on_round=fill_disk)
     assert not list((tmp_path / "run").glob("*.partial"))
