@@ -106,12 +106,12 @@ class Authority:
             )
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
-        require_clients(len(signers), self.policy.min_contributions)
+        self._require(len(signers))
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)
         opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
-        require_clients(opened.n_clients, self.policy.min_contributions)
+        self._require(opened.n_clients)
         if opened.n_clients != len(signers):
             raise OpeningRefused(
                 f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
@@ -119,6 +119,9 @@ class Authority:
         self._opened.add(key)
         self._n_opened[expected.run] += 1
         return opened
+
+    def _require(self, n_clients: int) -> None:
+        require_clients(n_clients, self.policy.min_contributions)
 
 
 def require_own_key(opener: Channel, expected: wire.Expected) -> None:

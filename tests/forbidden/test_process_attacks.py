@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
@@ -357,6 +358,32 @@ class Narrow:
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
+
+
+@dataclass
+class Enormous:
+    """A sealer of 3e38, whatever it is given."""
+
+    inner: object
+
+    def seal(self, values, weight):
+        return self.inner.seal(np.full_like(values, 3e38), weight)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_a_client_that_lies_beyond_all_range_is_left_out_and_the_run_goes_on(site):
+    """Added up, its values would be all that is left of the model of all."""
+
+    def change(process):
+        process.client.sealers = {
+            kind: Enormous(sealer) for kind, sealer in process.client.sealers.items()
+        }
+
+    record, incidents = a_run(site, change)
+    assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
+    assert "values that are not finite, or not within" in incidents
 
 
 def test_a_message_larger_than_expected_drops_the_client(site):
