@@ -70,7 +70,7 @@ def told(directory: Path, file: PolicyFile) -> list[str]:
         flooding,
         "Opened are messages by their names, the first line that fits:",
         *(
-            f"  {printable(rule.names)}  to {rule.precision_bits} bits after the point"
+            f"  {printable(rule.names)}  to {rule.precision_bits} bits after the leading one"
             for rule in stated.rules
         ),
         "Nothing else is opened.",

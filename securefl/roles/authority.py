@@ -14,7 +14,7 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
-from securefl.exchange.policy import Policy, require_clients
+from securefl.exchange.policy import Policy
 from securefl.roles import wire
 from securefl.roles.history import History
 from securefl.roles.server import SumRequest
@@ -104,7 +104,7 @@ class Authority:
             )
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
-        require_clients(len(signers), self.policy.min_contributions)
+        self._require(len(signers))
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)

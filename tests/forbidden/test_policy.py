@@ -28,8 +28,9 @@ def request(federation, name="layer/mean", round_number=1, run=None):
 
 
 def fine(values, bits):
-    """Whether they are multiples of 2^-bits."""
-    return np.array_equal(np.ldexp(values, bits), np.rint(np.ldexp(values, bits)))
+    """Whether they have no more bits than these behind the leading one."""
+    significant = np.ldexp(np.frexp(values)[0], bits + 1)
+    return np.array_equal(significant, np.rint(significant))
 
 
 def test_no_more_is_opened_in_a_run_than_the_policy_says(federation):

@@ -51,8 +51,8 @@ Totals of at least 5 contributions are opened, at most 100 in a run.
 Noise hides the key in what is opened: 30 bits, for 4,096 released values; then the key is rotated.
 Its standard deviation is … on a total of {} clients.
 Opened are messages by their names, the first line that fits:
-  layer*/mean  to 20 bits after the point
-  update/*  to 24 bits after the point
+  layer*/mean  to 20 bits after the leading one
+  update/*  to 24 bits after the leading one
 Nothing else is opened.
 """
 
@@ -112,7 +112,7 @@ def test_the_default_in_words(consortium):
     assert load_policy(consortium.keys).policy() == DEFAULT
     assert "at least 3 contributions" in told
     assert "40 bits, for 1,073,741,824 released values" in told
-    assert "  */gradient  to 24 bits after the point\n" in told
+    assert "  */gradient  to 24 bits after the leading one\n" in told
     assert "  *  " not in told
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
@@ -514,6 +515,32 @@ def test_a_client_that_counts_more_than_the_settings_say_is_left_out_by_name(sit
     record, incidents = a_run(site, lambda process: setattr(process.client, "weight", 1.0))
     assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
     assert "carol: weight 1.0, and by the settings it is at most 0.2" in incidents
+
+
+@dataclass
+class Enormous:
+    """A sealer of 3e38, whatever it is given."""
+
+    inner: object
+
+    def seal(self, values, weight):
+        return self.inner.seal(np.full_like(values, 3e38), weight)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_a_client_that_lies_beyond_all_range_is_left_out_and_the_run_goes_on(site):
+    """Added up, its values would be all that is left of the model of all."""
+
+    def change(process):
+        process.client.sealers = {
+            kind: Enormous(sealer) for kind, sealer in process.client.sealers.items()
+        }
+
+    record, incidents = a_run(site, change)
+    assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
+    assert "values that are not finite, or not within" in incidents
 
 
 def test_a_message_larger_than_expected_drops_the_client(site):
