@@ -35,6 +35,7 @@ from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task, placed
+from securefl.terms import check_reproducible, noise_seed, score_seed
 from securefl.testbench import TestBench
 from securefl.types import NamedTensors, State
 
@@ -91,6 +92,10 @@ class Rounds:
                 f"exchange.committee = {config.exchange.committee} makes keys of its own, and keys "
                 "are given: leave one of them out"
             )
+        if keys:
+            check_reproducible(noise_seed(config), keys.seed)
+        if match_keys:
+            check_reproducible(score_seed(config), match_keys.seed)
         task = placed(task or configured_task(config), config.run.device)
         task = warmed_up(config, task)
         self.config = config
@@ -292,8 +297,10 @@ class Rounds:
 
 
 def _ephemeral(config: Config) -> OpeningKeys:
-    n_officers = config.exchange.committee
-    return Committee.ephemeral(n_officers) if n_officers else KeySet.ephemeral()
+    n_officers, seed = config.exchange.committee, noise_seed(config)
+    if n_officers:
+        return Committee.ephemeral(n_officers, seed=seed)
+    return KeySet.ephemeral(seed=seed)
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -25,5 +25,5 @@ def state_digest(state: State) -> str:
             about = json.dumps([kind, name, str(value.dtype), list(value.shape)]).encode()
             found.update(len(about).to_bytes(4, "little") + about)
             flat = value.detach().cpu().contiguous().reshape(-1)
-            found.update(flat.view(torch.uint8).numpy())
+            found.update(flat.view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
