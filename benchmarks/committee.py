@@ -107,8 +107,7 @@ def opening(clock: Clock, keys: Sequence[OfficerKey], flood: Flood, total: bytes
     """Each officer's share, and what the combiner reads from all."""
     noise = random.SystemRandom()
     shares = [clock("opening share", key.opening_share, total, flood, noise) for key in keys]
-    combiner = Combiner(len(keys))
-    return clock("combining", lambda: combiner.slots(total, shares).real)
+    return clock("combining", Combiner(len(keys)).slots, total, shares).real
 
 
 def total_of(public: PublicKey, adding: AddingContext, values: Values) -> bytes:

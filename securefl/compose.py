@@ -65,6 +65,7 @@ from securefl.terms import (
     least_clients,
     policy_of,
     precision_of,
+    score_seed,
     sealed_kinds,
     training_of,
 )
@@ -257,9 +258,9 @@ def _channels(
         yield MatchChannel(plain, plain, noise=noise)
         return
     form = FORMS[config.selection.match]
-    keys = match_keys or MatchKeys.ephemeral(form)
+    keys = match_keys or MatchKeys.ephemeral(form, seed=score_seed(config))
     while True:
-        opener = CkksScoreOpener(form, keys.secret, keys.count, noise)
+        opener = CkksScoreOpener(form, keys.secret, keys.count, noise, keys.draw)
         yield MatchChannel(
             CkksProfileSealer(form, keys.public),
             CkksMatcher(form, keys.scoring),

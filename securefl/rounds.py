@@ -35,6 +35,7 @@ from securefl.roles.ledger import Ledger
 from securefl.runfolder import RunFolder
 from securefl.runrecord import MODEL, ClientScore, RoundMetrics, read_run
 from securefl.task import Task, client_names, configured_task, own_settings, placed
+from securefl.terms import check_reproducible, noise_seed, score_seed
 from securefl.testbench import TestBench, check_loss
 from securefl.types import NamedTensors, Plan, State
 
@@ -140,6 +141,10 @@ class Rounds:
             )
         if task is not None:
             config = own_settings(config, task)
+        if keys:
+            check_reproducible(noise_seed(config), keys.seed)
+        if match_keys:
+            check_reproducible(score_seed(config), match_keys.seed)
         task = placed(task or configured_task(config), config.run.device)
         task = warmed_up(config, task)
         self.config, self._task = config, task
@@ -355,8 +360,10 @@ class Rounds:
 
 
 def _ephemeral(config: Config) -> OpeningKeys:
-    n_officers = config.exchange.committee
-    return Committee.ephemeral(n_officers) if n_officers else KeySet.ephemeral()
+    n_officers, seed = config.exchange.committee, noise_seed(config)
+    if n_officers:
+        return Committee.ephemeral(n_officers, seed=seed)
+    return KeySet.ephemeral(seed=seed)
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:

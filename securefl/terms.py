@@ -59,6 +59,26 @@ def least_clients(config: Config) -> int:
     return config.exchange.min_clients if config.exchange.seals_sums else 1
 
 
+def noise_seed(config: Config) -> int | None:
+    """Of the noise on opened sums; None where nobody can repeat it."""
+    return config.run.seed if config.run.reproducible else None
+
+
+def score_seed(config: Config) -> int | None:
+    """Of the noise on opened scores, which may be what hides clients (`privacy.noise`)."""
+    private = config.privacy.level == "client" and config.privacy.noise == "secret"
+    return None if private else noise_seed(config)
+
+
+def check_reproducible(seed: int | None, given: int | None) -> None:
+    """Raise ConfigError where seeded noise is asked for, and keys are given that have none."""
+    if seed is not None and given is None:
+        raise ConfigError(
+            "run.reproducible = true under keys that are given: they outlive the run, and noise "
+            "from a seed would hide nothing of them; leave out --keys, or run.reproducible"
+        )
+
+
 def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
     """Raise ConfigError where nothing would be encrypted, or where no total could be opened."""
     exchange, least = config.exchange, config.exchange.min_clients

@@ -53,6 +53,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 JOB = """
 [run]
 rounds = {rounds}
+reproducible = {reproducible}
 [data]
 clients = {n}
 names = {names}
@@ -86,6 +87,7 @@ class Site:
     model: str = "mlp"
     encrypt: str = "statistics"
     rounds: int = 2
+    reproducible: bool = True
     names: Sequence[str] = CLIENTS
     policy: Policy = DEFAULT
     consortium: str = "Nord"
@@ -105,6 +107,7 @@ class Site:
         self.export("bundles")
         names = str(list(self.names)).replace("'", '"')
         settings = {"rounds": self.rounds, "n": len(self.names), "names": names}
+        settings |= {"reproducible": str(self.reproducible).lower()}
         settings |= {"algorithm": self.algorithm, "encrypt": self.encrypt, "model": self.model}
         self.job.write_text(JOB.format(**settings))
         self.write_passphrase("authority", PASSPHRASE)
@@ -235,7 +238,8 @@ class Site:
         """The folder of the same run by `securefl.run`, one client after the other."""
         out = self.folder / "alone"
         keys = load_all(self.keys, PASSPHRASE) if self.sealed else None
-        one_by_one = self.config.run.model_copy(update={"engine": "sequential"})
+        alone = {"engine": "sequential", "reproducible": False}  # the keys outlive it
+        one_by_one = self.config.run.model_copy(update=alone)
         config = self.config.model_copy(update={"run": one_by_one})
         securefl.run(config, keys=keys, out=out)
         return out

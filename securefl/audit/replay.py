@@ -40,7 +40,7 @@ from securefl.roles.identities import Identities
 from securefl.roles.ledger import Content, Entry, Ledger
 from securefl.rounds import Rounds
 from securefl.task import Task, client_data
-from securefl.terms import client_weights, precision_of, sealed_kinds
+from securefl.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
 from securefl.types import Kind, NamedTensors, State
 
 MOST_VALUES = 2 * 10**8
@@ -111,7 +111,7 @@ class _Recorder:
 def replayed(
     config: Config, task: Task, progress: Progress, turnouts: Sequence[Turnout] = ()
 ) -> Replay:
-    """All rounds of a run, in the clear: totals are those that were opened, but for 2⁻²⁴ of their size.
+    """All rounds of a run, in the clear: totals are those opened, but for 2⁻²⁴ of their size.
 
     Args:
         config: the run's settings.
@@ -148,7 +148,8 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     config = config.model_copy(update={"exchange": one_key})
     data, batch_size = client_data(config, task)
     identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
-    keys, match_keys = KeySet.ephemeral(), MatchKeys.ephemeral(form)
+    keys = KeySet.ephemeral(seed=noise_seed(config))
+    match_keys = MatchKeys.ephemeral(form, seed=score_seed(config))
     plain = PlainChannel(precision_of(task.model))
     weights = client_weights(config, data, batch_size)
     tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)

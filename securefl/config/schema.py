@@ -59,7 +59,11 @@ class RunTable(Table):
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,80}$")] | None = None
     """Names the run in tables and folders; the algorithm's name where absent."""
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
-    """Fixes the split, the first weights and every mini-batch."""
+    """Fixes the split, the first weights and every mini-batch of a simulation."""
+    reproducible: Annotated[bool, Field(strict=True)] = False
+    """Whether the seed fixes more, at the cost of what chance protects: in separate processes the
+    mini-batches, too, which else differ from run to run; in a simulation under keys of its own the
+    noise on what is opened."""
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
     """How a simulation trains its clients: one after the other, many side by side, or one after

@@ -5,7 +5,7 @@ A total that is not real is refused (`crafted`), and its key is used up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from securefl.errors import Crafted
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
 from securefl.exchange.crafted import require_real
-from securefl.exchange.gaussian import gaussian
+from securefl.exchange.gaussian import Draw, gaussian
 from securefl.exchange.policy import Flooding, most_releases
 from securefl.exchange.reading import Reading
 from securefl.exchange.releases import ReleaseCount, use_up
@@ -29,6 +29,8 @@ class CkksOpener:
     """The key's own: whoever opens with this key counts here."""
     flooding: Flooding | None
     max_clients: int
+    draw: Draw | None = field(default=None, repr=False)
+    """Where the noise comes from; the operating system where None."""
 
     @property
     def form(self) -> str:
@@ -81,4 +83,4 @@ class CkksOpener:
         except Crafted:
             use_up(self.count, most)  # a second refusal would tell more of the same key
             raise
-        return slots.real + gaussian(size, self.deviation).reshape(slots.shape)
+        return slots.real + gaussian(size, self.deviation, self.draw).reshape(slots.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import ConfigError
 from securefl.exchange.committee_open import CommitteeOpener, Officer
 from securefl.exchange.policy import Flooding, Policy
-from securefl.exchange.releases import MemoryCount, ReleaseCount
+from securefl.exchange.releases import MemoryCount, ReleaseCount, require_ephemeral
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,12 @@ class Committee:
     """Makes the key of the next epoch, once this one has released what its noise hides."""
     policy: Policy | None = None
     """Of the consortium whose key it is; None where there is none."""
+    seed: int | None = None
+    """Of the officers' noise, in a simulation alone; None: nobody can repeat it."""
+
+    def __post_init__(self) -> None:
+        for _, count in self.members:
+            require_ephemeral(count, self.seed)
 
     @property
     def n_released(self) -> int:
@@ -52,13 +59,25 @@ class Committee:
         parameters, n_officers = self.public.parameters, len(self.members)
         bits, releases = flooding.statistical_bits, flooding.releases
         flood = Flood(parameters, n_officers, max_clients, bits, releases)
-        officers = tuple(Officer(key, flood, count) for key, count in self.members)
+        officers = tuple(
+            Officer(key, flood, count, self._rng(number))
+            for number, (key, count) in enumerate(self.members)
+        )
         combiner = Combiner(n_officers, parameters)
         return CommitteeOpener(officers, combiner, flood, self.public.key_id, self.public.epoch)
 
+    def _rng(self, officer: int) -> random.Random:
+        if self.seed is None:
+            return random.SystemRandom()
+        return random.Random(f"{self.seed}/{self.public.epoch}/{officer}")  # noqa: S311  (by name)
+
     @classmethod
     def ephemeral(
-        cls, n_officers: int, parameters: CkksParameters = SUMS, epoch: int = 1
+        cls,
+        n_officers: int,
+        parameters: CkksParameters = SUMS,
+        epoch: int = 1,
+        seed: int | None = None,
     ) -> Committee:
         """The whole ceremony in one process: contributions, then commitments, then shares.
 
@@ -74,5 +93,6 @@ class Committee:
             tuple((key, MemoryCount()) for key in keys),
             made.public,
             made.adding,
-            lambda: cls.ephemeral(n_officers, parameters, epoch + 1),
+            lambda: cls.ephemeral(n_officers, parameters, epoch + 1, seed),
+            seed=seed,
         )

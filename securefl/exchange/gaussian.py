@@ -1,21 +1,34 @@
-"""Gaussian noise from the operating system's randomness: it hides keys, so no seed may give it."""
+"""Gaussian noise that hides keys: from the operating system's randomness.
+
+A seed gives it in a simulation alone, where that is asked for by name and the keys end with it.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from securefl.exchange.base import Values
 
+Draw = Callable[[int], bytes]
+"""Gives so many random bytes."""
 
-def gaussian(size: int, deviation: float) -> Values:
+
+def seeded(*seed: int) -> Draw:
+    """The same bytes again for the same seed: they hide nothing."""
+    return np.random.default_rng(seed).bytes
+
+
+def gaussian(size: int, deviation: float, draw: Draw | None = None) -> Values:
     """Independent draws of mean zero, shape (size,), by the normal quantile of 63 random bits.
 
-    Beyond 9 deviations, where one of 2^63 would be, there is none.
+    Beyond 9 deviations, where one of 2^63 would be, there is none. The bits are the operating
+    system's where `draw` is None.
     """
-    words = np.frombuffer(os.urandom(8 * size), np.uint64)
+    words = np.frombuffer((draw or os.urandom)(8 * size), np.uint64)
     # Of the lower half, where doubles are fine enough for the tail; the last bit is the sign.
     uniform = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
     quantile: Values = torch.special.ndtri(torch.from_numpy(uniform)).numpy()

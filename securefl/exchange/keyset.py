@@ -12,8 +12,9 @@ from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyWornOut
 from securefl.exchange.base import Opener
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.gaussian import seeded
 from securefl.exchange.policy import Flooding, Policy, most_releases
-from securefl.exchange.releases import MemoryCount, ReleaseCount
+from securefl.exchange.releases import MemoryCount, ReleaseCount, require_ephemeral
 
 
 class OpeningKeys(Protocol):
@@ -36,6 +37,10 @@ class OpeningKeys(Protocol):
         """Of the consortium whose key it is; None where there is none."""
 
     @property
+    def seed(self) -> int | None:
+        """Of the noise on what is released, in a simulation alone."""
+
+    @property
     def successor(self) -> Callable[[], OpeningKeys]:
         """Makes the key of the next epoch."""
 
@@ -55,6 +60,11 @@ class KeySet:
     """Makes the key of the next epoch, once this one has released what its noise hides."""
     policy: Policy | None = None
     """Of the consortium whose key it is; None where there is none."""
+    seed: int | None = None
+    """Of the noise on what is released, in a simulation alone; None: nobody can repeat it."""
+
+    def __post_init__(self) -> None:
+        require_ephemeral(self.count, self.seed)
 
     @property
     def n_released(self) -> int:
@@ -63,10 +73,13 @@ class KeySet:
 
     def opener(self, flooding: Flooding | None, max_clients: int) -> CkksOpener:
         """The authority's capability; its noise is sized for so many clients."""
-        return CkksOpener(self.secret, self.count, flooding, max_clients)
+        draw = None if self.seed is None else seeded(self.seed, self.public.epoch)
+        return CkksOpener(self.secret, self.count, flooding, max_clients, draw)
 
     @classmethod
-    def ephemeral(cls, parameters: CkksParameters = SUMS, epoch: int = 1) -> KeySet:
+    def ephemeral(
+        cls, parameters: CkksParameters = SUMS, epoch: int = 1, seed: int | None = None
+    ) -> KeySet:
         """A fresh key that lives in memory and ends with the process."""
         secret = SecretKey.generate(parameters, epoch)
         return cls(
@@ -74,7 +87,8 @@ class KeySet:
             secret.public_key,
             secret.adding_context(),
             MemoryCount(),
-            lambda: cls.ephemeral(parameters, epoch + 1),
+            lambda: cls.ephemeral(parameters, epoch + 1, seed),
+            seed=seed,
         )
 
 

@@ -9,12 +9,12 @@ from math import ldexp
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.errors import MessageRefused
-from securefl.exchange.gaussian import gaussian
+from securefl.exchange.gaussian import Draw, gaussian, seeded
 from securefl.exchange.match_ckks import EXPONENT, form_name
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_forms import MatchForm, require_parameters_of
 from securefl.exchange.policy import Policy
-from securefl.exchange.releases import MemoryCount, ReleaseCount
+from securefl.exchange.releases import MemoryCount, ReleaseCount, require_ephemeral
 from securefl.exchange.score_noise import ScoreNoise
 
 
@@ -32,6 +32,8 @@ class CkksScoreOpener:
     """The key's own: whoever opens with this key counts here."""
     noise: ScoreNoise | None = None
     """Of differential privacy, in the place of the flooding where it is as large."""
+    draw: Draw | None = field(default=None, repr=False)
+    """Where noise comes from; the operating system where None."""
 
     def __post_init__(self) -> None:
         require_parameters_of(self.match_form, self.secret_key.parameters)
@@ -55,7 +57,7 @@ class CkksScoreOpener:
         """Each flooded, then rounded, before the exponent that the server chose is applied.
 
         With `noise`, each is clipped first, and the larger of the two deviations is added, once:
-        Gaussian noise hides the key and the client alike. No seed ever gives it.
+        Gaussian noise hides the key and the client alike.
 
         What is no score is None and counts as released, too: the refusal also tells of the key.
 
@@ -78,7 +80,7 @@ class CkksScoreOpener:
         if self.noise:
             normalised = ldexp(self.noise.clipped(ldexp(normalised, exponent)), -exponent)
             deviation = max(deviation, ldexp(self.noise.deviation, -exponent))
-        flooded = normalised + float(gaussian(1, deviation)[0])
+        flooded = normalised + float(gaussian(1, deviation, self.draw)[0])
         return ldexp(round(ldexp(flooded, bits)), exponent - bits)
 
 
@@ -94,6 +96,16 @@ class MatchKeys:
     """Makes the key of the next epoch, once this one has released what its noise hides."""
     policy: Policy | None = None
     """Of the consortium whose key it is; None where there is none."""
+    seed: int | None = None
+    """Of the noise on scores, in a simulation alone; None: nobody can repeat it."""
+
+    def __post_init__(self) -> None:
+        require_ephemeral(self.count, self.seed)
+
+    @property
+    def draw(self) -> Draw | None:
+        """Where the noise on this key's scores comes from; the operating system where None."""
+        return None if self.seed is None else seeded(self.seed, self.public.epoch, 1)
 
     @property
     def left(self) -> int:
@@ -101,7 +113,7 @@ class MatchKeys:
         return MAX_RELEASES - self.count.n_released
 
     @classmethod
-    def ephemeral(cls, form: MatchForm, epoch: int = 1) -> MatchKeys:
+    def ephemeral(cls, form: MatchForm, epoch: int = 1, seed: int | None = None) -> MatchKeys:
         """A fresh key and its count, which live in memory and end with the process."""
         secret = MatchSecretKey.generate(form.parameters, epoch)
         return cls(
@@ -109,5 +121,6 @@ class MatchKeys:
             secret.public_key(),
             secret.scoring_context(),
             MemoryCount(),
-            lambda: cls.ephemeral(form, epoch + 1),
+            lambda: cls.ephemeral(form, epoch + 1, seed),
+            seed=seed,
         )

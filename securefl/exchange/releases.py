@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from securefl.errors import KeyWornOut
+from securefl.errors import ConfigError, KeyWornOut
 
 
 class ReleaseCount(Protocol):
@@ -33,6 +33,19 @@ class MemoryCount:
     def spend(self, n: int, at_most: int) -> None:
         """Count n values; raises KeyWornOut where they are too many."""
         self.n_released = spent(self.n_released, n, at_most)
+
+
+def require_ephemeral(count: ReleaseCount, seed: int | None) -> None:
+    """Refuse seeded noise for a key whose count outlives the process, as the key itself does.
+
+    Raises:
+        ConfigError: whoever knows the seed takes the noise off, and the key would be in force.
+    """
+    if seed is not None and not isinstance(count, MemoryCount):
+        raise ConfigError(
+            "noise from a seed, for a key that outlives this process: it would hide nothing of "
+            "the key; set run.reproducible = false, or run a simulation under a key of its own"
+        )
 
 
 def use_up(count: ReleaseCount, at_most: int) -> None:

@@ -137,7 +137,7 @@ class OpenRequest(Body):
     key_id: wire.Hex32
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
-    state: wire.Hex32
+    state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
 
 

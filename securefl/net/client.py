@@ -157,7 +157,7 @@ class ClientProcess:
 
     def _work(self, state: State, exchange: _Exchange) -> Contribution:
         common = self.party.common
-        work = self.party.work(state, self.memory)
+        work = self.party.work(exchange.run, state, self.memory)
         draws = LayerDraws(next(common.model.parameters()).device, work.rng)
         with torch_threads(self.party.clients.training.threads), draws.drawing():
             return common.algorithm.client(state, work, exchange)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -76,9 +76,16 @@ class ClientParty:
     weight: float
     equal_weight: float
 
-    def work(self, state: State, memory: Memory) -> Work:
-        """One round's work from the global `state`, as a simulation's."""
-        return self.clients.work(self.name, state, self.place, memory)
+    def work(self, run: str, state: State, memory: Memory) -> Work:
+        """One round's work from the global `state`, in the run of this id.
+
+        Two runs draw other mini-batches, so that a run begun anew without one client does not
+        show that client's update; with `run.reproducible` they are a simulation's.
+        """
+        table, training = self.common.config.run, self.clients.training
+        seed = table.seed if table.reproducible else int(run, 16) << 32 | table.seed
+        clients = replace(self.clients, training=replace(training, seed=seed))
+        return clients.work(self.name, state, self.place, memory)
 
 
 def settings_digest(config: Config) -> str:

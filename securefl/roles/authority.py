@@ -104,7 +104,7 @@ class Authority:
             )
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
-        self._require(len(signers))
+        require_clients(len(signers), self.policy.min_contributions)
         require_own_key(self.opener, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)

@@ -121,8 +121,8 @@ class Expected:
         state: str = "",
     ) -> Expected:
         """A message over this channel, `about` a run and its round."""
-        (run, number), key = about, (channel.form, channel.key_id, channel.epoch)
-        return cls(run, number, name, *key, n_values, state)
+        (run, number), form, key_id = about, channel.form, channel.key_id
+        return cls(run, number, name, form, key_id, channel.epoch, n_values, state)
 
 
 class Roster:

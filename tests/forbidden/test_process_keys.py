@@ -21,9 +21,9 @@ from processes import (
     fake_server,
     policy_of_releases,
 )
-from securefl.append import append_whole
 
 import securefl.net.authority
+from securefl.engines.training import round_generator
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,
@@ -34,6 +34,7 @@ from securefl.errors import (
 )
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.files import append_whole
 from securefl.net import bodies
 from securefl.net.authority import Log
 from securefl.net.client import _RunOver
@@ -41,9 +42,10 @@ from securefl.net.connect import Address, connected
 from securefl.net.frames import SMALL, Frame, Received
 from securefl.net.members import Members
 from securefl.net.opening import ask_to_open, ask_what_holds
+from securefl.net.party import client_party
 from securefl.roles.client import Client
 from securefl.roles.server import Server
-from securefl.types import Kind, MessageSpec
+from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper, alone
 from securefl_keys.roster import load_roster
@@ -439,6 +441,19 @@ def test_a_run_begun_anew_without_a_client_opens_nothing_also_after_a_restart(si
     three, ready = request_of(here, run="ee" * 32), READY.model_copy(update={"run": "ee" * 32})
     with pytest.raises(OpeningRefused, match="dora more or less"):
         asked_of_the_authority(here, opening(three, ready))
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_a_client_draws_by_the_run_unless_reproducibility_is_asked_for(made, reproducible):
+    """So a run begun anew without one client does not repeat the others' updates."""
+    table = made.config.run.model_copy(update={"reproducible": reproducible})
+    party = client_party(made.config.model_copy(update={"run": table}), "bob")
+    state = party.common.algorithm.init(party.common.model)
+    seeds = [party.work(run * 32, state, Memory()).rng.initial_seed() for run in ("ab", "cd", "ab")]
+    of_a_simulation = round_generator(made.config.run.seed, 0, 1).initial_seed()
+    assert (seeds[0] == seeds[1]) is reproducible
+    assert seeds[0] == seeds[2]
+    assert (seeds[0] == of_a_simulation) is reproducible
 
 
 def test_a_refusal_uses_up_the_one_answer_also_after_a_restart(site):

@@ -148,13 +148,13 @@ def test_what_is_opened_errs_by_sigma(key_set, monkeypatch, what):
     assert low < ratio < high
 
 
-def test_no_slot_is_looked_at_before_it_is_flooded(key_set, monkeypatch):
+def test_no_real_part_is_looked_at_before_it_is_flooded(key_set, monkeypatch):
     """Noise that moves count or weight by one is seen by the checks: they read what is flooded."""
     values = np.zeros(5)
     total, opener = total_of(key_set, values), opener_of(key_set)
 
     def only(place):
-        def noise(size, deviation):
+        def noise(size, deviation, draw):
             made = np.zeros(size)
             made[place] = 1.0
             return made
