@@ -14,7 +14,7 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
-from securefl.exchange.policy import Policy
+from securefl.exchange.policy import Policy, require_clients
 from securefl.roles import wire
 from securefl.roles.history import History
 from securefl.roles.server import SumRequest
