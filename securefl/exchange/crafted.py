@@ -17,15 +17,15 @@ ROUNDING = 2.0**-48
 """Of the encoders' and the decoder's doubles, relative to the slots: 15 times what is found."""
 USUAL = 64.0
 """Values of clients may cancel out in a total, and their rounding does not: so large it may be."""
-SPREAD = 1.25
-"""The root mean square of 2048 Gaussian draws is within 1.25 deviations but once in 10^50 times."""
+SPREAD = 1.125
+"""The root mean square of 2048 Gaussian draws is larger, in deviations, once in 10^14 times."""
 
 
 def require_real(slots: Slots, noise: float) -> None:
     """Refuse a total of shape (ciphertexts, N/2) with a row that is not real.
 
     The root mean square of a row's imaginary parts is held against 2^-48 of its own (of 64 where
-    that is more) and 1.25 `noise`, the standard deviation of what else is in them. Honest totals
+    that is more) and 9/8 of `noise`, the standard deviation of what else is in them. Honest totals
     reach 2^-52: of zeros, ones, normal values, 8000, 1e-9, a single one, signs in turn, and of 500
     clients; values of 1000 that cancel out stay below as well. P = 2^-46 in all slots is refused;
     what passes is 5000 times below the noise on what is released.

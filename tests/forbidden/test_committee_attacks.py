@@ -357,6 +357,20 @@ def test_what_is_refused_counts_as_released(opener, total):
     assert {o.count.n_released for o in opener.officers} == {opener.flood.releases}
 
 
+@pytest.mark.parametrize("bits", [45, 50, 64])
+def test_a_client_that_adds_a_multiple_of_the_key_is_refused(bits):
+    """K s is not real; of it, the officers' noise covers K = 2^44 at most."""
+    committee = Committee.ephemeral(3)
+    opener = committee.opener(Flooding(), 5)
+    total = sum_of(committee, [np.ones(5)] * 3, 0.25)
+    residues_, moduli = two_polynomials(opener, total), opener.combiner.frame.moduli
+    for residue, modulus in zip(residues_[1], moduli, strict=True):
+        residue[:] = (residue + np.uint64(2**bits % modulus)) % np.uint64(modulus)
+    assert opener.open(total, 5, 24).n_clients == 3
+    with pytest.raises(Crafted, match="slots are not real"):
+        opener.open(opener.combiner.frame.to_wire(residues_), 5, 24)
+
+
 def sum_of_wrong(opener, total):
     residues_ = two_polynomials(opener, total)
     residues_[0, 0, 0] ^= np.uint64(1)
