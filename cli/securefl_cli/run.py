@@ -210,15 +210,19 @@ def _start(
     from securefl.terms import rate_said
 
     config = load_config(config_file, settings)
-    say_rate(rate_said(config))
     keys = _keys(config, secrets)
+
+    def say_terms(engine: str) -> None:
+        say_rate(rate_said(config))
+        say_engine(engine)
+
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"
     with progress_bar(config.name, config.run.rounds, private=private) as advance:
         result = _watched(
             folder,
             secrets,
-            lambda: run_rounds(config, **keys, out=folder, on_round=advance, on_start=say_engine),
+            lambda: run_rounds(config, **keys, out=folder, on_round=advance, on_start=say_terms),
         )
     _report(folder, result)
 

@@ -111,7 +111,7 @@ class _Recorder:
 def replayed(
     config: Config, task: Task, progress: Progress, turnouts: Sequence[Turnout] = ()
 ) -> Replay:
-    """All rounds of a run, in the clear: totals are those opened, but for 2⁻²⁴ of their size.
+    """All rounds of a run, in the clear: totals are those that were opened, to 2⁻²⁴ of their size.
 
     Args:
         config: the run's settings.

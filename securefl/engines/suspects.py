@@ -5,8 +5,8 @@ Its round is passed: the model stays. The next rounds are of a part of these cli
 open. Then the others come back, one group after the other. A group with which totals are refused
 again is halved; a client that is such a group alone is guilty, and stays out.
 
-This finds whoever spoils every total. One that spoils some of them can throw suspicion on those
-who are in the same rounds.
+This finds whoever spoils every total, and nobody where it was a single one. One that spoils some
+of them can throw suspicion on those who are in the same rounds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Suspects:
         if self._groups:
             self._clear += self._groups.pop()
         elif self._all:
-            out = [name for name in self._all if name not in self._clear]
-            self._split(out)
+            self._groups = _halves([name for name in self._all if name not in self._clear])
         if not self._groups:
             self._all = []
 
@@ -57,20 +56,16 @@ class Suspects:
         if self._all and not back:
             self._n_tried += 1
         elif set(back) & set(signers):
-            self._split(back)
+            if len(back) == 1:
+                self.guilty.update(back)
+            else:
+                self._groups += _halves(back)
             if not self._groups:
                 self._all = []
             return True
         else:  # nobody is clear, or not any longer
             self._all, self._groups, self._n_tried = list(signers), [], 0
         return self._try_others()
-
-    def _split(self, group: list[str]) -> None:
-        if len(group) == 1:
-            self.guilty.update(group)
-            return
-        half = len(group) // 2
-        self._groups += [group[:half], group[half:]]
 
     def _try_others(self) -> bool:
         n = len(self._all)
@@ -83,3 +78,8 @@ class Suspects:
             random.Random(self._n_tried).shuffle(order)  # noqa: S311 (nobody's secret)
         self._clear = order[n_out:]
         return True
+
+
+def _halves(group: list[str]) -> list[list[str]]:
+    half = len(group) // 2
+    return [part for part in (group[:half], group[half:]) if part]

@@ -17,6 +17,7 @@ from on_the_wire import nothing_is_handed_over
 from tenseal import sealapi
 
 import securefl
+import securefl.roles.authority
 from securefl import compose, rounds, runfolder
 from securefl.audit.replay import tapped
 from securefl.crypto.params import SUMS
@@ -488,7 +489,7 @@ def with_first_client_alone(patch):
         return (lambda: None) if alone else add
 
     patch.setattr(ServerSum, "admit", only_first)
-    patch.setattr(Authority, "_require", lambda *_: None)
+    patch.setattr(securefl.roles.authority, "require_clients", lambda *_: None)
 
 
 @mutant("fedavg", STATISTICS, FOLDER, TAP)
@@ -516,7 +517,7 @@ def the_authority_opens_a_total_twice(patch):
 
     def twice(self, request):
         opened(self, request)
-        self._opened.clear()
+        self._history._asked.clear()
         return opened(self, request)
 
     patch.setattr(Authority, "open", twice)

@@ -575,7 +575,7 @@ def test_a_history_is_taken_up_with_rows_of_every_release():
     history.release(HERE, "dcba")
     assert rows == [HERE, (*HERE, "one", ["a", "b", "c", "d"])]
     again = History("one")
-    again.take_up([["cc" * 32, 3, "y/mean"], *map(list, rows)])
+    again.take_up([("cc" * 32, 3, "y/mean"), *rows])
     for asked in (HERE, ("cc" * 32, 3, "y/mean")):
         with pytest.raises(OpeningRefused, match="asked for once already"):
             again.claim(asked)

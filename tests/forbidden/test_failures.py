@@ -178,8 +178,14 @@ def test_a_layer_that_is_used_twice_is_named():
         securefl.run(securefl.load_config(None, PLAIN), small_task(model=model))
 
 
-@pytest.mark.parametrize("norm", ["functional", "never called"])
-def test_statistics_that_pass_by_the_layer_are_noticed(norm):
+@pytest.mark.parametrize(
+    ("norm", "why"),
+    [
+        ("functional", "functional.batch_norm"),
+        ("never called", r"planned sums \['norm/mean', 'norm/variance'"),
+    ],
+)
+def test_statistics_that_pass_by_the_layer_are_noticed(norm, why):
     """A BN layer whose statistics FedTAN never gets to see is an error, not a silent FedAvg."""
 
     class Net(nn.Module):
@@ -193,7 +199,7 @@ def test_statistics_that_pass_by_the_layer_are_noticed(norm):
                 x = nn.functional.batch_norm(x, n.running_mean, n.running_var, training=True)
             return self.head(x)
 
-    with pytest.raises(DataError, match=r"planned sums \['norm/mean', 'norm/variance'"):
+    with pytest.raises(DataError, match=why):
         securefl.run(securefl.load_config(None, PLAIN), small_task(model=Net()))
 
 

@@ -441,7 +441,7 @@ def test_a_message_that_the_peer_does_not_take_is_lost_with_the_line(made):
         await asyncio.sleep(0.7)
         return True
 
-    def huge(*_):
+    def huge(*_, **__):
         return b"x" * 2**24
 
     made_bytes = securefl.roles.client.Client.contribute
@@ -546,7 +546,7 @@ def test_a_client_that_lies_beyond_all_range_is_left_out_and_the_run_goes_on(sit
 def test_a_message_larger_than_expected_drops_the_client(site):
     def change(process):
         honest = process.client.contribute
-        process.client = Spoken(process.client, lambda *a: honest(*a) + b"x" * 10**6)
+        process.client = Spoken(process.client, lambda *a, **k: honest(*a, **k) + b"x" * 10**6)
 
     record, incidents = a_run(site, change)
     assert "carol" in record.metrics[0].dropped

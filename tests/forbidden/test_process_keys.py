@@ -318,17 +318,32 @@ class Liar:
         return getattr(self.inner, name)
 
 
+class Dishonest:
+    """A client that seals as a `Liar`, under each new key as well."""
+
+    def __init__(self, inner, weight):
+        vars(self).update(inner=inner, weight=weight)
+        self.sealers = inner.sealers
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __setattr__(self, name, value):
+        assert name == "sealers"
+        self.inner.sealers = {
+            kind: Liar(sealer, self.weight) if isinstance(sealer, CkksSealer) else sealer
+            for kind, sealer in value.items()
+        }
+
+
 @pytest.mark.parametrize("weight", [1.0, 0.5, -0.5, None], ids=["1", "0.5", "-0.5", "rubbish"])
 def test_who_spoils_sealed_totals_is_found_and_left_out_and_the_run_goes_on(site, weight):
     """By rounds that others have without it: no message is opened alone."""
     names = (*CLIENTS, "dora")
     here = site(names=names, rounds=6, algorithm="fedavg")
     loop = Loop(here)
-    client = loop.clients["carol"].client
-    client.sealers = {
-        kind: Liar(sealer, weight) if isinstance(sealer, CkksSealer) else sealer
-        for kind, sealer in client.sealers.items()
-    }
+    carol = loop.clients["carol"]
+    carol.client = Dishonest(carol.client, weight)
     record = loop.run()
     assert len(record.metrics) == 6
     incidents = [json.loads(line) for line in here.incidents.splitlines()]
@@ -671,13 +686,14 @@ def test_a_line_is_written_again_where_there_were_too_many_open_files(tmp_path, 
 
     monkeypatch.setattr(securefl.net.authority, "append_whole", append)
     monkeypatch.setattr(securefl.net.authority.time, "sleep", pauses.append)
-    Log(tmp_path).claim(("ab", 1, "x/mean"))
-    assert Log(tmp_path).released == {("ab", 1, "x/mean")}
+    Log(tmp_path, "").history.claim(("ab", 1, "x/mean"))
+    with pytest.raises(OpeningRefused, match="asked for once"):
+        Log(tmp_path, "").history.claim(("ab", 1, "x/mean"))
     assert len(pauses) == 2
     for errors in ([errno.ENOSPC], [errno.EMFILE] * 9):
         failing[:] = errors
         with pytest.raises(RunFolderError, match="cannot be written"):
-            Log(tmp_path).claim(("ab", 2, "x/mean"))
+            Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
 
 
 def test_a_damaged_log_of_releases_is_refused(tmp_path):

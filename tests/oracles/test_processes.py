@@ -65,7 +65,7 @@ def names(folder):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site):
     """A stopped server is searched for every secret of the others; who has one is found to."""
-    here = site(rounds=3)
+    here = site(encrypt="model", rounds=3)
     authority = here.authority()
     server = here.server("--set", f'run.name="{MARKER}"')
     clients = here.clients()
@@ -89,7 +89,7 @@ def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site):
     model, wanted = model_of(here.folder / "run"), model_of(alone)
     for name, value in model.items():
         torch.testing.assert_close(value, wanted[name], atol=1e-6, rtol=0)
-    assert len(here.openings.read_text().splitlines()) == 3 * 4
+    assert len(here.openings.read_text().splitlines()) == 3 * 5
 
 
 def test_keys_rotated_and_a_client_revoked_meanwhile_hold_from_the_next_round(site):
