@@ -286,7 +286,7 @@ def test_statistics_are_not_said_to_be_encrypted_where_there_are_none():
 def test_a_model_that_diverges_stops_with_its_last_good_round(tmp_path):
     """NaN never reaches the global model; the message names the value and the way out."""
     config = securefl.load_config(
-        None, ["run.rounds=50", "train.lr=1e3", "exchange.encrypt=none", "algorithm.name=fedavg"]
+        None, ["run.rounds=50", "train.lr=10", "exchange.encrypt=none", "algorithm.name=fedavg"]
     )
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     with pytest.raises(securefl.SecureFLError, match=r"client-1, update/parameters: .*train\.lr"):
@@ -307,7 +307,7 @@ def test_the_callers_random_numbers_stay_as_they_were():
 def test_a_round_that_fails_leaves_its_evidence(tmp_path):
     """Messages and refusals of a round that stopped the run stand in the folder."""
     config = securefl.load_config(
-        None, ["run.rounds=50", "train.lr=1e3", "exchange.encrypt=none", "algorithm.name=fedavg"]
+        None, ["run.rounds=50", "train.lr=10", "exchange.encrypt=none", "algorithm.name=fedavg"]
     )
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     with pytest.raises(securefl.SecureFLError, match="can be used"):
