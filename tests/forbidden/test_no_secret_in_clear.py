@@ -29,10 +29,12 @@ PASSPHRASE = "nobody would guess these words"
 CLIENTS = ("alice", "bob", "carol")
 QUICK = ["--rounds", "2"]
 ALL_COMMANDS = """
-import json, sys
+import json, os, sys
 from securefl_cli.main import main
+passphrase = os.environ["SECUREFL_PASSPHRASE"]
 for number, arguments in enumerate(json.loads(sys.argv[1]), start=1):
     print("command", number, flush=True)
+    os.environ["SECUREFL_PASSPHRASE"] = passphrase  # each command takes it out
     main(arguments)
 """
 

@@ -340,12 +340,12 @@ class Dishonest:
 def test_who_spoils_sealed_totals_is_found_and_left_out_and_the_run_goes_on(site, weight):
     """By rounds that others have without it: no message is opened alone."""
     names = (*CLIENTS, "dora")
-    here = site(names=names, rounds=6, algorithm="fedavg")
+    here = site(names=names, rounds=7, algorithm="fedavg")
     loop = Loop(here)
     carol = loop.clients["carol"]
     carol.client = Dishonest(carol.client, weight)
     record = loop.run()
-    assert len(record.metrics) == 6
+    assert len(record.metrics) == 7
     incidents = [json.loads(line) for line in here.incidents.splitlines()]
     first = [one["client"] for one in incidents if one["round"] == 1]
     assert first == list(names)  # any of them may be it
