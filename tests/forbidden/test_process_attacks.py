@@ -360,7 +360,9 @@ class Narrow:
 def test_a_message_larger_than_expected_drops_the_client(site):
     def change(process):
         honest = process.client.contribute
-        process.client = Spoken(process.client, lambda *a: honest(*a) + b"x" * 10**6)
+        process.client = Spoken(
+            process.client, lambda *a, **named: honest(*a, **named) + b"x" * 10**6
+        )
 
     record, incidents = a_run(site, change)
     assert "carol" in record.metrics[0].dropped
