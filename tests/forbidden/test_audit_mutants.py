@@ -34,6 +34,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.roles import wire
 from securefl.roles.authority import Authority
 from securefl.roles.client import Client
+from securefl.roles.history import History
 from securefl.roles.ledger import SERVER, Entry, Ledger
 from securefl.roles.server import ServerSum, SumRequest
 from securefl.terms import sealed_kinds
@@ -517,7 +518,7 @@ def the_authority_opens_a_total_twice(patch):
 
     def twice(self, request):
         opened(self, request)
-        self._history._asked.clear()
+        self._history = History()
         return opened(self, request)
 
     patch.setattr(Authority, "open", twice)

@@ -106,7 +106,7 @@ OWN = {
     "settings.toml": (SETTINGS, load_config),
     "policy.toml": (POLICY, read_policy),
     "recipe.toml": (RECIPE, load_recipe),
-    RELEASES: (b'["ab", 1, "update/parameters"]\n' * 3, lambda path: Log(path.parent)),
+    RELEASES: (b'["ab", 1, "update/parameters"]\n' * 3, lambda path: Log(path.parent, "")),
     "x.npz": (None, load_arrays),
     "x.safetensors": (None, load_arrays),
 }

@@ -546,7 +546,9 @@ def test_a_client_that_lies_beyond_all_range_is_left_out_and_the_run_goes_on(sit
 def test_a_message_larger_than_expected_drops_the_client(site):
     def change(process):
         honest = process.client.contribute
-        process.client = Spoken(process.client, lambda *a, **k: honest(*a, **k) + b"x" * 10**6)
+        process.client = Spoken(
+            process.client, lambda *a, **named: honest(*a, **named) + b"x" * 10**6
+        )
 
     record, incidents = a_run(site, change)
     assert "carol" in record.metrics[0].dropped

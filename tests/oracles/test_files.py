@@ -63,8 +63,8 @@ REPLACING = {
 APPENDING = {
     "a log": lambda folder: append_whole(folder / "openings.jsonl", b"{}\n"),
     "a run's opening": lambda folder: RunFolder(folder).note_opening(OPENING),
-    "an authority's opening": lambda folder: Log(folder).note(OPENING),
-    "a released total": lambda folder: Log(folder).claim(("ab", 1, "x")),
+    "an authority's opening": lambda folder: Log(folder, "").note(OPENING),
+    "a released total": lambda folder: Log(folder, "").history.claim(("ab", 1, "x")),
 }
 
 
@@ -170,7 +170,7 @@ def test_a_line_that_is_no_total_is_refused(tmp_path, line):
     """Whatever JSON it is."""
     (tmp_path / RELEASES).write_text(line + "\n")
     with pytest.raises(RunFolderError, match="opened twice"):
-        Log(tmp_path)
+        Log(tmp_path, "")
 
 
 def test_a_key_file_is_bounded(tmp_path):
