@@ -30,7 +30,7 @@ class CkksOpener:
     flooding: Flooding | None
     max_clients: int
     draw: Draw | None = field(default=None, repr=False)
-    """Where the noise comes from; the operating system where None."""
+    """Draws the noise; `gaussian` where None."""
 
     @property
     def form(self) -> str:
@@ -83,4 +83,5 @@ class CkksOpener:
         except Crafted:
             use_up(self.count, most)  # a second refusal would tell more of the same key
             raise
-        return slots.real + gaussian(size, self.deviation, self.draw).reshape(slots.shape)
+        noise = (self.draw or gaussian)(size, self.deviation)
+        return slots.real + noise.reshape(slots.shape)

@@ -13,22 +13,26 @@ import torch
 
 from securefl.exchange.base import Values
 
-Draw = Callable[[int], bytes]
-"""Gives so many random bytes."""
+Draw = Callable[[int, float], Values]
+"""Gives so many independent draws of mean zero and of this standard deviation."""
+
+
+def gaussian(size: int, deviation: float) -> Values:
+    """Independent draws of mean zero, shape (size,), by the normal quantile of 63 random bits.
+
+    Beyond 9 deviations, where one of 2^63 would be, there is none.
+    """
+    return _normal(os.urandom(8 * size), deviation)
 
 
 def seeded(*seed: int) -> Draw:
-    """The same bytes again for the same seed: they hide nothing."""
-    return np.random.default_rng(seed).bytes
+    """As `gaussian`, and the same draws again for the same seed: they hide nothing."""
+    rng = np.random.default_rng(seed)
+    return lambda size, deviation: _normal(rng.bytes(8 * size), deviation)
 
 
-def gaussian(size: int, deviation: float, draw: Draw | None = None) -> Values:
-    """Independent draws of mean zero, shape (size,), by the normal quantile of 63 random bits.
-
-    Beyond 9 deviations, where one of 2^63 would be, there is none. The bits are the operating
-    system's where `draw` is None.
-    """
-    words = np.frombuffer((draw or os.urandom)(8 * size), np.uint64)
+def _normal(random_bytes: bytes, deviation: float) -> Values:
+    words = np.frombuffer(random_bytes, np.uint64)
     # Of the lower half, where doubles are fine enough for the tail; the last bit is the sign.
     uniform = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
     quantile: Values = torch.special.ndtri(torch.from_numpy(uniform)).numpy()

@@ -33,7 +33,7 @@ class CkksScoreOpener:
     noise: ScoreNoise | None = None
     """Of differential privacy, in the place of the flooding where it is as large."""
     draw: Draw | None = field(default=None, repr=False)
-    """Where noise comes from; the operating system where None."""
+    """Draws noise; `gaussian` where None."""
 
     def __post_init__(self) -> None:
         require_parameters_of(self.match_form, self.secret_key.parameters)
@@ -80,7 +80,7 @@ class CkksScoreOpener:
         if self.noise:
             normalised = ldexp(self.noise.clipped(ldexp(normalised, exponent)), -exponent)
             deviation = max(deviation, ldexp(self.noise.deviation, -exponent))
-        flooded = normalised + float(gaussian(1, deviation, self.draw)[0])
+        flooded = normalised + float((self.draw or gaussian)(1, deviation)[0])
         return ldexp(round(ldexp(flooded, bits)), exponent - bits)
 
 
@@ -104,7 +104,7 @@ class MatchKeys:
 
     @property
     def draw(self) -> Draw | None:
-        """Where the noise on this key's scores comes from; the operating system where None."""
+        """Draws the noise on this key's scores; `gaussian` where None."""
         return None if self.seed is None else seeded(self.seed, self.public.epoch, 1)
 
     @property

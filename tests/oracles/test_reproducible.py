@@ -12,7 +12,7 @@ from key_folders import PASSPHRASE
 import securefl
 from securefl.errors import ConfigError
 from securefl.exchange.committee import Committee
-from securefl.exchange.gaussian import gaussian, seeded
+from securefl.exchange.gaussian import seeded
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import MatchKeys
@@ -38,9 +38,9 @@ def test_two_sealed_runs_are_alike_to_the_bit_where_that_is_asked_for(
 
 def test_other_seeds_are_other_noise():
     """And each epoch of a key has noise of its own."""
-    drawn = {gaussian(3, 1.0, seeded(*seed)).tobytes() for seed in ((0, 1), (1, 1), (0, 2))}
+    drawn = {seeded(*seed)(3, 1.0).tobytes() for seed in ((0, 1), (1, 1), (0, 2))}
     assert len(drawn) == 3
-    assert np.array_equal(gaussian(3, 1.0, seeded(0, 1)), gaussian(3, 1.0, seeded(0, 1)))
+    assert np.array_equal(seeded(0, 1)(3, 1.0), seeded(0, 1)(3, 1.0))
 
 
 @pytest.mark.parametrize("make", [KeySet.ephemeral, lambda: MatchKeys.ephemeral(LINEAR)])

@@ -154,7 +154,7 @@ def test_no_real_part_is_looked_at_before_it_is_flooded(key_set, monkeypatch):
     total, opener = total_of(key_set, values), opener_of(key_set)
 
     def only(place):
-        def noise(size, deviation, draw):
+        def noise(size, deviation):
             made = np.zeros(size)
             made[place] = 1.0
             return made
