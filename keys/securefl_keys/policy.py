@@ -47,7 +47,7 @@ class RuleTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     names: Annotated[str, Field(min_length=1, max_length=500)]
-    precision_bits: Annotated[int, Field(ge=1, le=26)]
+    precision_bits: Annotated[int, Field(ge=1, le=32)]
 
 
 def _no_flooding(value: object) -> object:

@@ -211,7 +211,7 @@ class ExchangeTable(Table):
     """`none`, `statistics`, `profiles`, `model`, or several: `statistics,profiles`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
-    precision_bits: Annotated[int, Field(ge=16, le=26, strict=True)] = 24
+    precision_bits: Annotated[int, Field(ge=16, le=32, strict=True)] = 32
     """Bits of each value that the authority releases, after its leading one."""
     committee: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
     """Officers who open sums together, in the place of one authority: an ephemeral key that none of

@@ -43,7 +43,7 @@ class OpeningRule:
 
     names: str
     """Shell pattern, as in `layer*/mean`."""
-    precision_bits: int = 24
+    precision_bits: int = 32
     """Bits of each value that are released, after its leading one."""
 
 
