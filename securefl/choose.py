@@ -31,15 +31,17 @@ from securefl.norms.frozen import Freeze
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.randomness import RandomnessOf, Seeded, secret
 from securefl.selection.base import clients_per_round
+from securefl.types import Kind
 
 
-def chosen_algorithm(config: Config) -> Federated:
-    """Normalisation, solver, server optimiser and momentum."""
+def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
+    """Normalisation, solver, server optimiser and momentum; `sealed` are the kinds that are."""
     return Federated(
         _normalisation(config),
         _solver(config),
         _server(config),
         Momentum(config.train.momentum_across_rounds),
+        sealed,
     )
 
 

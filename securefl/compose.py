@@ -186,7 +186,7 @@ def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
 def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:
     algorithm = task.algorithm
     if algorithm is None:
-        chosen = chosen_algorithm(config)
+        chosen = chosen_algorithm(config, sealed_kinds(config))
         private = record_level(config, chosen, n_clients, training.batch_size)
         return refined(config, task, private, training.sgd)
     if config.privacy.level != "none":

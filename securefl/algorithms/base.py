@@ -158,9 +158,9 @@ def update_messages(tensors: Mapping[Kind, NamedTensors]) -> tuple[MessageSpec, 
 
 
 def with_gains(
-    specs: Iterable[MessageSpec], tensors: Mapping[Kind, NamedTensors]
+    specs: Iterable[MessageSpec], tensors: Mapping[Kind, NamedTensors], sealed: frozenset[Kind]
 ) -> tuple[MessageSpec, ...]:
-    """The same messages, with gains by the size that each tensor has in the state.
+    """The same messages, those that are sealed with gains by each tensor's size in the state.
 
     Sealed, a value has a range and an absolute error. So what is small is multiplied, and what is
     large divided, by a power of two that all parties know. A tensor may become `HEADROOM` times as
@@ -168,7 +168,10 @@ def with_gains(
     jump from the zeros and ones that they begin as.
     """
     return tuple(
-        replace(spec, gain_bits=_gain_bits(spec.kind, tensors[spec.kind])) for spec in specs
+        replace(spec, gain_bits=_gain_bits(spec.kind, tensors[spec.kind]))
+        if spec.kind in sealed
+        else spec
+        for spec in specs
     )
 
 

@@ -55,6 +55,8 @@ class Federated:
     solver: Solver = field(default_factory=SGD)
     server: ServerOptimiser = field(default_factory=Average)
     momentum: Momentum = Momentum.RESET
+    sealed: frozenset[Kind] = frozenset()
+    """Kinds that travel encrypted, and so with gains."""
 
     def init(self, model: nn.Module) -> State:
         """{w̄, S̄} of the model as it is, and zeros for all that is exchanged beside it."""
@@ -74,7 +76,8 @@ class Federated:
         """The policy's sums, then one contribution of each kind."""
         norm = self.normalisation(state, model)
         travelling = _travelling(state, norm, model)
-        return Plan(norm.sums(model), with_gains(update_messages(travelling), travelling))
+        update = update_messages(travelling)
+        return Plan(norm.sums(model), with_gains(update, travelling, self.sealed))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
         """K local steps."""

@@ -12,6 +12,8 @@ from securefl.errors import ConfigError, MessageRefused
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_exact
 
+EMPTY = 2.0**-30
+"""Rounding of encoders and decoder in a slot that holds nothing."""
 WEIGHT_BITS = 26
 """A weight is a size over a power of two: exact for up to 2^26 samples in all if noise allows."""
 GUARD_BITS = 6
@@ -57,7 +59,11 @@ class Reading:
         """
         n_clients, weight = self._counted(slots)
         digits = self._digits(n_values, n_clients)
-        sums = digits.joined(slots[:, :-BOOKKEEPING_SLOTS].ravel(), n_values)
+        filled = slots[:, :-BOOKKEEPING_SLOTS].ravel()
+        sums = digits.joined(filled, n_values)
+        empty = filled[len(digits.gain_bits) * n_values :]
+        if np.abs(empty).max(initial=0.0) > EMPTY + 16 * self.deviation:
+            raise MessageRefused("slots that no value takes are not empty: a client sent rubbish")
         # Never finer than a slot's last bit: a client that lies about its weight must not get at
         # the digits below.
         finest_bits = digits.finest_bits + self.slot_bits(precision_bits) + floor(log2(weight))

@@ -193,7 +193,7 @@ def _task(config: Config) -> Task:
 
 
 def _common(config: Config, task: Task, weights: Mapping[str, float]) -> Common:
-    names, algorithm = tuple(weights), chosen_algorithm(config)
+    names, algorithm = tuple(weights), chosen_algorithm(config, sealed_kinds(config))
     check_sealed(config, algorithm, task.model, len(names))
     aggregation = Aggregation(config.selection.aggregation)
     around = Participating(algorithm, len(names), sum(weights.values()), aggregation)

@@ -25,7 +25,8 @@ from securefl.exchange import ckks_open
 from securefl.exchange.base import Values
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
-from securefl.exchange.crafted import ROUNDING, USUAL, require_real
+from securefl.exchange.crafted import ROUNDING, SIZES, require_real
+from securefl.exchange.digits import Digits
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
 from securefl.exchange.releases import MemoryCount
@@ -335,11 +336,30 @@ def test_a_client_that_crafts_its_ciphertext_is_refused(bits, unit):
 
 
 def test_a_client_hides_nothing_that_it_crafts_behind_large_values():
-    """With 8000 in all its slots P is refused from 2^-42 on, and the others' values are drowned."""
+    """With 8000 in all its slots P is refused from 2^-43 on, and the others' values are drowned.
+
+    So is what a server puts in an honest total's place: its size alone raises no limit further.
+    """
     scene = scene_of(SUMS)
-    total = crafted(scene, 2.0**-42, np.full(N_VALUES, 8000.0))
-    with pytest.raises(Crafted):
-        scene.opener(DEFAULT).open(total, N_VALUES, PRECISION_BITS)
+    for value in (8000.0, 32000.0):
+        total = crafted(scene, 2.0**-43, np.full(N_VALUES, value))
+        with pytest.raises(Crafted):
+            scene.opener(DEFAULT).open(total, N_VALUES, PRECISION_BITS)
+    assert scene.opener(DEFAULT).deviation > 600 * ROUNDING * SIZES[1]
+
+
+def test_nothing_lies_in_slots_that_no_value_takes():
+    """Large values there would raise the limit for what a client crafts in the others."""
+    scene, n_values = scene_of(SUMS), 64
+    digits = Digits.of(SUMS, n_values)
+    slots = np.zeros(HALF)
+    slots[-BOOKKEEPING_SLOTS:] = 0.25, 1.0
+    slots[len(digits.gain_bits) * n_values] = 1e-6
+    total = CkksAdder(scene.keys.adding).start(n_values)
+    for _ in range(3):
+        total = total.plus(scene.keys.public.encrypt(slots))
+    with pytest.raises(MessageRefused, match="not empty"):
+        scene.opener(DEFAULT).open(total.total(), n_values, PRECISION_BITS)
 
 
 def test_a_server_that_adds_to_a_total_what_is_no_plaintext_is_refused():
@@ -360,8 +380,8 @@ def test_what_passes_of_a_crafted_ciphertext_is_far_below_the_noise(bits):
     scene = scene_of(SUMS)
     slots = scene.keys.secret.slots(crafted(scene, 2.0**-bits))
     shown = np.sqrt(np.mean(slots.imag**2))
-    assert shown < ROUNDING * USUAL
-    assert scene.opener(DEFAULT).deviation > 5000 * ROUNDING * USUAL
+    assert shown < ROUNDING * SIZES[0]
+    assert scene.opener(DEFAULT).deviation > 5000 * ROUNDING * SIZES[0]
 
 
 VALUES = {
@@ -377,12 +397,12 @@ VALUES = {
 
 @pytest.mark.parametrize(("n_clients", "kind"), [*((3, k) for k in VALUES), (500, "normal")])
 def test_honest_totals_are_real_by_a_margin(n_clients, kind):
-    """Imaginary parts of what was encrypted are 10 times below the limit, or more."""
+    """Imaginary parts of what was encrypted are 10 times below the limit, but for huge values."""
     scene, rng = scene_of(SUMS), np.random.default_rng(1)
     sealer, weight = CkksSealer(scene.keys.public), 2.0 ** -ceil(log2(n_clients))
     few = [sealer.seal(VALUES[kind](rng), weight) for _ in range(min(n_clients, 20))]
     total = sum_of(scene.keys, *(few[i % len(few)] for i in range(n_clients)))
-    assert margin(scene.keys.secret.slots(total)) > 10
+    assert margin(scene.keys.secret.slots(total)) > (2 if kind == "huge" else 10)
 
 
 def test_honest_values_that_cancel_out_are_not_refused():
@@ -396,7 +416,7 @@ def test_honest_values_that_cancel_out_are_not_refused():
 
 
 def margin(slots):
-    size = max(USUAL, np.sqrt(np.mean(slots.real**2)))
+    size = np.clip(np.sqrt(np.mean(slots.real**2)), *SIZES)
     return ROUNDING * size / np.sqrt(np.mean(slots.imag**2))
 
 

@@ -107,7 +107,7 @@ def large(**sizes):
     """A message of a whole model, of tensors of these sizes."""
     tensors = {name: torch.full((1000,), size, dtype=torch.float64) for name, size in sizes.items()}
     spec = MessageSpec("update/parameters", Kind.PARAMETERS, 1000 * len(tensors))
-    (spec,) = with_gains([spec], {Kind.PARAMETERS: tensors})
+    (spec,) = with_gains([spec], {Kind.PARAMETERS: tensors}, frozenset({Kind.PARAMETERS}))
     return spec, tensors
 
 

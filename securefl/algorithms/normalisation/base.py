@@ -51,10 +51,11 @@ class Pooling:
 
 
 def references(state: State) -> dict[str, Tensor]:
-    """Returns by layer the last pooled mean that a state carries; zeros stand for none."""
+    """Returns by layer the last pooled mean that a state carries; none before the first round."""
+    if not state.round:
+        return {}
     carried = state.tensors.get(Kind.STATISTICS, {})
-    found = {n.removeprefix(REFERENCE): v for n, v in carried.items() if n.startswith(REFERENCE)}
-    return {layer: mean_C for layer, mean_C in found.items() if mean_C.any()}
+    return {n.removeprefix(REFERENCE): v for n, v in carried.items() if n.startswith(REFERENCE)}
 
 
 class Measurement(Protocol):
