@@ -22,7 +22,7 @@ from securefl.net.identity import Identity
 from securefl.net.party import ClientParty, sealers, settings_digest
 from securefl.net.trust import ClientBundle
 from securefl.roles.client import Client
-from securefl.roles.sent_state import state_digest
+from securefl.roles.sent_state import state_digest, with_total
 from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
 
 GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
@@ -185,7 +185,7 @@ async def _last_words(link: Link) -> _RunOver | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Exchange:
     """One round's end of the exchange, for the thread that works."""
 
@@ -194,7 +194,7 @@ class _Exchange:
     run: str
     round: int
     state: str
-    """Digest of the model that it was sent."""
+    """Digest of the model that it was sent, and of the totals since."""
     plan: Plan
     loop: asyncio.AbstractEventLoop
     asked: set[str] = field(default_factory=set)
@@ -212,6 +212,7 @@ class _Exchange:
         precision = self.process.party.common.precision
         size = bodies.n_total_bytes(spec.n_values, precision)
         body = await self.process._receive(self.link, Frame.TOTAL, size)  # noqa: SLF001
+        self.state = with_total(self.state, body)
         opened = bodies.read_total(body, spec.n_values, precision, self.link.name)
         return Total(unpack(opened.values, values), opened.weight, opened.n_clients)
 

@@ -24,7 +24,7 @@ from securefl.net.opening import ask_to_open
 from securefl.net.party import Common
 from securefl.roles import wire
 from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form, Ledger
-from securefl.roles.sent_state import state_digest
+from securefl.roles.sent_state import state_digest, with_total
 from securefl.roles.server import Server, ServerSum
 from securefl.types import Kind, MessageSpec, Plan, State, Total
 
@@ -55,7 +55,7 @@ class ServerRound:
     _refused: list[Incident] = field(default_factory=list)
     _diverged: bool = False
     _sent: str = ""
-    """Digest of the state that clients are sent."""
+    """Digest of the state that clients are sent, and of the totals since."""
 
     @property
     def number(self) -> int:
@@ -172,6 +172,7 @@ class ServerRound:
 
     async def _answer(self, spec: MessageSpec, opened: OpenedSum, exchange: int) -> None:
         body = bodies.total_bytes(opened, self.desk.common.precision)
+        self._sent = with_total(self._sent, body)
         for name in self.present:
             self._write(spec, spec.name, (SERVER, name), len(body), exchange, "plaintext")
         lost = await self.desk.members.send(self.present, Frame.TOTAL, body)

@@ -1,7 +1,8 @@
 """The digest of the model that a client was sent, which its signed header carries.
 
-A server that sent one client the model and the others zeros would know the others' updates well
-enough to read the one's in the total. So whoever adds or opens refuses headers that differ.
+A server that sent one client the model, or true totals in mid-round, and the others zeros would know
+the others' updates well enough to read the one's in the total. So whoever adds or opens refuses
+headers that differ.
 """
 
 from __future__ import annotations
@@ -27,3 +28,10 @@ def state_digest(state: State) -> str:
             flat = value.detach().cpu().contiguous().reshape(-1)
             found.update(flat.view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
+
+
+def with_total(digest: str, total: bytes) -> str:
+    """SHA-256 in hex of what a client was sent so far, and of one total more as it travels."""
+    heard = hashlib.sha256(b"SecureFL total 1\0" + digest.encode())
+    heard.update(total)
+    return heard.hexdigest()

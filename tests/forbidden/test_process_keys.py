@@ -400,6 +400,25 @@ def test_a_server_that_sends_one_client_another_model_opens_nothing(site, monkey
     assert not [opening for opening in openings_of(here) if not opening["refused"]]
 
 
+def test_a_server_that_sends_one_client_other_totals_opens_nothing_more(site, monkeypatch):
+    """Totals in mid-round steer what the others send as well as a model does."""
+    here, send = site(), Members.send
+
+    async def sent(self, links, frame, content):
+        if frame is not Frame.TOTAL:
+            return await send(self, links, frame, content)
+        others = {name: link for name, link in links.items() if name != "alice"}
+        lost = await send(self, others, frame, content[:-8] + bytes(8))
+        return lost | await send(self, {"alice": links["alice"]}, frame, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Members, "send", sent)
+        with pytest.raises((TooFewContributions, PeerError, OpeningRefused)):
+            Loop(here).run()
+    opened = {opening["name"] for opening in openings_of(here) if not opening["refused"]}
+    assert opened <= {"1/mean"}  # what was sent before the first total
+
+
 def test_the_authority_refuses_headers_of_two_models(site):
     """The server that lies would pass them on as they are."""
     here = site()
