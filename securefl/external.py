@@ -89,7 +89,7 @@ def evaluate(
         loss = functional.cross_entropy
     held = samples(given_data(data, "the data", data_types(own, loss)), "the data")
     tried(own, loss, {"the data": held})
-    chosen = None if metric is None else chosen_metric(metric)
+    chosen = None if metric is None else chosen_metric(metric, loss)
     with adapted:
         return score(own, held, loss, chosen, batch_size=batch_size)
 

@@ -91,7 +91,7 @@ class TestBench:
 
 def _metric(task: Task, tests: Mapping[str, Samples]) -> Metric:
     """The task's, or the one that a few samples leave no doubt of; it is tried on them."""
-    metric = None if task.metric is None else chosen_metric(task.metric)
+    metric = None if task.metric is None else chosen_metric(task.metric, task.loss)
     for output, y in tried(task.model, task.loss, tests).values():
         metric = metric or inferred_metric(task.loss, output, y)
         if not callable(task.metric):  # a user's own may need more samples, of both classes

@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from securefl.algorithms.base import Loss
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import DataError
-from securefl.metrics import described, loss_name, takes_classes, takes_floats
+from securefl.metrics import described, ignored_label, loss_name, takes_classes, takes_floats
 from securefl.privacy.randomness import seeded_layers
 
 N_TRIED = 4
 """Samples of each client that the model has, where they have another form than those before."""
-_IGNORED = -100
-"""The label that torch's losses of classes leave out, where nothing else is said."""
 
 
 def tried(
@@ -109,7 +107,7 @@ def _check_labels(owner: str, labels: Tensor, output: Tensor, loss: Loss) -> Non
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < n_classes:
         return
-    ignored = getattr(loss, "ignore_index", _IGNORED)
+    ignored = ignored_label(loss)
     wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignored)]
     if len(wrong):
         raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -248,6 +249,38 @@ def test_no_accuracy_is_outside_of_0_and_1():
         securefl.evaluate(model(n_out=1), (X, np.full((12, 1), 0.3)), loss=bce)
     with pytest.raises(DataError, match="of two classes or more"):
         securefl.evaluate(model(n_out=1), (X, np.zeros(12, int)))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "loss"),
+    [
+        (-100, functional.cross_entropy),
+        (2, nn.CrossEntropyLoss(ignore_index=2)),
+        (2, partial(functional.cross_entropy, ignore_index=2)),
+    ],
+)
+@pytest.mark.parametrize("metric", [None, "accuracy"])
+def test_labels_that_the_loss_leaves_out_are_left_out_of_the_accuracy(left_out, loss, metric):
+    """They are neither right nor wrong."""
+    net = model().eval()
+    with torch.no_grad():
+        net[-1].bias += torch.tensor([9.0, 0.0, 0.0])
+    y = np.array([0, 0, 0, 1] + [left_out] * 8)
+    assert securefl.evaluate(net, (X, y), loss=loss, metric=metric).accuracy == 0.75
+
+
+@pytest.mark.parametrize("value", [torch.tensor([0.5]), torch.tensor(0.5), np.float32(0.5)])
+def test_a_metric_may_give_a_tensor_of_one_element(value):
+    """It is taken as the number that it holds."""
+    score = securefl.evaluate(model(), (X, LABELS), metric=lambda *_: value)
+    assert score.value == 0.5
+
+
+@pytest.mark.parametrize("value", [None, torch.ones(12), "much", {"auc": 1.0}])
+def test_a_metric_that_gives_no_number_is_told_to(value):
+    """The message says that it must be one, and what came."""
+    with pytest.raises(ConfigError, match=r"metric <lambda>: gave .*must return one number"):
+        securefl.evaluate(model(), (X, LABELS), metric=lambda *_: value)
 
 
 # Results
