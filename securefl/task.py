@@ -26,7 +26,7 @@ from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
 from securefl.names import can_name_a_folder
 from securefl.roles.ledger import AUTHORITY, SERVER
-from securefl.trial import tried
+from securefl.trial import labelled, tried
 
 N_PUBLIC = 180
 """Samples set aside where something reads them and the settings name no number: a tenth of the
@@ -260,7 +260,7 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
         names, clients = _numbered(1), [_union(clients)]
     data = {name: samples(of, name) for name, of in zip(names, clients, strict=True)}
     if task.algorithm is None:  # what that one does with samples, it alone knows
-        tried(task.model, task.loss, data)
+        data = labelled(data, tried(task.model, task.loss, data), task.loss)
     return data, batch_size
 
 

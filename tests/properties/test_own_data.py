@@ -78,6 +78,14 @@ def test_numbers_of_other_types_are_cast_to_the_models(dtype, whole):
         assert torch.equal(a, b)
 
 
+def test_the_order_of_bytes_does_not_matter():
+    """As files of other machines have them."""
+    swapped = (X.astype(">f8"), LABELS.astype(">i4"))
+    (x, y), *_ = Task(model(), hospitals(*swapped), swapped).clients
+    assert torch.equal(x, torch.from_numpy(X).float())
+    assert torch.equal(y, torch.from_numpy(LABELS))
+
+
 class Records(Dataset):
     """Samples as `form` makes them of x and y."""
 
@@ -98,22 +106,51 @@ class Endless(IterableDataset):
         return iter([(torch.ones(4), 0)])
 
 
+class Counted(Endless):
+    """Has a length, and still no index."""
+
+    def __len__(self):
+        return 1
+
+
+class Unsized(Dataset):
+    """Has samples by index, and no length."""
+
+    def __getitem__(self, index):
+        return torch.ones(4), 0
+
+
+MASKED = np.ma.array(X, mask=np.eye(4, dtype=bool)[[0] * 12])
+
+
 @pytest.mark.parametrize(
     ("data", "rule"),
     [
         ({"x": X, "y": LABELS}, "a dict with the keys 'x', 'y'; give the pair"),
-        (Records(lambda x, y: {"image": x, "label": y}), "dicts with the keys 'image', 'label'"),
-        (Records(lambda x, y: (x, x, y)), "its samples are 3 values; give .*several inputs: put"),
-        (Records(lambda x, y: ((x, x), y)), r"samples' x is 2 values; put them side by side"),
-        (Records(lambda x, _: x), "its samples are Tensor; give"),
-        (Records(lambda _, y: ("a.png", y)), "its samples' x is str; give a tensor"),
+        (
+            Records(lambda x, y: {"image": x, "label": y}),
+            "sample 0: a dict with the keys 'image', 'label'",
+        ),
+        (Records(lambda x, y: (x, x, y)), "sample 0: 3 values; give .*several inputs: put"),
+        (Records(lambda x, y: ((x, x), y)), r"sample 0: x is 2 values; put them side by side"),
+        (Records(lambda x, _: x), "sample 0: Tensor; give"),
+        (Records(lambda _, y: ("a.png", y)), "sample 0: x is str; give a tensor"),
         (((X, X), LABELS), r"x is 2 arrays; put them side by side in one x \(torch.cat"),
         ((X, X, LABELS), "3 values; give .*several inputs: put them side by side"),
         ((X.tolist(), LABELS), r"x is list; give a tensor or a numpy array: torch.as_tensor"),
         ((X.astype(str), LABELS), "x holds <U32; give numbers"),
         ((torch.tensor(1.0), LABELS), "x is one number; give an entry for each sample"),
         (DataLoader(TensorDataset(torch.ones(4, 4))), "a DataLoader; give its data set, loader.d"),
-        (Endless(), "Endless has no length; give a Dataset with __len__"),
+        (Endless(), "Endless has no samples by index; give a Dataset, or"),
+        (Counted(), "Counted has no samples by index; give a Dataset, or"),
+        (Unsized(), "Unsized has no length; give a Dataset with __len__"),
+        (
+            Records(lambda _, y: (MASKED[0], y)),
+            "sample 0: x is an array with 1 masked values; give",
+        ),
+        (Records(lambda _, y: 1 / 0), r"sample 0: its Dataset raised ZeroDivisionError \(division"),
+        ((MASKED, LABELS), r"x is an array with 12 masked values; give them values, x\.filled"),
+        ((torch.from_numpy(X).to_sparse(), LABELS), r"x is a sparse_coo tensor; .*x\.to_dense"),
         (None, "NoneType; give"),
     ],
 )
@@ -121,6 +158,42 @@ def test_data_that_cannot_be_taken_name_the_client_and_the_way_out(data, rule):
     """Before anything else happens: when the task is made."""
     with pytest.raises(DataError, match=rf"^UCLH: .*{rule}"):
         Task(model(), hospitals() | {"UCLH": data}, (X, LABELS))
+
+
+class Late(Records):
+    """Has a sample of its own form behind those that are tried."""
+
+    def __getitem__(self, index):
+        x, y = torch.from_numpy(X[index]), int(LABELS[index])
+        return self.form(x, y) if index == 7 else (x, y)
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [
+        (lambda x, y: (x[:3], y), r"x is torch.float32 \(3,\), and that of sample 0 is .*\(4,\)"),
+        (lambda x, _: (x, 0.5), r"y is torch.float32 \(\), and that of sample 0 is torch.int64"),
+        (lambda x, y: (x, x, y), r"3 values; give \(x, y\)"),
+        (lambda x, _: (x, 7), r"label 7, and the model has 3 outputs: labels are 0\.\.2; count"),
+        (lambda *_: 1 / 0, r"its Dataset raised ZeroDivisionError \(division by zero\); mend"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["client", "test"])
+def test_a_later_sample_that_cannot_be_taken_names_owner_and_index(form, rule, whose):
+    """Where it is fetched, since nobody reads a whole data set before."""
+    clients = hospitals() | ({"UCLH": Late(form)} if whose == "client" else {})
+    task = Task(model(), clients, Late(form) if whose == "test" else (X, LABELS))
+    owner = "UCLH" if whose == "client" else "the test data"
+    with pytest.raises(DataError, match=rf"^{owner}: sample 7: {rule}"):
+        trained(task, "run.engine=sequential", "train.batch_size=12")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_later_sample_of_a_narrower_type_is_cast_as_the_first():
+    """Each by itself, floats and whole numbers alike."""
+    for form in (lambda x, y: (x.double(), np.uint8(y)), lambda x, y: (x.int(), y)):
+        x, _ = Task(model(), {"UCLH": Late(form)}, (X, LABELS)).clients[0][7]
+        assert x.dtype is torch.float32
 
 
 @pytest.mark.parametrize(
