@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss
 from securefl.data.samples import Samples, TensorSamples
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
 from securefl.metrics import described, ignored_label, loss_name, takes_classes, takes_floats
 from securefl.privacy.randomness import seeded_layers
 
@@ -54,6 +54,24 @@ def tried(
             _check_loss(owner, outputs[form], y, loss)
         found[owner] = outputs[form], y
     return found
+
+
+def require_plain(model: object) -> None:
+    """Raise ConfigError where this is no model that can be copied and looked into."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model = {model!r:.80}: must be a torch module; give an instance")
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"model: {name or 'it'} is a script of torch.jit, whose layers cannot be looked "
+                "into; give the module that it was made of"
+            )
+        tensors = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+        if any(map(nn.parameter.is_lazy, tensors)):
+            raise ConfigError(
+                f'model: layer "{name}", {type(layer).__name__}, has no size yet; call the model '
+                "once with a few samples, model(x[:2]), before you hand it over"
+            )
 
 
 def _few(samples: Samples) -> tuple[Tensor, Tensor]:
@@ -160,8 +178,9 @@ def _check_labels(
     if wrong.any():
         place = "" if index is None else f"sample {int(index[int(wrong.nonzero()[0, 0])])}: "
         raise DataError(
-            f"{owner}: {place}label {int(labels[wrong][0])}, and the model has {n_classes} outputs: labels are "
-            f"0..{n_classes - 1}; count them from 0, or give the model an output for each class"
+            f"{owner}: {place}label {int(labels[wrong][0])}, and the model has {n_classes} "
+            f"outputs: labels are 0..{n_classes - 1}; count them from 0, or give the model an "
+            "output for each class"
         )
 
 

@@ -153,8 +153,8 @@ def given_data(given: object, owner: str, dtypes: Dtypes) -> ClientData:
     if isinstance(given, tuple | list) and len(given) == 2:
         x, y = (_tensor(values, name, owner) for name, values in zip("xy", given, strict=True))
         return dtypes.of_x(x), dtypes.of_y(y)
-    indexed = isinstance(given, Dataset) and not isinstance(given, IterableDataset)
-    if indexed and hasattr(given, "__len__"):
+    iterated = isinstance(given, IterableDataset)
+    if isinstance(given, Dataset) and hasattr(given, "__len__") and not iterated:
         return _in_types(given, owner, dtypes)
     raise DataError(f"{owner}: {_refusal(given)}")
 

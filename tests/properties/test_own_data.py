@@ -16,9 +16,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import securefl
 from securefl import Task
+from securefl.algorithms.normalisation.fedtan import FedTAN
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.runrecord import read_run
 from securefl.taskrecord import task_record
+from securefl.types import State
 from securefl_cli.main import main
 
 RNG = np.random.default_rng(0)
@@ -254,6 +256,36 @@ def test_a_model_class_is_no_model(metric):
     """An instance is."""
     with pytest.raises(ConfigError, match="must be a torch module; give an instance"):
         Task(nn.Linear, hospitals(), (X, LABELS), metric=metric)
+
+
+@pytest.mark.parametrize(
+    ("made", "rule"),
+    [
+        (
+            lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)),
+            r'layer "0", LazyLinear, has no size yet; call the model once with a few samples',
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 6), nn.LazyBatchNorm1d(), nn.Linear(6, 3)),
+            r'layer "1", LazyBatchNorm1d, has no size yet',
+        ),
+        (lambda: torch.jit.script(model()), r"it is a script of torch\.jit, .*; give the module"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_model_that_cannot_be_copied_or_looked_into_is_refused(made, rule):
+    """Before the copy, which torch refuses in words of its own."""
+    with pytest.raises(ConfigError, match=rf"^model: {rule}"):
+        Task(made(), hospitals(), (X, LABELS))
+    with pytest.raises(ConfigError, match=rf"^model: {rule}"):
+        securefl.evaluate(made(), (X, LABELS))
+
+
+def test_a_compiled_model_is_refused_where_its_forward_is_interrupted():
+    """FedTAN exchanges within it; FedAvg trains it as it is."""
+    compiled, fedtan = torch.compile(model(), backend="eager"), FedTAN()
+    with pytest.raises(ConfigError, match=r"FedTAN exchanges .* as it was before torch\.compile"):
+        fedtan(State(0, {}), compiled)
 
 
 # Metrics
@@ -513,6 +545,15 @@ def test_one_pair_is_not_taken_for_several_clients(clients):
     """A forgotten list around them, or clients and test in the wrong order."""
     with pytest.raises(DataError, match=r"^clients: .*; give one \(x, y\) for each client"):
         Task(model(), clients, (X, LABELS))
+
+
+@pytest.mark.parametrize("given", [None, (pair for pair in [(X, LABELS)])])
+def test_clients_are_a_list_or_a_dict(given):
+    """Nothing that has no length, such as a generator."""
+    with pytest.raises(DataError, match=r"^clients is (NoneType|generator); give one \(x, y\)"):
+        Task(model(), given, (X, LABELS))
+    with pytest.raises(DataError, match=r"^client_tests is (NoneType|generator); give one"):
+        Task(model(), hospitals(), (X, LABELS), client_tests=given)
 
 
 def test_the_advice_for_a_model_without_bn_is_taken():
