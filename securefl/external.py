@@ -30,7 +30,7 @@ from securefl.rounds import Result
 from securefl.runfolder import RunFolder, own_task_needed, way_on
 from securefl.runrecord import MODEL, read_config
 from securefl.task import Task, configured_task, data_types
-from securefl.trial import tried
+from securefl.trial import labelled, require_plain, tried
 from securefl.types import NamedTensors
 
 BATCH_SIZE = 32  # UniFed's, where nothing else is said
@@ -83,13 +83,15 @@ def evaluate(
         model, task = trained.model, trained.task
         if loss is None:
             loss, metric = task.loss, task.metric if metric is None else metric
+    require_plain(model)
     own = copy.deepcopy(model)
     adapted = nullcontext() if adapt_bn is None else adapted_batch_norm(own, adapt_bn)
     if loss is None:
         loss = functional.cross_entropy
     held = samples(given_data(data, "the data", data_types(own, loss)), "the data")
-    tried(own, loss, {"the data": held})
-    chosen = None if metric is None else chosen_metric(metric)
+    of = {"the data": held}
+    held = labelled(of, tried(own, loss, of), loss)["the data"]
+    chosen = None if metric is None else chosen_metric(metric, loss)
     with adapted:
         return score(own, held, loss, chosen, batch_size=batch_size)
 

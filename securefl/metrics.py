@@ -18,6 +18,8 @@ Measure = Callable[[Tensor, Tensor], float]
 ACCURACY, LABEL_ACCURACY, R2 = "accuracy", "label-accuracy", "r2"
 SHARES = frozenset({ACCURACY, LABEL_ACCURACY})
 """Metrics that are accuracies: shares of right answers, 0..1."""
+IGNORED = -100
+"""The label that torch's losses of classes leave out, where nothing else is said."""
 _TITLES = {LABEL_ACCURACY: "label accuracy", R2: "R²"}
 _OF_CLASSES = (
     *(functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
@@ -38,8 +40,13 @@ class Metric:
     measure: Measure
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The number; DataError where an accuracy is none, or the data are not for this metric."""
-        value = float(self.measure(outputs, targets))
+        """The number.
+
+        Raises:
+            ConfigError: a user's function gives none.
+            DataError: an accuracy outside of 0..1, or the data are not for this metric.
+        """
+        value = self._number(self.measure(outputs, targets))
         if self.name in SHARES and not 0 <= value <= 1:
             raise DataError(
                 f"metric {self.name}: gave {value:g}, and an accuracy is a share of right answers, "
@@ -47,9 +54,22 @@ class Metric:
             )
         return value
 
+    def _number(self, value: object) -> float:
+        try:
+            return float(value)  # type: ignore[arg-type]  # a user's function gives anything
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"metric {self.name}: gave {described(value)}; the function must return one number "
+                "for all outputs and targets: a float, or a tensor of one element"
+            ) from error
 
-def class_accuracy(outputs: Shaped[Tensor, "B C ..."], targets: Int[Tensor, "B ..."]) -> float:
-    """Share of labels that are the largest of their outputs, 0..1.
+
+def class_accuracy(
+    outputs: Shaped[Tensor, "B C ..."], targets: Int[Tensor, "B ..."], ignored: int = IGNORED
+) -> float:
+    """Share of labels that are the largest of their outputs, 0..1; those `ignored` do not count.
+
+    Where none counts it is 0.
 
     Raises:
         DataError: outputs or labels of another form.
@@ -61,7 +81,9 @@ def class_accuracy(outputs: Shaped[Tensor, "B C ..."], targets: Int[Tensor, "B .
             f"whole numbers (batch, ...) for labels, not {described(outputs)} and "
             f"{described(targets)}"
         )
-    return float((outputs.argmax(dim=1) == targets).sum()) / targets.numel()
+    counted = targets != ignored
+    right = (outputs.argmax(dim=1) == targets) & counted
+    return float(right.sum()) / max(int(counted.sum()), 1)
 
 
 def label_accuracy(outputs: Float[Tensor, "B ..."], targets: Shaped[Tensor, "B ..."]) -> float:
@@ -110,8 +132,16 @@ def r_squared(output: Float[Tensor, "B ..."], y: Float[Tensor, "B ..."]) -> floa
 _BY_NAME = {ACCURACY: class_accuracy, LABEL_ACCURACY: label_accuracy, R2: r_squared}
 
 
-def chosen_metric(given: str | Measure) -> Metric:
-    """The metric of this name, or of a user's function; raises ConfigError where it is neither."""
+def chosen_metric(given: str | Measure, loss: object = None) -> Metric:
+    """The metric of this name, or of a user's function.
+
+    Labels that the loss leaves out of its mean, the accuracy of classes leaves out, too.
+
+    Raises:
+        ConfigError: neither a name nor a function.
+    """
+    if given == ACCURACY:
+        return Metric(ACCURACY, partial(class_accuracy, ignored=ignored_label(loss)))
     if isinstance(given, str) and given in _BY_NAME:
         return Metric(given, _BY_NAME[given])
     if isinstance(given, str) or not callable(given):
@@ -134,7 +164,7 @@ def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
     if isinstance(outputs, Tensor):
         like_targets = outputs.is_floating_point() and outputs.shape == targets.shape
         if kind in _OF_CLASSES and whole and outputs.dim() > 1:
-            return chosen_metric(ACCURACY)
+            return chosen_metric(ACCURACY, loss)
         if kind in _OF_LABELS and like_targets and _zeros_and_ones(targets):
             return chosen_metric(LABEL_ACCURACY)
         if kind in _OF_NUMBERS and like_targets and not whole:
@@ -150,6 +180,15 @@ def inferred_metric(loss: object, outputs: object, targets: Tensor) -> Metric:
 def takes_classes(loss: object) -> bool:
     """Whether the loss is one of torch's whose targets are numbers of classes."""
     return _kind(loss) in _OF_CLASSES
+
+
+def ignored_label(loss: object) -> int:
+    """The label that a loss of classes leaves out of its mean."""
+    while isinstance(loss, partial):
+        if "ignore_index" in loss.keywords:
+            return int(loss.keywords["ignore_index"])
+        loss = loss.func
+    return int(getattr(loss, "ignore_index", IGNORED))
 
 
 def takes_floats(loss: object) -> bool:

@@ -26,7 +26,7 @@ from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
 from securefl.names import can_name_a_folder
 from securefl.roles.ledger import AUTHORITY, SERVER
-from securefl.trial import tried
+from securefl.trial import labelled, require_plain, tried
 
 N_PUBLIC = 180
 """Samples set aside where something reads them and the settings name no number: a tenth of the
@@ -88,14 +88,16 @@ class Task:
         """See the attributes.
 
         Raises:
-            ConfigError: the model is none, the metric is unknown, or names do not fit.
+            ConfigError: the model is none, a script, or has layers without a size; the metric is
+                unknown, or names do not fit.
             DataError: data of another form; the message says whose, and what to give.
         """
-        if not isinstance(model, nn.Module):
-            raise ConfigError(f"model = {model!r:.80}: must be a torch module; give an instance")
+        require_plain(model)
         if metric is not None:
             chosen_metric(metric)
         dtypes = data_types(model, loss)
+        _require_several("clients", clients)
+        _require_several("client_tests", client_tests)
         if isinstance(clients, Mapping):
             names, clients = _names(clients), list(clients.values())
         if isinstance(client_tests, Mapping):
@@ -141,6 +143,14 @@ def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list
         )
     known = chain(owners, repeat("data of no client"))
     return [given_data(data, owner, dtypes) for owner, data in zip(known, given, strict=False)]
+
+
+def _require_several(name: str, given: object) -> None:
+    if not hasattr(given, "__len__"):
+        raise DataError(
+            f"{name} is {type(given).__name__}; give one (x, y) for each client, in a list, or in "
+            "a dict by name"
+        )
 
 
 def _numbered(n: int) -> tuple[str, ...]:
@@ -260,7 +270,7 @@ def client_data(config: Config, task: Task) -> tuple[dict[str, Samples], int]:
         names, clients = _numbered(1), [_union(clients)]
     data = {name: samples(of, name) for name, of in zip(names, clients, strict=True)}
     if task.algorithm is None:  # what that one does with samples, it alone knows
-        tried(task.model, task.loss, data)
+        data = labelled(data, tried(task.model, task.loss, data), task.loss)
     return data, batch_size
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.algorithms.base import lay_over, load_tensors
 from securefl.data.resident import near
@@ -16,7 +16,7 @@ from securefl.errors import ConfigError, Diverged
 from securefl.metrics import Metric, chosen_metric, inferred_metric
 from securefl.runrecord import RoundMetrics
 from securefl.task import Task
-from securefl.trial import tried
+from securefl.trial import labelled, tried
 from securefl.types import Memory, State
 
 LOST = 1e6
@@ -65,7 +65,9 @@ class TestBench:
         owners = [f"the test data of {name}" for name in names[: len(task.client_tests)]]
         tests = {"the test data": task.test, **dict(zip(owners, task.client_tests, strict=True))}
         found = {owner: samples(data, owner) for owner, data in tests.items()}
-        self._metric = _metric(task, found)
+        outputs = tried(task.model, task.loss, found)
+        self._metric = _metric(task, outputs)
+        found = labelled(found, outputs, task.loss)
         # Near the model, since they are passed over every round.
         self._common, *own = near(found, task.model).values()
         self._own = dict(zip(names, own, strict=False))
@@ -89,10 +91,10 @@ class TestBench:
         return evaluate(model, test, self._loss, self._metric)
 
 
-def _metric(task: Task, tests: Mapping[str, Samples]) -> Metric:
-    """The task's, or the one that a few samples leave no doubt of; it is tried on them."""
-    metric = None if task.metric is None else chosen_metric(task.metric)
-    for output, y in tried(task.model, task.loss, tests).values():
+def _metric(task: Task, found: Mapping[str, tuple[Tensor, Tensor]]) -> Metric:
+    """The task's, or the one that outputs of a few samples leave no doubt of; tried on them."""
+    metric = None if task.metric is None else chosen_metric(task.metric, task.loss)
+    for output, y in found.values():
         metric = metric or inferred_metric(task.loss, output, y)
         if not callable(task.metric):  # a user's own may need more samples, of both classes
             metric.of(output, y)

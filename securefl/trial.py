@@ -8,20 +8,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss
 from securefl.data.samples import Samples, TensorSamples
-from securefl.errors import DataError
-from securefl.metrics import described, loss_name, takes_classes, takes_floats
+from securefl.errors import ConfigError, DataError
+from securefl.metrics import described, ignored_label, loss_name, takes_classes, takes_floats
 from securefl.privacy.randomness import seeded_layers
 
 N_TRIED = 4
 """Samples of each client that the model has, where they have another form than those before."""
-_IGNORED = -100
-"""The label that torch's losses of classes leave out, where nothing else is said."""
 
 
 def tried(
@@ -49,11 +48,30 @@ def tried(
             with torch.no_grad(), seeded_layers(device, 0):
                 outputs[form] = _output(model, x, owner)
         labels = samples.y if isinstance(samples, TensorSamples) else y
-        _check_labels(owner, labels, outputs[form], loss)
+        if _has_labels(loss, labels):
+            _check_labels(owner, labels, _n_classes(outputs[form]), ignored_label(loss))
         if new:
             _check_loss(owner, outputs[form], y, loss)
         found[owner] = outputs[form], y
     return found
+
+
+def require_plain(model: object) -> None:
+    """Raise ConfigError where this is no model that can be copied and looked into."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model = {model!r:.80}: must be a torch module; give an instance")
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"model: {name or 'it'} is a script of torch.jit, whose layers cannot be looked "
+                "into; give the module that it was made of"
+            )
+        tensors = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+        if any(map(nn.parameter.is_lazy, tensors)):
+            raise ConfigError(
+                f'model: layer "{name}", {type(layer).__name__}, has no size yet; call the model '
+                "once with a few samples, model(x[:2]), before you hand it over"
+            )
 
 
 def _few(samples: Samples) -> tuple[Tensor, Tensor]:
@@ -101,20 +119,68 @@ def _noting_layers(model: nn.Module) -> Iterator[list[str]]:
             hook.remove()
 
 
-def _check_labels(owner: str, labels: Tensor, output: Tensor, loss: Loss) -> None:
-    """Before a loss has them: on a GPU one label of no class ends the process's use of it."""
-    if not takes_classes(loss) or labels.is_floating_point():
-        return
-    n_classes = output.shape[min(1, output.dim() - 1)]
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    """Samples that are fetched when they are needed, and their labels checked then."""
+
+    samples: Samples
+    owner: str
+    n_classes: int
+    ignored: int
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Samples.take`."""
+        x, y = self.samples.take(index)
+        _check_labels(self.owner, y, self.n_classes, self.ignored, index)
+        return x, y
+
+
+def labelled(
+    data: Mapping[str, Samples], found: Mapping[str, tuple[Tensor, Tensor]], loss: Loss
+) -> dict[str, Samples]:
+    """The samples; a Dataset's raise DataError where a batch has a label of no class.
+
+    Args:
+        data: by owner.
+        found: what `tried` gave for them.
+        loss: mean over a batch, of (model output, y).
+    """
+    return {
+        owner: samples
+        if isinstance(samples, TensorSamples) or not _has_labels(loss, found[owner][1])
+        else _Labelled(samples, owner, _n_classes(found[owner][0]), ignored_label(loss))
+        for owner, samples in data.items()
+    }
+
+
+def _has_labels(loss: Loss, targets: Tensor) -> bool:
+    return takes_classes(loss) and not targets.is_floating_point()
+
+
+def _n_classes(output: Tensor) -> int:
+    return output.shape[min(1, output.dim() - 1)]
+
+
+def _check_labels(
+    owner: str, labels: Tensor, n_classes: int, ignored: int, index: Tensor | None = None
+) -> None:
+    """Before a loss has them: on a GPU one label of no class ends the process's use of it.
+
+    `index` has the samples' places in a Dataset, for the message.
+    """
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < n_classes:
         return
-    ignored = getattr(loss, "ignore_index", _IGNORED)
-    wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != ignored)]
-    if len(wrong):
+    wrong = ((labels < 0) | (labels >= n_classes)) & (labels != ignored)
+    if wrong.any():
+        place = "" if index is None else f"sample {int(index[int(wrong.nonzero()[0, 0])])}: "
         raise DataError(
-            f"{owner}: label {int(wrong[0])}, and the model has {n_classes} outputs: labels are "
-            f"0..{n_classes - 1}; count them from 0, or give the model an output for each class"
+            f"{owner}: {place}label {int(labels[wrong][0])}, and the model has {n_classes} "
+            f"outputs: labels are 0..{n_classes - 1}; count them from 0, or give the model an "
+            "output for each class"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from securefl.errors import DataError
 
@@ -50,13 +50,39 @@ class TensorSamples:
 @dataclass(frozen=True, slots=True)
 class _DatasetSamples:
     dataset: Dataset[tuple[Tensor, Tensor]]
+    owner: str
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # sized, as `samples` has checked
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        x, y = default_collate([self.dataset[i] for i in index.tolist()])
+        pairs = [_fetched(self.dataset, i, self.owner) for i in index.tolist()]
+        try:
+            x, y = default_collate(pairs)
+        except RuntimeError as error:  # of the united data sets of several clients
+            raise DataError(
+                f"{self.owner}: samples of several shapes or types ({_first_line(error)}); give "
+                "all of one"
+            ) from error
         return x, y
+
+
+def _fetched(
+    dataset: Dataset[tuple[Tensor, Tensor]], index: int, owner: str
+) -> tuple[Tensor, Tensor]:
+    try:
+        return dataset[index]
+    except DataError as error:
+        raise DataError(f"{owner}: sample {index}: {error}") from error
+    except Exception as error:  # a user's data set may raise anything
+        raise DataError(
+            f"{owner}: sample {index}: its Dataset raised {type(error).__name__} "
+            f"({_first_line(error)}); mend its __getitem__, or leave the sample out"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +106,41 @@ class Dtypes:
 
 
 @dataclass(frozen=True, slots=True)
+class _Form:
+    """Type and shape that all samples of a data set have."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+
+    def of(self, values: Tensor, name: str) -> Tensor:
+        """The values in this type, where it can hold them; raises DataError where not."""
+        wider = torch.promote_types(values.dtype, self.dtype)
+        if values.shape != self.shape or wider != self.dtype:
+            raise DataError(
+                f"{name} is {values.dtype} {tuple(values.shape)}, and that of sample 0 is "
+                f"{self.dtype} {tuple(self.shape)}; give all samples in one type and shape"
+            )
+        return values.to(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class _Cast(Dataset[tuple[Tensor, Tensor]]):
-    """A data set whose samples come in the model's types."""
+    """A data set whose samples come in the model's types, all as the first one."""
 
     dataset: Dataset[Any]
     dtypes: Dtypes
+    forms: tuple[_Form, _Form] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # sized, as `client_data_of` has checked
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        x, y = self.dataset[index]
-        return self.dtypes.of_x(torch.as_tensor(x)), self.dtypes.of_y(torch.as_tensor(y))
+        x, y = _pair(self.dataset[index])
+        x, y = self.dtypes.of_x(x), self.dtypes.of_y(y)
+        if self.forms is None:
+            return x, y
+        x_form, y_form = self.forms
+        return x_form.of(x, "x"), y_form.of(y, "y")
 
 
 def given_data(given: object, owner: str, dtypes: Dtypes) -> ClientData:
@@ -104,7 +153,8 @@ def given_data(given: object, owner: str, dtypes: Dtypes) -> ClientData:
     if isinstance(given, tuple | list) and len(given) == 2:
         x, y = (_tensor(values, name, owner) for name, values in zip("xy", given, strict=True))
         return dtypes.of_x(x), dtypes.of_y(y)
-    if isinstance(given, Dataset) and hasattr(given, "__len__"):
+    iterated = isinstance(given, IterableDataset)
+    if isinstance(given, Dataset) and hasattr(given, "__len__") and not iterated:
         return _in_types(given, owner, dtypes)
     raise DataError(f"{owner}: {_refusal(given)}")
 
@@ -115,6 +165,8 @@ def _refusal(given: object) -> str:
     if isinstance(given, Mapping):
         keys = ", ".join(f"{key!r:.40}" for key in list(given)[:8])
         return f"a dict with the keys {keys}; give the pair (x, y) of its arrays"
+    if isinstance(given, IterableDataset):
+        return f"{type(given).__name__} has no samples by index; give a Dataset, or (x, y)"
     if isinstance(given, Dataset):
         return f"{type(given).__name__} has no length; give a Dataset with __len__, or (x, y)"
     if isinstance(given, tuple | list):
@@ -126,51 +178,76 @@ def _refusal(given: object) -> str:
 
 
 def _tensor(values: object, name: str, owner: str) -> Tensor:
-    if isinstance(values, np.ndarray):
-        try:  # a copy where torch could not write to it, or not read it
-            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
-        except TypeError as error:
-            raise DataError(f"{owner}: {name} holds {values.dtype}; give numbers") from error
     if isinstance(values, tuple | list) and any(
         isinstance(of, Tensor | np.ndarray) for of in values
     ):
         way_out = _ONE_X if name == "x" else "one target for each sample"
         raise DataError(f"{owner}: {name} is {len(values)} arrays; {way_out}")
-    if not isinstance(values, Tensor):
+    if not isinstance(values, Tensor | np.ndarray):
         way = f"{name}.to_numpy()" if hasattr(values, "to_numpy") else f"torch.as_tensor({name})"
         raise DataError(
             f"{owner}: {name} is {type(values).__name__}; give a tensor or a numpy array: {way}"
         )
+    try:
+        values = _readable(values, name)
+    except DataError as error:
+        raise DataError(f"{owner}: {error}") from error
     if values.dim() == 0:
         raise DataError(f"{owner}: {name} is one number; give an entry for each sample")
     return values
 
 
-def _in_types(dataset: Dataset[Any], owner: str, dtypes: Dtypes) -> ClientData:
-    """The data set, as it is where its first sample is of the model's types already."""
-    if not len(dataset):  # type: ignore[arg-type]  # sized, as the caller has checked
-        return dataset
-    first = dataset[0]
-    if isinstance(first, Mapping):
-        keys = ", ".join(f"{key!r:.40}" for key in list(first)[:8])
+def _readable(values: Array, name: str) -> Tensor:
+    """The same values as a dense tensor; DataError where some are none, or are no numbers."""
+    if np.ma.is_masked(values):
         raise DataError(
-            f"{owner}: its samples are dicts with the keys {keys}; give a Dataset whose "
-            "__getitem__ returns (x, y)"
+            f"{name} is an array with {np.ma.count_masked(values)} masked values; give them "
+            f"values, {name}.filled(...), or leave their samples out"
         )
-    if not (isinstance(first, tuple | list) and len(first) == 2):
-        n = f"{len(first)} values" if isinstance(first, tuple | list) else type(first).__name__
-        raise DataError(f"{owner}: its samples are {n}; give (x, y); several inputs: {_ONE_X}")
-    if isinstance(first[0], tuple | list):
-        raise DataError(f"{owner}: its samples' x is {len(first[0])} values; {_ONE_X}")
-    for name, value in zip("xy", first, strict=True):
-        if not isinstance(value, Tensor | np.ndarray | np.generic | int | float):
-            raise DataError(
-                f"{owner}: its samples' {name} is {type(value).__name__}; give a tensor"
-            )
-    x, y = default_collate([first])
-    if (dtypes.of_x(x).dtype, dtypes.of_y(y).dtype) == (x.dtype, y.dtype):
-        return dataset
-    return _Cast(dataset, dtypes)
+    if isinstance(values, np.ndarray):
+        native = values.dtype.newbyteorder("=")
+        try:  # a copy where torch could not write to it, or not read it
+            return torch.from_numpy(np.require(values, native, ["C", "W"]))
+        except TypeError as error:
+            raise DataError(f"{name} holds {values.dtype}; give numbers") from error
+    if values.layout is not torch.strided:
+        layout = str(values.layout).removeprefix("torch.")
+        raise DataError(f"{name} is a {layout} tensor; give a dense one: {name}.to_dense()")
+    return values
+
+
+def _in_types(dataset: Dataset[Any], owner: str, dtypes: Dtypes) -> ClientData:
+    """The data set with each sample in the model's types."""
+    if isinstance(dataset, _Cast):  # of a task that is made again, for another device
+        dataset = dataset.dataset
+    cast = _Cast(dataset, dtypes)
+    if not len(cast):
+        return cast
+    x, y = _fetched(cast, 0, owner)
+    return _Cast(dataset, dtypes, (_Form(x.dtype, x.shape), _Form(y.dtype, y.shape)))
+
+
+def _pair(sample: object) -> tuple[Tensor, Tensor]:
+    """One sample of a data set as tensors; raises DataError where it is no (x, y)."""
+    if isinstance(sample, Mapping):
+        keys = ", ".join(f"{key!r:.40}" for key in list(sample)[:8])
+        raise DataError(
+            f"a dict with the keys {keys}; give a Dataset whose __getitem__ returns (x, y)"
+        )
+    if not (isinstance(sample, tuple | list) and len(sample) == 2):
+        n = f"{len(sample)} values" if isinstance(sample, tuple | list) else type(sample).__name__
+        raise DataError(f"{n}; give (x, y); several inputs: {_ONE_X}")
+    x, y = sample
+    if isinstance(x, tuple | list):
+        raise DataError(f"x is {len(x)} values; {_ONE_X}")
+    return _value(x, "x"), _value(y, "y")
+
+
+def _value(value: object, name: str) -> Tensor:
+    if not isinstance(value, Tensor | np.ndarray | np.generic | int | float):
+        raise DataError(f"{name} is {type(value).__name__}; give a tensor")
+    # numpy has Python's floats in double precision, where torch has them in single.
+    return _readable(value if isinstance(value, Tensor) else np.asanyarray(value), name)
 
 
 def samples(data: ClientData, owner: str) -> Samples:
@@ -189,7 +266,7 @@ def samples(data: ClientData, owner: str) -> Samples:
                 raise DataError(f"{owner}: {name} hold NaN or infinity; clean them first")
         found: Samples = TensorSamples(x, y)
     else:
-        found = _DatasetSamples(data)
+        found = _DatasetSamples(data, owner)
     if len(found) < 2:
         raise DataError(f"{owner}: {len(found)} samples; batch normalisation needs at least two")
     return found

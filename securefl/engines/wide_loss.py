@@ -7,10 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from securefl.algorithms.base import Loss
+from securefl.metrics import IGNORED
 from securefl.norms.padded import Present
-
-_IGNORED = -100
-"""The label that `cross_entropy` leaves out of its mean."""
 
 
 def wide_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
@@ -37,13 +35,13 @@ def _ignoring(y_KB: Tensor, present: Present | None) -> Tensor:
     if not present:
         return y_KB
     absent_KB = present.absent_BK.T
-    return y_KB.masked_fill(absent_KB.view(*absent_KB.shape, *(1,) * (y_KB.dim() - 2)), _IGNORED)
+    return y_KB.masked_fill(absent_KB.view(*absent_KB.shape, *(1,) * (y_KB.dim() - 2)), IGNORED)
 
 
 def _cross_entropies(outputs_KB: Tensor, y_KB: Tensor) -> Tensor:
     """Each client's mean over its own labels, summed."""
     losses = functional.cross_entropy(
-        outputs_KB.flatten(0, 1), y_KB.flatten(0, 1), ignore_index=_IGNORED, reduction="none"
+        outputs_KB.flatten(0, 1), y_KB.flatten(0, 1), ignore_index=IGNORED, reduction="none"
     )
-    counted_K = (y_KB != _IGNORED).flatten(1).sum(dim=1)
+    counted_K = (y_KB != IGNORED).flatten(1).sum(dim=1)
     return (losses.view(len(y_KB), -1).sum(dim=1) / counted_K).sum()

@@ -112,11 +112,14 @@ def test_a_client_whose_code_fails_ends_the_run_and_leaves_no_thread_waiting():
             return 8
 
         def __getitem__(self, index):
-            raise KeyError("no such file")
+            if index >= 4:  # those before are tried before the first round
+                raise KeyError("no such file")
+            return x[index], y[index]
 
     job = small_task()
+    x, y = job.clients[1]
     clients = [job.clients[0], Broken(), job.clients[2]]
-    with pytest.raises(KeyError, match="no such file"):
+    with pytest.raises(DataError, match=r"client-2: sample \d: .* KeyError .*no such file"):
         securefl.run(securefl.load_config(None, PLAIN), small_task(clients=clients))
     waiting = [t for t in threading.enumerate() if t.name.startswith("client")]
     for thread in waiting:

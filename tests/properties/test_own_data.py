@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import securefl
 from securefl import Task
+from securefl.algorithms.normalisation.fedtan import FedTAN
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.runrecord import read_run
 from securefl.taskrecord import task_record
+from securefl.types import State
 from securefl_cli.main import main
 
 RNG = np.random.default_rng(0)
@@ -77,6 +80,14 @@ def test_numbers_of_other_types_are_cast_to_the_models(dtype, whole):
         assert torch.equal(a, b)
 
 
+def test_the_order_of_bytes_does_not_matter():
+    """As files of other machines have them."""
+    swapped = (X.astype(">f8"), LABELS.astype(">i4"))
+    (x, y), *_ = Task(model(), hospitals(*swapped), swapped).clients
+    assert torch.equal(x, torch.from_numpy(X).float())
+    assert torch.equal(y, torch.from_numpy(LABELS))
+
+
 class Records(Dataset):
     """Samples as `form` makes them of x and y."""
 
@@ -97,22 +108,51 @@ class Endless(IterableDataset):
         return iter([(torch.ones(4), 0)])
 
 
+class Counted(Endless):
+    """Has a length, and still no index."""
+
+    def __len__(self):
+        return 1
+
+
+class Unsized(Dataset):
+    """Has samples by index, and no length."""
+
+    def __getitem__(self, index):
+        return torch.ones(4), 0
+
+
+MASKED = np.ma.array(X, mask=np.eye(4, dtype=bool)[[0] * 12])
+
+
 @pytest.mark.parametrize(
     ("data", "rule"),
     [
         ({"x": X, "y": LABELS}, "a dict with the keys 'x', 'y'; give the pair"),
-        (Records(lambda x, y: {"image": x, "label": y}), "dicts with the keys 'image', 'label'"),
-        (Records(lambda x, y: (x, x, y)), "its samples are 3 values; give .*several inputs: put"),
-        (Records(lambda x, y: ((x, x), y)), r"samples' x is 2 values; put them side by side"),
-        (Records(lambda x, _: x), "its samples are Tensor; give"),
-        (Records(lambda _, y: ("a.png", y)), "its samples' x is str; give a tensor"),
+        (
+            Records(lambda x, y: {"image": x, "label": y}),
+            "sample 0: a dict with the keys 'image', 'label'",
+        ),
+        (Records(lambda x, y: (x, x, y)), "sample 0: 3 values; give .*several inputs: put"),
+        (Records(lambda x, y: ((x, x), y)), r"sample 0: x is 2 values; put them side by side"),
+        (Records(lambda x, _: x), "sample 0: Tensor; give"),
+        (Records(lambda _, y: ("a.png", y)), "sample 0: x is str; give a tensor"),
         (((X, X), LABELS), r"x is 2 arrays; put them side by side in one x \(torch.cat"),
         ((X, X, LABELS), "3 values; give .*several inputs: put them side by side"),
         ((X.tolist(), LABELS), r"x is list; give a tensor or a numpy array: torch.as_tensor"),
         ((X.astype(str), LABELS), "x holds <U32; give numbers"),
         ((torch.tensor(1.0), LABELS), "x is one number; give an entry for each sample"),
         (DataLoader(TensorDataset(torch.ones(4, 4))), "a DataLoader; give its data set, loader.d"),
-        (Endless(), "Endless has no length; give a Dataset with __len__"),
+        (Endless(), "Endless has no samples by index; give a Dataset, or"),
+        (Counted(), "Counted has no samples by index; give a Dataset, or"),
+        (Unsized(), "Unsized has no length; give a Dataset with __len__"),
+        (
+            Records(lambda _, y: (MASKED[0], y)),
+            "sample 0: x is an array with 1 masked values; give",
+        ),
+        (Records(lambda _, y: 1 / 0), r"sample 0: its Dataset raised ZeroDivisionError \(division"),
+        ((MASKED, LABELS), r"x is an array with 12 masked values; give them values, x\.filled"),
+        ((torch.from_numpy(X).to_sparse(), LABELS), r"x is a sparse_coo tensor; .*x\.to_dense"),
         (None, "NoneType; give"),
     ],
 )
@@ -120,6 +160,42 @@ def test_data_that_cannot_be_taken_name_the_client_and_the_way_out(data, rule):
     """Before anything else happens: when the task is made."""
     with pytest.raises(DataError, match=rf"^UCLH: .*{rule}"):
         Task(model(), hospitals() | {"UCLH": data}, (X, LABELS))
+
+
+class Late(Records):
+    """Has a sample of its own form behind those that are tried."""
+
+    def __getitem__(self, index):
+        x, y = torch.from_numpy(X[index]), int(LABELS[index])
+        return self.form(x, y) if index == 7 else (x, y)
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [
+        (lambda x, y: (x[:3], y), r"x is torch.float32 \(3,\), and that of sample 0 is .*\(4,\)"),
+        (lambda x, _: (x, 0.5), r"y is torch.float32 \(\), and that of sample 0 is torch.int64"),
+        (lambda x, y: (x, x, y), r"3 values; give \(x, y\)"),
+        (lambda x, _: (x, 7), r"label 7, and the model has 3 outputs: labels are 0\.\.2; count"),
+        (lambda *_: 1 / 0, r"its Dataset raised ZeroDivisionError \(division by zero\); mend"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["client", "test"])
+def test_a_later_sample_that_cannot_be_taken_names_owner_and_index(form, rule, whose):
+    """Where it is fetched, since nobody reads a whole data set before."""
+    clients = hospitals() | ({"UCLH": Late(form)} if whose == "client" else {})
+    task = Task(model(), clients, Late(form) if whose == "test" else (X, LABELS))
+    owner = "UCLH" if whose == "client" else "the test data"
+    with pytest.raises(DataError, match=rf"^{owner}: sample 7: {rule}"):
+        trained(task, "run.engine=sequential", "train.batch_size=12")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_later_sample_of_a_narrower_type_is_cast_as_the_first():
+    """Each by itself, floats and whole numbers alike."""
+    for form in (lambda x, y: (x.double(), np.uint8(y)), lambda x, y: (x.int(), y)):
+        x, _ = Task(model(), {"UCLH": Late(form)}, (X, LABELS)).clients[0][7]
+        assert x.dtype is torch.float32
 
 
 @pytest.mark.parametrize(
@@ -180,6 +256,36 @@ def test_a_model_class_is_no_model(metric):
     """An instance is."""
     with pytest.raises(ConfigError, match="must be a torch module; give an instance"):
         Task(nn.Linear, hospitals(), (X, LABELS), metric=metric)
+
+
+@pytest.mark.parametrize(
+    ("made", "rule"),
+    [
+        (
+            lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)),
+            r'layer "0", LazyLinear, has no size yet; call the model once with a few samples',
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 6), nn.LazyBatchNorm1d(), nn.Linear(6, 3)),
+            r'layer "1", LazyBatchNorm1d, has no size yet',
+        ),
+        (lambda: torch.jit.script(model()), r"it is a script of torch\.jit, .*; give the module"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_model_that_cannot_be_copied_or_looked_into_is_refused(made, rule):
+    """Before the copy, which torch refuses in words of its own."""
+    with pytest.raises(ConfigError, match=rf"^model: {rule}"):
+        Task(made(), hospitals(), (X, LABELS))
+    with pytest.raises(ConfigError, match=rf"^model: {rule}"):
+        securefl.evaluate(made(), (X, LABELS))
+
+
+def test_a_compiled_model_is_refused_where_its_forward_is_interrupted():
+    """FedTAN exchanges within it; FedAvg trains it as it is."""
+    compiled, fedtan = torch.compile(model(), backend="eager"), FedTAN()
+    with pytest.raises(ConfigError, match=r"FedTAN exchanges .* as it was before torch\.compile"):
+        fedtan(State(0, {}), compiled)
 
 
 # Metrics
@@ -248,6 +354,38 @@ def test_no_accuracy_is_outside_of_0_and_1():
         securefl.evaluate(model(n_out=1), (X, np.full((12, 1), 0.3)), loss=bce)
     with pytest.raises(DataError, match="of two classes or more"):
         securefl.evaluate(model(n_out=1), (X, np.zeros(12, int)))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "loss"),
+    [
+        (-100, functional.cross_entropy),
+        (2, nn.CrossEntropyLoss(ignore_index=2)),
+        (2, partial(functional.cross_entropy, ignore_index=2)),
+    ],
+)
+@pytest.mark.parametrize("metric", [None, "accuracy"])
+def test_labels_that_the_loss_leaves_out_are_left_out_of_the_accuracy(left_out, loss, metric):
+    """They are neither right nor wrong."""
+    net = model().eval()
+    with torch.no_grad():
+        net[-1].bias += torch.tensor([9.0, 0.0, 0.0])
+    y = np.array([0, 0, 0, 1] + [left_out] * 8)
+    assert securefl.evaluate(net, (X, y), loss=loss, metric=metric).accuracy == 0.75
+
+
+@pytest.mark.parametrize("value", [torch.tensor([0.5]), torch.tensor(0.5), np.float32(0.5)])
+def test_a_metric_may_give_a_tensor_of_one_element(value):
+    """It is taken as the number that it holds."""
+    score = securefl.evaluate(model(), (X, LABELS), metric=lambda *_: value)
+    assert score.value == 0.5
+
+
+@pytest.mark.parametrize("value", [None, torch.ones(12), "much", {"auc": 1.0}])
+def test_a_metric_that_gives_no_number_is_told_to(value):
+    """The message says that it must be one, and what came."""
+    with pytest.raises(ConfigError, match=r"metric <lambda>: gave .*must return one number"):
+        securefl.evaluate(model(), (X, LABELS), metric=lambda *_: value)
 
 
 # Results
@@ -407,6 +545,15 @@ def test_one_pair_is_not_taken_for_several_clients(clients):
     """A forgotten list around them, or clients and test in the wrong order."""
     with pytest.raises(DataError, match=r"^clients: .*; give one \(x, y\) for each client"):
         Task(model(), clients, (X, LABELS))
+
+
+@pytest.mark.parametrize("given", [None, (pair for pair in [(X, LABELS)])])
+def test_clients_are_a_list_or_a_dict(given):
+    """Nothing that has no length, such as a generator."""
+    with pytest.raises(DataError, match=r"^clients is (NoneType|generator); give one \(x, y\)"):
+        Task(model(), given, (X, LABELS))
+    with pytest.raises(DataError, match=r"^client_tests is (NoneType|generator); give one"):
+        Task(model(), hospitals(), (X, LABELS), client_tests=given)
 
 
 def test_the_advice_for_a_model_without_bn_is_taken():

@@ -50,8 +50,17 @@ class FedTAN:
             )
 
     def __call__(self, state: State, model: nn.Module) -> RoundNorm:
-        """Pooled, or frozen after M rounds; DataError where the model has no BN."""
+        """Pooled, or frozen after M rounds; DataError where the model has no BN.
+
+        Raises:
+            ConfigError: torch.compile made the model.
+        """
         required_normalising(model, "FedTAN")
+        if any(hasattr(layer, "_orig_mod") for layer in model.modules()):
+            raise ConfigError(
+                "FedTAN exchanges statistics in the middle of the model's forward, which "
+                "torch.compile does not let it: give the model as it was before torch.compile"
+            )
         if self.pooled_rounds is not None and state.round >= self.pooled_rounds:
             return RoundNorm(freeze=Freeze.STATISTICS, layers_alone=True)
         known = references(state) if self.moments is Moments.FUSED else {}
