@@ -9,6 +9,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
+from securefl.errors import DataError
 from securefl.norms.find import batch_normalising
 
 
@@ -18,16 +19,20 @@ def measure_statistics(model: nn.Module, inputs: Iterable[Tensor]) -> None:
     Each batch is normalised by itself meanwhile. A layer that the model's own `train()` keeps in
     evaluation mode keeps its statistics. HeteroFL's static BN (Diao, Ding, Tarokh, ICLR
     2021, section 3.2), on the one client's side.
+
+    Raises:
+        DataError: the model's forward puts a layer into evaluation mode.
     """
-    layers = batch_normalising(model).values()
+    named = batch_normalising(model)
+    layers = named.values()
     momenta = [layer.momentum for layer in layers]
     was_training = model.training
     model.train()
     try:
         with torch.no_grad(), ExitStack() as hooks:
-            for layer in layers:
+            for name, layer in named.items():
                 layer.reset_running_stats()
-                hooks.callback(layer.register_forward_pre_hook(_plain_mean()).remove)
+                hooks.callback(layer.register_forward_pre_hook(_plain_mean(name)).remove)
             for x in inputs:
                 model(x)
     finally:
@@ -36,12 +41,17 @@ def measure_statistics(model: nn.Module, inputs: Iterable[Tensor]) -> None:
         model.train(was_training)
 
 
-def _plain_mean() -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+def _plain_mean(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     """As PyTorch's momentum of None, which would wait for a GPU to tell how many batches it saw."""
     n_batches = count(1)
 
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         del inputs
+        if not layer.training:  # its statistics would stay as they were reset
+            raise DataError(
+                f"BN layer {name!r} is put into evaluation mode by the model's forward, so that its "
+                "statistics cannot be measured: do that in the model's train() in its place"
+            )
         layer.momentum = 1 / next(n_batches)  # type: ignore[assignment]  # of a BN layer, a number
 
     return hook

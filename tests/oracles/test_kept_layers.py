@@ -158,3 +158,21 @@ def test_fedavg_takes_any_batch_normalisation():
     """It does nothing to layers that it would not do to a functional call."""
     found = securefl.run(config("algorithm.name=fedavg", rounds=1), job(Functional))
     assert len(found.metrics) == 1
+
+
+class KeptInForward(Kept):
+    """Puts its layer into evaluation mode in forward, where `train` does not show it."""
+
+    def train(self, mode=True):
+        return nn.Module.train(self, mode)
+
+    def forward(self, x):
+        self.kept.eval()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("name", ["fedtan", "static-bn"])
+def test_a_layer_that_forward_keeps_is_refused(name):
+    """Its statistics would be lost, or stay behind, without a word."""
+    with pytest.raises(DataError, match=r"evaluation mode|planned sums"):
+        securefl.run(config(f"algorithm.name={name}", rounds=1), job(KeptInForward))
