@@ -49,7 +49,7 @@ def _plain_mean(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         del inputs
         if not layer.training:  # its statistics would stay as they were reset
             raise DataError(
-                f"BN layer {name!r} is put into evaluation mode by the model's forward, so that its "
+                f"BN layer {name!r} is put into evaluation mode by forward, so that its "
                 "statistics cannot be measured: do that in the model's train() in its place"
             )
         layer.momentum = 1 / next(n_batches)  # type: ignore[assignment]  # of a BN layer, a number

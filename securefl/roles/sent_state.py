@@ -1,8 +1,8 @@
 """The digest of the model that a client was sent, which its signed header carries.
 
-A server that sent one client the model, or true totals in mid-round, and the others zeros would know
-the others' updates well enough to read the one's in the total. So whoever adds or opens refuses
-headers that differ.
+A server that sent one client the model, or true totals in mid-round, and the others zeros would
+know the others' updates well enough to read the one's in the total. So whoever adds or opens
+refuses headers that differ.
 """
 
 from __future__ import annotations
