@@ -34,8 +34,7 @@ from securefl.task import Task
 Settings = tuple[str, ...]
 NEUTRAL = ("algorithm.name=fedavg", "exchange.encrypt=none", "run.engine=sequential")
 """What an axis is at that is not spoken of; the engine that trains whatever goes together."""
-SAMPLES = torch.zeros(2, 64), torch.zeros(2, dtype=torch.int64)
-PUBLIC = torch.ones(2, 64), torch.zeros(2, dtype=torch.int64)
+LABELS = torch.zeros(2, dtype=torch.int64)
 
 
 def _names(table: type, key: str) -> tuple[str, ...]:
@@ -90,7 +89,9 @@ def _reason(chosen: Settings) -> str:
         settings.append(ALL_SELECTED)
     try:
         config = load_config(None, settings)
-        task = Task(_model(config), [SAMPLES] * 4, SAMPLES, public=PUBLIC)
+        shape = (2, 64) if config.model.name == "mlp" else (2, 1, 8, 8)
+        samples, public = ((x, LABELS) for x in (torch.zeros(shape), torch.ones(shape)))
+        task = Task(_model(config), [samples] * 4, samples, public=public)
         compose(config, task, None, Record())
     except (ConfigError, DataError) as error:
         return str(error)

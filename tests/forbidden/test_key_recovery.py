@@ -36,7 +36,7 @@ N_VALUES = HALF - BOOKKEEPING_SLOTS
 N_CLIENTS = 50
 WEIGHT = 1 / 64
 """Of a total."""
-PRECISION_BITS = 24
+PRECISION_BITS = 32
 STEP = 2.0**-PRECISION_BITS
 UNROUNDED_BITS = 90
 """Finer than what doubles of this size hold."""
@@ -200,11 +200,11 @@ def test_values_released_unflooded_and_unrounded_show_the_whole_key():
 
 
 def test_values_released_rounded_show_a_listener_nothing():
-    """Rounded to 2^-24 they err by 9459 units in each coefficient, where half a unit is enough."""
+    """Rounded to 2^-32 they err by 37 units in each coefficient, where half a unit is enough."""
     scene = scene_of(ONE_PRIME)
     opened = scene.released(UNFLOODED, PRECISION_BITS)
     expected = STEP / sqrt(12) * 2.0**ONE_PRIME.scale_bits / sqrt(N)
-    assert expected == pytest.approx(9459, rel=1e-3)
+    assert expected == pytest.approx(36.95, rel=1e-3)
     assert scene.error_units(opened) == pytest.approx(expected, rel=0.1)
     assert scene.n_recovered(opened) == 0
 
@@ -249,7 +249,7 @@ def test_one_prime_leaves_no_room_for_the_default_flooding():
 
 
 def test_values_released_under_the_default_policy_show_nothing():
-    """As they leave the authority: two primes, flooded, and rounded to 2^-24."""
+    """As they leave the authority: two primes, flooded, and rounded to 2^-32."""
     scene, policy = scene_of(SUMS), Policy()
     opened = scene.released(policy.flooding, policy.rule_for("update").precision_bits)
     error = scene.error_units(opened)
@@ -431,7 +431,7 @@ def shifted(scene, flooding):
 
 
 def test_a_server_that_shifts_totals_reads_through_rounding():
-    """Each of 43 unflooded openings of a total tells a digit of what rounding to 2^-24 hides."""
+    """Each of 27 unflooded openings of a total tells a digit of what rounding to 2^-32 hides."""
     scene = scene_of(ONE_PRIME)
     assert scene.n_recovered(shifted(scene, UNFLOODED)) == N
 
@@ -444,7 +444,7 @@ def test_a_server_that_shifts_totals_reads_through_rounding():
 def test_a_server_that_shifts_totals_learns_nothing_of_flooded_ones(
     parameters, flooding, least_units
 ):
-    """Every opening has noise of its own: no shift undoes it, 43 or 109 do not average it out."""
+    """Every opening has noise of its own: no shift undoes it, 27 or 93 do not average it out."""
     scene = scene_of(parameters)
     opened = shifted(scene, flooding)
     error = scene.error_units(opened)

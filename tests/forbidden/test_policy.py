@@ -105,7 +105,7 @@ def test_what_is_opened_is_flooded_as_the_policy_says(federate):
 
 floodings = st.none() | st.builds(Flooding, st.integers(20, 64), st.integers(1, 2**31))
 rules = st.builds(
-    OpeningRule, st.sampled_from(["*", "layer*/mean", "update/*"]), st.integers(1, 26)
+    OpeningRule, st.sampled_from(["*", "layer*/mean", "update/*"]), st.integers(1, 32)
 )
 policies = st.builds(
     Policy,
@@ -121,7 +121,7 @@ def config(min_clients, precision_bits):
     return Config.model_validate({"exchange": exchange})
 
 
-@given(policy=policies, least=st.integers(3, 100), bits=st.integers(16, 26))
+@given(policy=policies, least=st.integers(3, 100), bits=st.integers(16, 32))
 def test_what_is_enforced_is_never_looser_than_settings_or_policy(policy, least, bits):
     """Fewest clients the larger, precision the coarser; names, openings, flooding the policy's."""
     made = policy_of(config(least, bits), policy)
@@ -134,7 +134,7 @@ def test_what_is_enforced_is_never_looser_than_settings_or_policy(policy, least,
     assert policy_of(config(least, bits), made) == made
 
 
-@given(least=st.integers(3, 100), bits=st.integers(16, 26))
+@given(least=st.integers(3, 100), bits=st.integers(16, 32))
 def test_without_a_consortium_the_settings_are_the_policy(least, bits):
     """Flooded by default, whatever the settings are."""
     made = policy_of(config(least, bits), None)

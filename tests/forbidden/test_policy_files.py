@@ -112,7 +112,7 @@ def test_the_default_in_words(consortium):
     assert load_policy(consortium.keys).policy() == DEFAULT
     assert "at least 3 contributions" in told
     assert "40 bits, for 1,073,741,824 released values" in told
-    assert "  */gradient  to 24 bits after the leading one\n" in told
+    assert "  */gradient  to 32 bits after the leading one\n" in told
     assert "  *  " not in told
 
 
@@ -134,7 +134,7 @@ LOOSE = {
     "an unknown key of a rule": ('names = "update/*"', 'name = "update/*"', "names"),
     "an unknown key of the noise": ("statistical_bits", "bits", "flooding"),
     "little noise": ("statistical_bits = 30", "statistical_bits = 8", "statistical_bits"),
-    "too much precision": ("precision_bits = 20", "precision_bits = 27", "precision_bits"),
+    "too much precision": ("precision_bits = 20", "precision_bits = 33", "precision_bits"),
     "an empty name": ('"update/*"', '""', "names"),
     "no TOML": ("[[rules]]", "[[rules", "not valid TOML"),
 }

@@ -100,13 +100,18 @@ def test_a_modulus_above_all_columns_has_no_level():
 
 
 def test_sums_are_exact_to_doubles_and_released_to_what_the_policy_says():
-    """Means below 1/4 have two bits more behind the point than behind their leading one."""
+    """Where a value fills a slot, noise is above the default's rounding, and below that of 24 bits.
+
+    Means below 1/4 have two bits more behind the point than behind their leading one.
+    """
     found = sum_precision(Policy(), 5, 0, np.random.default_rng(0))
     assert precision_bits(found.unflooded) >= 45
     assert 25 <= precision_bits(found.flooded) < 30
-    assert precision_bits(found.released) == 26
-    coarse = Policy(rules=(OpeningRule("*", 16),))
-    assert precision_bits(sum_precision(coarse, 5, 0, np.random.default_rng(0)).released) == 18
+    assert precision_bits(found.released) == precision_bits(found.flooded) == 27
+    for bits in (16, 24):
+        coarse = Policy(rules=(OpeningRule("*", bits),))
+        found = sum_precision(coarse, 5, 0, np.random.default_rng(0))
+        assert precision_bits(found.released) == bits + 2
     plain = sum_precision(Policy(flooding=None), 5, 0, np.random.default_rng(0))
     assert math.isnan(plain.flooded)
 
@@ -192,7 +197,7 @@ def test_an_encrypted_run_holds_and_says_what_was_in_the_clear():
     assert "read by the server of each client: parameters" in chapter.words
     found = numbers_of(chapter)
     assert found["security, sums"] == 128
-    assert found["precision released, sums"] == 26
+    assert found["precision released, sums"] == 27
     assert found["left of sums, epoch 1, aaaaaaaaaaaaaaaa"] == 2**30 - 2048
     Findings("run", "quick", 0, {}, [chapter]).to_json()
 

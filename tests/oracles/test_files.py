@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError, Thread
 
@@ -60,11 +61,13 @@ REPLACING = {
     "a history": lambda folder: lambda: RunFolder(folder).note_history(History()),
     "a model": lambda folder: lambda: RunFolder(folder).note_model({}),
 }
+ROUNDS = count(1)
 APPENDING = {
     "a log": lambda folder: append_whole(folder / "openings.jsonl", b"{}\n"),
     "a run's opening": lambda folder: RunFolder(folder).note_opening(OPENING),
     "an authority's opening": lambda folder: Log(folder, "").note(OPENING),
-    "a released total": lambda folder: Log(folder, "").history.claim(("ab", 1, "x")),
+    "an asked total": lambda folder: Log(folder, "").history.claim(("ab", next(ROUNDS), "x")),
+    "a released total": lambda folder: Log(folder, "").history.release(("ab", 1, "x"), ["alice"]),
 }
 
 

@@ -200,10 +200,8 @@ def test_a_layer_with_a_forward_of_its_own_cannot_be_frozen():
             return super().forward(y) + 1
 
     job = by_hand.task("mlp")
-    own = securefl.Task(
-        nn.Sequential(nn.Linear(12, 3), NoisyNorm(3), nn.Linear(3, 4)), job.clients, job.test
-    )
-    own.model.double()
+    model = nn.Sequential(nn.Linear(12, 3), NoisyNorm(3), nn.Linear(3, 4)).double()
+    own = securefl.Task(model, job.clients, job.test)
     with pytest.raises(DataError, match="'1' is a NoisyNorm with a forward of its own"):
         securefl.run(by_hand.config(FIXBN, "algorithm.switch=1", rounds=2), own)
 

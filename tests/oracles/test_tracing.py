@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from math import sqrt
@@ -36,7 +37,7 @@ from securefl.audit.tracing.verdict import judged
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
-from securefl.norms.observed import observed_batch_norm
+from securefl.norms.find import batch_norm_layers
 from securefl.privacy.profiles import PrivateProfiler
 from securefl.privacy.randomness import Seeded
 
@@ -229,14 +230,22 @@ def test_profiles_are_the_librarys_of_the_images_themselves():
     np.testing.assert_allclose(found, release.moments.pool_NV[:48].mean(axis=0), atol=1e-4)
 
 
-def test_layer_statistics_are_what_bn_layers_observe_at_rest():
+def test_layer_statistics_are_those_of_what_bn_layers_get_at_rest():
     """Of all four layers of the cnn, over all pixels."""
     model, x = model_of("cnn"), SPLIT.as_images().train_x[:16]
     seen = seen_by_batch_norm(model.train(), x)
     assert model.training
-    with observed_batch_norm(model.eval()) as observed, torch.no_grad():
-        model(x)
-    moments = [passes[0] for passes in observed.values()]
+    moments = []
+
+    def note(_layer, inputs):
+        variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
+        moments.append((mean, variance))
+
+    with ExitStack() as hooks, torch.no_grad():
+        for layer in batch_norm_layers(model).values():
+            hooks.callback(layer.register_forward_pre_hook(note).remove)
+        model.eval()(x)
+    assert len(moments) == 4
     mean, variance = (torch.cat(side).numpy() for side in zip(*moments, strict=True))
     np.testing.assert_allclose(seen.first_NQ.mean(axis=0), mean, atol=1e-5)
     square = seen.second_NQ.mean(axis=0) - seen.first_NQ.mean(axis=0) ** 2

@@ -33,13 +33,10 @@ def _cheap_guesses():
         yield
 
 
-@pytest.fixture(autouse=True)
-def _passphrase(monkeypatch):
-    monkeypatch.setenv("SECUREFL_PASSPHRASE", PASSPHRASE)
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(keys, [str(argument) for argument in arguments], **options)
+def run(*arguments, passphrase=PASSPHRASE, **options):
+    """Each command takes the passphrase out of its environment, so each is given it anew."""
+    env = {"SECUREFL_PASSPHRASE": passphrase}
+    return CliRunner(env=env).invoke(keys, [str(argument) for argument in arguments], **options)
 
 
 def said(*arguments, **options):
@@ -164,7 +161,8 @@ def test_the_last_command_runs_an_encrypted_job(ceremony):
     root, _ = ceremony
     job = ("run", "--clients", "3", "--partition", "classes:4", "--rounds", "1")
     places = ("--keys", root / "keys", "--out", root / "run")
-    result = CliRunner().invoke(main, [str(argument) for argument in (*job, *places)])
+    runner = CliRunner(env={"SECUREFL_PASSPHRASE": PASSPHRASE})
+    result = runner.invoke(main, [str(argument) for argument in (*job, *places)])
     assert result.exit_code == 0, result.output
     assert (root / "run/openings.jsonl").read_text().count(load_client(root / "keys").key_id)
 
@@ -242,14 +240,14 @@ def test_each_of_several_is_asked_about(tmp_path):
 def test_a_passphrase_is_asked_for_once(tmp_path, monkeypatch):
     """Of three identities that are made together, and of the consortium that lets them in."""
     said("init", tmp_path / "keys", "--consortium", "Nord")
-    monkeypatch.delenv("SECUREFL_PASSPHRASE")
     on_one = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("securefl_cli.passphrase.sys", on_one)
-    asked = said("join", "request", *CLIENTS, "--out", tmp_path, input="mine\nmine\n")
+    request = ("join", "request", *CLIENTS, "--out", tmp_path)
+    asked = said(*request, passphrase=None, input="mine\nmine\n")
     requests = [tmp_path / name / "identity.csr" for name in CLIENTS]
     heard = [o for f in re.findall(FINGERPRINT, asked) for o in ("--fingerprint", f)]
     arguments = ("join", "approve", *requests, "--keys", tmp_path / "keys", *heard)
-    said(*arguments, input=f"{PASSPHRASE}\n")
+    said(*arguments, passphrase=None, input=f"{PASSPHRASE}\n")
     assert load_identity(tmp_path / "carol", "mine").name == "carol"
 
 

@@ -18,6 +18,7 @@ from securefl.errors import KeyFileError, KeyWornOut, MessageRefused
 from securefl.exchange import ckks_open
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.digits import Digits
 from securefl.exchange.gaussian import gaussian
 from securefl.exchange.policy import Flooding, Policy, most_releases
 from securefl.exchange.releases import MemoryCount
@@ -269,7 +270,11 @@ def test_unflooded_openings_are_counted_and_never_wear_a_key_out(key_set):
     assert most_releases(None) == 2**62
 
 
-def test_the_default_flooding_costs_less_than_rounding(key_set):
-    """σ for 500 clients is two thirds of what rounding a one errs by: tolerances of 1e-7 stay."""
+def test_the_default_flooding_costs_less_than_rounding_where_values_have_digits(key_set):
+    """For 500 clients a fifth of what rounding a one errs by; in one slot, 8 σ are below 1e-7."""
     rounding = 2.0 ** -Policy().rule_for("update").precision_bits / 12**0.5
-    assert 0.6 < opener_of(key_set, Policy().flooding, 500).deviation / rounding < 0.8
+    deviation = opener_of(key_set, Policy().flooding, 500).deviation
+    for n_values in (1, 1023):
+        assert deviation * 2.0 ** -Digits.of(SUMS, n_values).finest_bits < 0.2 * rounding
+    assert Digits.of(SUMS, 1024).finest_bits == 0
+    assert 0.9e-7 < 8 * deviation < 1e-7

@@ -171,7 +171,7 @@ def test_a_picture_can_be_made_of_every_figure(record):
 def test_rounds_are_whole(monkeypatch, rounds):
     """No tick of a plot by round lies between two rounds."""
     monkeypatch.setattr(plots, "png", lambda figure: figure)
-    figure = plots.accuracy_plot({"run": metrics([0.5] * rounds)})
+    figure = plots.score_plot({"run": metrics([0.5] * rounds)})
     for axes in figure.axes:
         assert axes.get_xlabel() == "round"
         ticks = axes.get_xticks()

@@ -64,7 +64,7 @@ def test_a_short_run_keeps_its_rate(settings, rates, said):
         (["algorithm.name=fixbn", "algorithm.switch=200"], "BN would never be frozen"),
         (
             ["algorithm.name=fixbn", "algorithm.switch=window", "algorithm.threshold=1e-9"],
-            r"24 bits after the point, so it must be at least 9\.54e-07",
+            r"32 bits after the point, so it must be at least 3\.73e-09",
         ),
         (
             ["server.name=fednova", "algorithm.local_steps=8200", "exchange.encrypt=model"],
