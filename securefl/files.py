@@ -7,6 +7,7 @@ import io
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +17,9 @@ MAX_LINE_BYTES = 2**22
 MAX_TENSOR_BYTES = 2**40
 MAX_HEAD_BYTES = 2**25
 """A safetensors file names all its tensors in its head, which is parsed whole."""
+
+RETRIES_S = (0.1, 1.0, 5.0)
+"""Pauses before a file is opened again, where there are too many open files."""
 
 # No link or pipe that somebody laid there is followed, or waited for. Windows knows neither.
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
@@ -70,7 +74,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
     Raises:
         OSError: it exists, or cannot be written.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+    handle = _handle(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -118,18 +122,50 @@ def append_whole(path: Path, lines: bytes) -> None:
         settle(path.parent)
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> bool:
+    """Make a folder and the parents that it lacks; their names are on the disk when this returns.
+
+    Returns False where it is there already. The umask narrows `mode`, which is the folder's alone.
+
+    Raises:
+        OSError: it cannot be made, or what lies there is no folder.
+    """
+    if not folder.parent.is_dir():
+        make_folder(folder.parent)
+    try:
+        folder.mkdir(mode)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    settle(folder.parent)
+    return True
+
+
 def settle(folder: Path) -> None:
     """Put the names in a folder on the disk; a new one is there only then. Raises OSError."""
     if os.name == "posix":  # Windows opens no folder
-        handle = os.open(folder, os.O_RDONLY)
+        handle = _handle(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
 
 
+def _handle(path: Path, flags: int, mode: int = 0o666) -> int:
+    """An open file; where there are too many, another try once others may be closed."""
+    for pause_s in RETRIES_S:
+        try:
+            return os.open(path, flags | _BINARY, mode)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            time.sleep(pause_s)
+    return os.open(path, flags | _BINARY, mode)
+
+
 def _opened(path: Path, max_bytes: int) -> BinaryIO:
-    handle = os.open(path, os.O_RDONLY | _NO_WAIT | _BINARY)
+    handle = _handle(path, os.O_RDONLY | _NO_WAIT)
     try:
         _checked(os.fstat(handle), path, max_bytes)
         return os.fdopen(handle, "rb")
@@ -151,8 +187,8 @@ def _too_large(path: Path, reason: str) -> OSError:
 
 
 def _end_of(path: Path) -> io.FileIO:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT | _BINARY
-    file = io.FileIO(os.open(path, flags, 0o666), "ab")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT
+    file = io.FileIO(_handle(path, flags), "ab")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "no regular file", str(path))

@@ -26,7 +26,7 @@ from securefl.engines.incidents import Incident
 from securefl.engines.turnout import Turnout
 from securefl.environment import Environment, read_environment, this_session
 from securefl.errors import RunFolderError
-from securefl.files import append_whole, read_bounded, settle, write_whole
+from securefl.files import append_whole, make_folder, read_bounded, write_whole
 from securefl.privacy.history import History
 from securefl.roles.authority import Opening
 from securefl.roles.ledger import Entry
@@ -73,7 +73,8 @@ class RunFolder:
                 as it was.
         """
         folder = cls(path)
-        made = _made(path)
+        with _explained(path):
+            made = make_folder(path)
         _require_empty(path)  # before the lock, whose file would lie in somebody's folder
         tables = config.tables(own_task=bool(own_task))
         with folder.locked():
@@ -236,18 +237,6 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """As `write_whole`; raises RunFolderError."""
     with _explained(path.parent):
         write_whole(path, content, mode)
-
-
-def _made(path: Path) -> bool:
-    """Makes the folder; returns False where it is there already."""
-    with _explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            return False
-        settle(path.parent)
-        return True
 
 
 def _require_empty(path: Path) -> None:

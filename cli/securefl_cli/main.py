@@ -19,6 +19,7 @@ from securefl_cli.interrupt import remembered_interrupts
 from securefl_cli.join import client
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
+from securefl_cli.passphrase import from_environment
 from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
@@ -67,6 +68,7 @@ def main() -> None:
 
     Exit codes: 0 done, 1 the run failed, 2 a setting or a file is wrong, 130 interrupted.
     """  # noqa: D301  (click wants the backspace itself)
+    from_environment()  # also where the command asks for none: its processes would inherit it
     keep_freed_memory()
 
 

@@ -15,6 +15,19 @@ ENVIRONMENT = "SECUREFL_PASSPHRASE"
 MAX_CHARACTERS = 10_000
 
 
+_GIVEN = "securefl passphrase"
+
+
+def from_environment() -> str | None:
+    """Returns what the environment holds or held when the command began, and takes it out.
+
+    No process that is started later gets it.
+    """
+    context = click.get_current_context(silent=True)
+    kept: dict[str, str | None] = context.meta if context else {}
+    return kept.setdefault(_GIVEN, os.environ.pop(ENVIRONMENT, None))
+
+
 def no_core_dumps() -> None:
     """From now on, a crash writes none of this process's memory to the disk."""
     with suppress(ImportError):  # Windows has no such limit
@@ -26,7 +39,7 @@ def no_core_dumps() -> None:
 def read_passphrase(file: Path | None, *, confirm: bool) -> str:
     """The first line of `file`, else the environment's, else what is typed at the terminal.
 
-    The environment's is taken out of it, so that a command reads it once.
+    The environment's is taken out of it.
 
     Args:
         file: from `--passphrase-file`; None where it was not given.
@@ -36,7 +49,7 @@ def read_passphrase(file: Path | None, *, confirm: bool) -> str:
         ConfigError: the file cannot be read, the passphrase is empty, or there is no terminal.
     """
     no_core_dumps()
-    given = os.environ.pop(ENVIRONMENT, None)  # no process that is started later gets it
+    given = from_environment()
     if file is not None:
         return read_passphrase_file(file, "--passphrase-file")
     if given is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +18,12 @@ from securefl_cli.connection import (
     settings_option,
 )
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
-from securefl_cli.passphrase import ENVIRONMENT, read_own_passphrase, read_passphrase
+from securefl_cli.passphrase import (
+    ENVIRONMENT,
+    from_environment,
+    read_own_passphrase,
+    read_passphrase,
+)
 
 
 @click.group()
@@ -147,7 +151,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.runfolder import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
-    if ENVIRONMENT in os.environ:
+    if from_environment() is not None:
         raise ConfigError(
             f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it "
             "here, and give --passphrase-file, or type the passphrase"

@@ -117,7 +117,7 @@ def _begun(directory: Path, undo: ExitStack) -> Path:
         undo.callback(_remove_if_empty, parent)
     building = directory.parent / f".{directory.name}.{secrets.token_hex(8)}"
     undo.callback(shutil.rmtree, building, ignore_errors=True)
-    building.mkdir(parents=True)
+    files.make_folder(building)
     return building
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
-from securefl.files import append_whole, read_lines
+from securefl.files import append_whole, make_folder, read_lines
 from securefl.net import bodies
 from securefl.net.frames import SMALL, Frame, Link
 from securefl.net.identity import peer_name
@@ -37,8 +35,6 @@ from securefl.terms import policy_of
 
 MAX_OPEN_BYTES = 2**24
 RELEASES = "released.jsonl"
-RETRIES_S = (0.1, 1.0, 5.0)
-"""Pauses before a line is written again, where there are too many open files."""
 _ROW: TypeAdapter[Row] = TypeAdapter(Asked | tuple[str, int, str, str, list[str]])
 
 
@@ -59,7 +55,7 @@ class Log:
         self.history = History(self.settings, self._keep)
         path = self.folder / RELEASES
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.folder, mode=0o700)
             lines = _whole_lines(path)
             self.history.take_up(parsed(_ROW, line, RunFolderError) for line in lines)
         except (OSError, RunFolderError) as error:
@@ -77,15 +73,11 @@ class Log:
 
     def _append(self, name: str, row: object) -> None:
         line = json.dumps(row).encode() + b"\n"
-        for pause_s in (*RETRIES_S, None):
-            try:
-                return append_whole(self.folder / name, line)
-            except OSError as error:
-                if pause_s is None or error.errno not in {errno.EMFILE, errno.ENFILE}:
-                    reason = error.strerror or error
-                    raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
-                time.sleep(pause_s)
-        return None
+        try:
+            append_whole(self.folder / name, line)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

@@ -16,7 +16,9 @@ from securefl.net.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
 MOST_HANDSHAKES = 64
-"""At once: each holds a descriptor, and anybody may begin one."""
+"""At once, with those that are being sent away: each holds a descriptor, and anybody may begin."""
+MOST_OF_ONE = 4
+"""Connections of one name: more than one, as a peer may call anew before its old one is gone."""
 PAUSE_S = 0.3
 
 
@@ -92,37 +94,48 @@ async def listening(
 
     `admitted` names the peer of a finished handshake, or raises why not. `serve` has the
     connection from then on; it is closed when `serve` ends. Whatever a peer does, listening goes
-    on.
+    on: it has at most `MOST_OF_ONE` connections until their descriptors are free again.
 
     Raises:
         ConfigError: the address cannot be had.
     """
     context = identity.serving()
-    shaking: dict[asyncio.Transport, None] = {}
+    placeless: dict[asyncio.Transport, None] = {}
+    placed: set[Link] = set()
 
     async def arrived(transport: asyncio.Transport) -> None:
-        shaking[transport] = None
-        if len(shaking) > MOST_HANDSHAKES:  # a peer's takes milliseconds: the oldest is none
-            oldest = next(iter(shaking))
-            del shaking[oldest]
+        placeless[transport] = None
+        if len(placeless) > MOST_HANDSHAKES:  # a peer's takes milliseconds: the oldest is none
+            oldest = next(iter(placeless))
+            del placeless[oldest]
             oldest.abort()
         try:
             link = await _shaken(transport, context)
         except OSError:
+            placeless.pop(transport, None)
             return
-        finally:
-            shaking.pop(transport, None)
         try:
-            try:
-                link.name = admitted(link.tls)
-            except SecureFLError as error:  # the CA vouches for it, so it may know why
-                await part(link, str(error))
-                raise
-            await serve(link)
+            await served(link, transport)
         except SecureFLError as error:
             say(f"Refused: {error}")
         finally:
             link.close()
+            await link.gone()  # a peer that does not close its end holds the descriptor until then
+            placeless.pop(transport, None)
+            placed.discard(link)
+
+    async def served(link: Link, transport: asyncio.Transport) -> None:
+        try:
+            name = admitted(link.tls)
+            if sum(other.name == name for other in placed) >= MOST_OF_ONE:
+                raise PeerError(f"{name}: has {MOST_OF_ONE} connections already: close one")
+        except SecureFLError as error:  # the CA vouches for it, so it may know why
+            await part(link, str(error))
+            raise
+        link.name = name
+        placed.add(link)
+        placeless.pop(transport, None)
+        await serve(link)
 
     try:
         loop = asyncio.get_running_loop()

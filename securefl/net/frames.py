@@ -183,6 +183,11 @@ class Link:
             self._beating.cancel()
         self._ended.set()
 
+    async def gone(self) -> None:
+        """Wait until a connection that was closed has let go of its descriptor."""
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
     @property
     def lost(self) -> bool:
         """Whether one of the two ends has hung up."""

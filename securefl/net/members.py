@@ -62,6 +62,8 @@ class Members:
                 raise PeerError(f"{link.name}: {reason}")
             self._joined_at[link.name] = time.monotonic()
             await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
+            if lost := self.links.get(link.name):
+                lost.close()
             self.links[link.name], self.ages[link.name] = link, hello.age
             self._changed.notify_all()
         self.say(f"{link.name} has joined, {len(self.links)} of {len(self.names)}")

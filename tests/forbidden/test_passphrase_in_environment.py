@@ -33,9 +33,19 @@ def test_a_command_reads_it_once(tmp_path, monkeypatch):
     keys = str(tmp_path / "keys")
     assert CliRunner().invoke(main, ["keys", "init", keys]).exit_code == 0
     assert ENVIRONMENT not in os.environ
+    refused = CliRunner().invoke(main, ["keys", "verify", keys, "--open"])
+    assert "no passphrase, and no terminal" in refused.output  # not the last command's
     monkeypatch.setenv(ENVIRONMENT, "correct horse")
     result = CliRunner().invoke(main, ["keys", "verify", keys, "--open"])
     assert result.exit_code == 0, result.output
+    assert ENVIRONMENT not in os.environ
+
+
+@pytest.mark.parametrize("command", [["run"], ["keys", "verify"], ["server", "serve"]])
+def test_a_command_that_asks_for_none_takes_it_out_too(tmp_path, monkeypatch, command):
+    """A process that it starts, multiprocessing's own among them, would inherit it."""
+    monkeypatch.setenv(ENVIRONMENT, "correct horse")
+    CliRunner().invoke(main, [*command, str(tmp_path / "none")])
     assert ENVIRONMENT not in os.environ
 
 

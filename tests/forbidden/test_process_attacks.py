@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
 
 import securefl.net.client
+import securefl.net.connect
 import securefl.net.frames
+import securefl.net.members
 import securefl.roles.client
 from securefl.errors import ConfigError, PeerError
 from securefl.net import bodies
-from securefl.net.connect import MOST_HANDSHAKES, Address, bound, connected, listening
+from securefl.net.connect import MOST_HANDSHAKES, MOST_OF_ONE, Address, bound, connected, listening
 from securefl.net.frames import SMALL, Frame
 from securefl.net.identity import peer_name
 from securefl.net.members import JOIN_S, Members
@@ -52,6 +55,7 @@ def stranger(tmp_path_factory):
     return Site(tmp_path_factory.mktemp("other") / "site", consortium="Süd", encrypt="none")
 
 
+HANDLES = Path("/proc/self/fd")
 HELLO = bodies.Hello(settings="cd" * 32, age=(1, 5))
 
 
@@ -396,6 +400,70 @@ def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
         await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not HANDLES.is_dir(), reason="counts descriptors")
+@pytest.mark.parametrize("admitted", [True, False])
+def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
+    """Whatever it opens and leaves idle; those too many are told so, and others get in."""
+    monkeypatch.setattr(securefl.net.connect, "MOST_HANDSHAKES", 5)
+    many, open_now, most, said = 14, 0, 0, []
+
+    async def idle(link):
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        try:
+            await link.hung_up()
+        finally:
+            open_now -= 1
+
+    def named(tls):
+        name = peer_name(tls, made.bundle("server"), "client")
+        if name == "alice" and not admitted:
+            raise PeerError("alice: is no member any more")
+        return name
+
+    async def told(link):
+        received = await link.receive({Frame.GOODBYE: SMALL})
+        return bodies.parsed(bodies.Reason, received.body, "server").reason
+
+    async def scenario():
+        before = len(list(HANDLES.iterdir()))
+        door = await listening(made.identity(SERVER, "server"), named, ANY_PORT, idle, said.append)
+        at, trust = Address.parse(bound(door)), made.bundle("client")
+        alice = made.identity("alice")
+        held = [await connected(alice, trust, "server", at, 5) for _ in range(many)]
+        await asyncio.sleep(0.1)
+        own = len(list(HANDLES.iterdir())) - before - many
+        last = await told(held[-1])
+        bob = await connected(made.identity("bob"), trust, "server", at, 5)
+        await asyncio.sleep(0.05)
+        for link in (*held, bob):
+            link.close()
+        door.close()
+        await asyncio.sleep(0.1)
+        return own, last
+
+    own, last = asyncio.run(scenario())
+    assert own <= 5 + MOST_OF_ONE + 2  # the door, and one that is on its way out
+    assert most == 1 + (MOST_OF_ONE if admitted else 0)
+    why = f"has {MOST_OF_ONE} connections already" if admitted else "is no member any more"
+    assert why in last
+    assert any(why in line for line in said)
+
+
+def test_a_client_that_comes_again_and_again_keeps_its_place(made, monkeypatch):
+    """Each lost connection lets go of its descriptor when the next one joins."""
+    monkeypatch.setattr(securefl.net.members, "JOIN_S", 0.0)
+
+    async def attack(port):
+        for _ in range(MOST_OF_ONE + 3):
+            answer = await join(made.identity("carol"), made.bundle("client"), port)
+            assert answer == (Frame.WELCOME, "")
+            await asyncio.sleep(0.02)
+
+    attacked(made, attack)
 
 
 # Silence.

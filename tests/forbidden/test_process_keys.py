@@ -34,7 +34,6 @@ from securefl.errors import (
 )
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.files import append_whole
 from securefl.net import bodies
 from securefl.net.authority import Log
 from securefl.net.client import _RunOver
@@ -694,25 +693,13 @@ def test_a_line_that_was_cut_off_is_none(tmp_path):
             Log(tmp_path, "").history.claim(total)
 
 
-def test_a_line_is_written_again_where_there_were_too_many_open_files(tmp_path, monkeypatch):
-    """Not where the disk is full, which ends the opening in words."""
-    failing, pauses = [errno.EMFILE, errno.ENFILE], []
+def test_a_line_that_cannot_be_written_ends_the_opening_in_words(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left")
 
-    def append(path, line):
-        if failing:
-            raise OSError(failing.pop(), "not now")
-        append_whole(path, line)
-
-    monkeypatch.setattr(securefl.net.authority, "append_whole", append)
-    monkeypatch.setattr(securefl.net.authority.time, "sleep", pauses.append)
-    Log(tmp_path, "").history.claim(("ab", 1, "x/mean"))
-    with pytest.raises(OpeningRefused, match="asked for once"):
-        Log(tmp_path, "").history.claim(("ab", 1, "x/mean"))
-    assert len(pauses) == 2
-    for errors in ([errno.ENOSPC], [errno.EMFILE] * 9):
-        failing[:] = errors
-        with pytest.raises(RunFolderError, match="cannot be written"):
-            Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
+    monkeypatch.setattr(securefl.net.authority, "append_whole", full)
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
 
 
 def test_a_damaged_log_of_releases_is_refused(tmp_path):

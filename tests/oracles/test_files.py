@@ -16,7 +16,7 @@ from securefl import files, runfolder
 from securefl.config.load import load_config
 from securefl.crypto.artefact import digest
 from securefl.errors import KeyFileError, RunFolderError
-from securefl.files import append_whole, read_bounded, read_lines, write_whole
+from securefl.files import append_whole, read_bounded, read_lines, write_new, write_whole
 from securefl.net.authority import RELEASES, Log
 from securefl.privacy.history import History
 from securefl.roles.authority import Opening
@@ -92,6 +92,69 @@ def test_a_line_is_on_the_disk_before_anything_is_released(tmp_path, disk, kind)
     assert disk[1:] == ["folder"]
     APPENDING[kind](tmp_path)
     assert disk[2:] == disk[:1]
+
+
+def made_whole(folder):
+    with key_files.appearing_whole(folder):
+        pass
+
+
+MAKING = {
+    "an authority's log": lambda folder: Log(folder, ""),
+    "a run's folder": lambda folder: RunFolder.create(folder, load_config()),
+    "a key folder": made_whole,
+}
+
+
+@pytest.mark.skipif(not HANDLES.is_dir(), reason="names of open files")
+@pytest.mark.parametrize("kind", MAKING)
+def test_each_folder_that_is_made_is_on_the_disk_in_its_parent(tmp_path, monkeypatch, kind):
+    """A power cut would take what lies in it with it."""
+    seen = []
+
+    def settle(folder):
+        seen.append((folder, sorted(path.name for path in folder.iterdir())))
+
+    monkeypatch.setattr(files, "settle", settle)
+    MAKING[kind](tmp_path / "a/b/c")
+    assert seen[:2] == [(tmp_path, ["a"]), (tmp_path / "a", ["b"])]
+    assert seen[2][0] == tmp_path / "a/b"
+    assert (tmp_path / "a/b", ["c"]) in seen
+    del seen[:]
+    with suppress(RunFolderError):
+        MAKING["an authority's log"](tmp_path / "a/b/c")
+    assert seen == []
+
+
+OPENING_FILES = {
+    "a line": lambda path: append_whole(path, b"{}\n"),
+    "a new file": lambda path: write_new(path, b"{}\n"),
+    "a replaced file": lambda path: write_whole(path, b"{}\n"),
+    "a file that is read": lambda path: read_bounded(Path(__file__), 10**6),
+    "a log that is read": lambda path: list(read_lines(Path(__file__))),
+}
+
+
+@pytest.mark.parametrize("kind", OPENING_FILES)
+def test_a_file_is_opened_again_where_there_were_too_many(tmp_path, monkeypatch, kind):
+    """Only so often, and not where there is another reason."""
+    failing, pauses, opened = [errno.EMFILE, errno.ENFILE], [], os.open
+
+    def scarce(*args):
+        if failing:
+            raise OSError(failing.pop(), "not now")
+        return opened(*args)
+
+    monkeypatch.setattr(os, "open", scarce)
+    monkeypatch.setattr(files.time, "sleep", pauses.append)
+    OPENING_FILES[kind](tmp_path / "first")
+    assert pauses == [0.1, 1.0]
+    for errors, n_pauses in (([errno.EACCES], 2), ([errno.EMFILE] * 9, 5)):
+        failing[:] = errors
+        with pytest.raises(OSError, match="not now"):
+            OPENING_FILES[kind](tmp_path / "second")
+        assert len(pauses) == n_pauses
+    assert not (tmp_path / "second").exists()
 
 
 def full_disk(*_):
