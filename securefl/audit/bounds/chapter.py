@@ -35,13 +35,12 @@ _FEWEST_SHARES_SEEN = 4.5
 
 MEANINGS = (
     (0.16, "next to nothing; without noise that is no promise"),
-    (1.0, "records are kept apart a little, in up to three guesses of four"),
-    (3.0, "records are kept apart, in up to 19 guesses of 20"),
+    (1.0, "records are kept apart a little"),
+    (3.0, "records are kept apart"),
     (8.0, "records are kept apart so well that the model is far from private"),
     (math.inf, "some records are kept apart all but surely"),
 )
-"""Lower bounds on ε up to each number, in words. By ε a guess whether a record was trained on, made
-with even odds, is right with a probability of 1 / (1 + e^-ε) at most: 54, 73, 95 and 99.97 %."""
+"""Lower bounds on ε up to each number, in words."""
 
 
 @final
@@ -183,8 +182,14 @@ def _verdict(
 
 
 def meaning_of(shown: float) -> str:
-    """Returns in words what a lower bound `shown` on ε says of a record."""
-    return next(words for most, words in MEANINGS if shown <= most)
+    """Returns in words what a lower bound `shown` on ε says of a record.
+
+    An ε allows a guess whether a record was trained on, made with even odds, to be right with a
+    probability of 1 / (1 + e^-ε) (Kairouz et al., ICML 2015, at δ = 0).
+    """
+    words = next(words for most, words in MEANINGS if shown <= most)
+    right = f"{100 / (1 + math.exp(-shown)):.4g}"
+    return f"{words} (up to {right} % of guesses at even odds are right)"
 
 
 def _numbers(
