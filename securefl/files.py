@@ -130,7 +130,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> bool:
     Raises:
         OSError: it cannot be made, or what lies there is no folder.
     """
-    if not folder.parent.is_dir():
+    if not folder.parent.exists():
         make_folder(folder.parent)
     try:
         folder.mkdir(mode)

@@ -13,8 +13,6 @@ from securefl.errors import ConfigError
 
 ENVIRONMENT = "SECUREFL_PASSPHRASE"
 MAX_CHARACTERS = 10_000
-
-
 _GIVEN = "securefl passphrase"
 
 
