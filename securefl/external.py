@@ -30,6 +30,7 @@ from securefl.rounds import Result
 from securefl.runfolder import RunFolder, own_task_needed, way_on
 from securefl.runrecord import MODEL, read_config
 from securefl.task import Task, configured_task, data_types
+from securefl.taskrecord import require_same_task
 from securefl.trial import labelled, require_plain, tried
 from securefl.types import NamedTensors
 
@@ -116,8 +117,8 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
         task: the one that the run was started with, where it had its own.
 
     Raises:
-        ConfigError: the run had a task of its own and `task` is None, or the other way round; or it
-            trained no global model.
+        ConfigError: the run had a task of its own and `task` is None, or the other way round, or
+            `task` is another than the run's; or it trained no global model.
         RunFolderError: no run's folder, an unfinished or a damaged one, or another model's.
     """
     folder = Path(folder)
@@ -129,6 +130,8 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
             if task is None
             else f"{folder}: this run had no task of its own; load it without one"
         )
+    if task is not None:
+        require_same_task(folder, task, config)
     task = task or configured_task(config)
     return Trained(config, task, with_trained_tensors(folder, task.model))
 

@@ -130,7 +130,7 @@ def warmed_up(config: Config, task: Task) -> Task:
     if task.public is None:
         raise ConfigError(
             f"privacy.warm_up = {epochs} trains on public samples, and the task has none: give it "
-            "some that no client holds, Task(public=(x, y)), or by settings data.public = 180"
+            "some that no client holds, Task(public=(x, y))"
         )
     held = samples(task.public, "the public samples")
     public = PublicData(held, config.train.batch_size, epochs, config.run.seed)

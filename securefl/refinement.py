@@ -38,8 +38,7 @@ def refined(
     if task.public is None:
         raise ConfigError(
             f'fnr.name = "{table.name}" trains on public samples, and the task has none: give it '
-            "some that no client holds, Task(public=(x, y)), by settings data.public = 180; or set "
-            'fnr.name = "none"'
+            'some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
         )
     found = {"the public set": samples(task.public, "the public set")}
     (held,) = near(found, task.model).values()

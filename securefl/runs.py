@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from types import UnionType
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.exchange.keyset import OpeningKeys
+from securefl.exchange.committee import Committee
+from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.roles.identities import Identities
 from securefl.rounds import OnRound, OnStart, Result, Rounds
 from securefl.runfolder import RunFolder, own_task_needed
 from securefl.runrecord import read_config, read_run
 from securefl.task import Task, client_names
-from securefl.taskrecord import task_record
+from securefl.taskrecord import require_same_task, task_record
+
+
+class IgnoredSettings(UserWarning):
+    """Settings that a run on one's own task does not read."""
 
 
 def run(  # noqa: PLR0913  (what a run may be given)
@@ -31,7 +38,8 @@ def run(  # noqa: PLR0913  (what a run may be given)
 
     Args:
         config: the defaults are the demo's job.
-        task: your own model and data; the tables `[data]` and `[model]` then do not count.
+        task: your own model and data; the tables `[data]` and `[model]` then do not count,
+            and what is set in them is warned of.
         keys: where sums are encrypted, a `KeySet` or a `Committee`; ephemeral where None.
         match_keys: where profiles are encrypted; ephemeral ones where None.
         identities: what clients sign with; made for this run where None.
@@ -45,7 +53,9 @@ def run(  # noqa: PLR0913  (what a run may be given)
             before.
     """
     _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
-    _require(task, Task, "task", "securefl.Task(model, clients, test)")
+    _require_task(task, keys, match_keys)
+    if config is not None and task is not None:
+        _warn_of_ignored(config)
     rounds = Rounds(config or Config(), task, keys, match_keys, identities)
     if on_start:
         on_start(rounds.engine)
@@ -74,11 +84,12 @@ def resume(  # noqa: PLR0913  (what a run may be given)
     happened before, `Result` holds the metrics; the folder holds everything.
 
     Raises:
-        ConfigError: the run had a task of its own and `task` is None, or the other way round.
+        ConfigError: the run had a task of its own and `task` is None, or the other way round; or
+            `task` is another than the run's.
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
     """
-    _require(task, Task, "task", "securefl.Task(model, clients, test)")
+    _require_task(task, keys, match_keys)
     config = read_config(Path(folder))
     run_folder = RunFolder(Path(folder))
     with run_folder.locked():
@@ -88,8 +99,10 @@ def resume(  # noqa: PLR0913  (what a run may be given)
                 if task is None
                 else f"{folder}: this run had no task of its own; resume it without one"
             )
-        rounds = Rounds(config, task, keys, match_keys, identities)
         checkpoint = run_folder.checkpoint()
+        if task is not None:  # the weights of the first model count until a round has others
+            require_same_task(Path(folder), task, config, weights=checkpoint is None)
+        rounds = Rounds(config, task, keys, match_keys, identities)
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics
         before = [m for m in metrics if m.round <= rounds.round]
@@ -104,6 +117,24 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         return rounds.run(on_round, run_folder)
 
 
-def _require(given: object, kind: type, name: str, way: str) -> None:
+def _require_task(task: object, keys: object, match_keys: object) -> None:
+    loaded = "securefl_keys.loading: {}(Path(folder), passphrase)"
+    _require(task, Task, "task", "securefl.Task(model, clients, test)")
+    _require(keys, KeySet | Committee, "keys", loaded.format("load_all"))
+    _require(match_keys, MatchKeys, "match_keys", loaded.format("load_match"))
+
+
+def _warn_of_ignored(config: Config) -> None:
+    """Warn of settings of the data and the model, which an own task has itself."""
+    tables = {"data": config.data, "model": config.model}
+    given = [f"{name}.{key}" for name, table in tables.items() for key in table.model_fields_set]
+    ignored = ", ".join(sorted(set(given) - {"data.names"}))
+    if ignored:
+        message = f"{ignored}: without effect, since the task has its own data and model"
+        warnings.warn(message, IgnoredSettings, stacklevel=3)
+
+
+def _require(given: object, kind: type | UnionType, name: str, way: str) -> None:
     if given is not None and not isinstance(given, kind):
-        raise ConfigError(f"{name} is {type(given).__name__}: give {kind.__name__}, as from {way}")
+        wanted = "KeySet or Committee" if isinstance(kind, UnionType) else kind.__name__
+        raise ConfigError(f"{name} is {type(given).__name__}: give {wanted}, as from {way}")

@@ -88,11 +88,12 @@ class Task:
         """See the attributes.
 
         Raises:
-            ConfigError: the model is none, a script, or has layers without a size; the metric is
-                unknown, or names do not fit.
+            ConfigError: the model is none, a script, or has layers without a size; the loss is no
+                function, the metric unknown, or names do not fit.
             DataError: data of another form; the message says whose, and what to give.
         """
         require_plain(model)
+        _require_function(loss)
         if metric is not None:
             chosen_metric(metric)
         dtypes = data_types(model, loss)
@@ -143,6 +144,14 @@ def _each(given: Sequence[Given], owners: Sequence[str], dtypes: Dtypes) -> list
         )
     known = chain(owners, repeat("data of no client"))
     return [given_data(data, owner, dtypes) for owner, data in zip(known, given, strict=False)]
+
+
+def _require_function(loss: object) -> None:
+    if isinstance(loss, type) or not callable(loss):
+        raise ConfigError(
+            f"loss = {loss!r:.80}: must be a function of (outputs, targets), the mean over a "
+            "batch, such as torch.nn.functional.cross_entropy or nn.BCEWithLogitsLoss()"
+        )
 
 
 def _require_several(name: str, given: object) -> None:

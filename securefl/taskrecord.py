@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
+from securefl.config.schema import Config
 from securefl.data.samples import ClientData, samples
+from securefl.errors import ConfigError, RunFolderError
+from securefl.files import read_bounded
 from securefl.metrics import loss_name
-from securefl.task import Task
+from securefl.plain_json import parsed
+from securefl.runrecord import TASK, read_soundly
+from securefl.task import Task, client_names
+
+MAX_BYTES = 2**26
+"""Of a record; a client takes some 250."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,9 @@ class TaskRecord:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False).encode()
 
 
+_RECORD = TypeAdapter(TaskRecord)
+
+
 def task_record(task: Task, names: Iterable[str]) -> TaskRecord:
     """Describe a task whose clients have these names."""
     metric = task.metric or ""
@@ -73,6 +86,88 @@ def task_record(task: Task, names: Iterable[str]) -> TaskRecord:
         external={name: _data(of) for name, of in task.external.items()},
         public=None if task.public is None else _data(task.public),
     )
+
+
+def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool = False) -> None:
+    """Refuse another task than the run's; a folder without a record of it takes any.
+
+    Classes count without their module, which is another in the script that defines them. Of a
+    Dataset, which has no digest, the number and the form of its samples count.
+
+    Args:
+        folder: the run's.
+        task: the one that is said to be the run's.
+        config: the run's settings, which may name the clients.
+        weights: the values of its first model count, too.
+
+    Raises:
+        ConfigError: a part differs; the message names it.
+        RunFolderError: the record is damaged.
+    """
+    path = folder / TASK
+    if not path.is_file():
+        return
+    with read_soundly(path):
+        recorded = parsed(_RECORD, read_bounded(path, MAX_BYTES), RunFolderError)
+    given = task_record(task, client_names(config, task))
+    parts = next(_differing(recorded, given, weights=weights), None)
+    if parts is not None:
+        name, then, now = parts
+        raise ConfigError(
+            f"{folder}: the task is another than this run's, by {name}: {_told(then)} in {TASK}, "
+            f"and now {_told(now)}; give the task that the run began with, or start a new run"
+        )
+
+
+def _differing(
+    recorded: TaskRecord, given: TaskRecord, *, weights: bool
+) -> Iterator[tuple[str, object, object]]:
+    """The parts that differ: the name, the recorded one, and the given one."""
+    then, now = (_parts(of, weights=weights) for of in (recorded, given))
+    for name in {**then, **now}:
+        one, other = then.get(name), now.get(name)
+        if (
+            isinstance(one, DataRecord)
+            and isinstance(other, DataRecord)
+            and not (one.sha256 and other.sha256)
+        ):
+            one, other = replace(one, sha256=None), replace(other, sha256=None)
+        if one != other:
+            yield name, one, other
+
+
+def _parts(of: TaskRecord, *, weights: bool) -> dict[str, object]:
+    """What counts of a task, by what a message calls it."""
+    model = replace(of.model, name=_bare(of.model.name))
+    return {
+        "the model": model if weights else replace(model, sha256=""),
+        "the loss": of.loss,
+        "the metric": of.metric,
+        "the algorithm": _bare(of.algorithm),
+        **{f"client {name}": data for name, data in of.clients.items()},
+        "the order of clients": tuple(of.clients),
+        "the test data": of.test,
+        **{f"the test data of client {i}": d for i, d in enumerate(of.client_tests, 1)},
+        **{f"the external client {name}": data for name, data in of.external.items()},
+        "the public samples": of.public,
+    }
+
+
+def _told(part: object) -> str:
+    match part:
+        case ModelRecord(name, n, digest):
+            return f"{name}, {n} parameters" + (f", sha256 {digest:.12}" if digest else "")
+        case DataRecord(n, x, y, digest):
+            values = f", sha256 {digest:.12}" if digest else ""
+            return f"{n} samples, x {x}, y {y}{values}"
+        case tuple():
+            return f"{', '.join(map(str, part)):.200}"
+    return str(part) if part else "none"
+
+
+def _bare(of_class: str) -> str:
+    """The name of a class without its module."""
+    return of_class.rpartition(".")[2]
 
 
 def _model(model: nn.Module) -> ModelRecord:

@@ -207,22 +207,20 @@ def _start(
 ) -> None:
     from securefl import load_config
     from securefl import run as run_rounds
-    from securefl.terms import rate_said
 
+    if config_file:
+        _require_shipped(config_file)
     config = load_config(config_file, settings)
     keys = _keys(config, secrets)
-
-    def say_terms(engine: str) -> None:
-        say_rate(rate_said(config))
-        say_engine(engine)
-
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"
     with progress_bar(config.name, config.run.rounds, private=private) as advance:
         result = _watched(
             folder,
             secrets,
-            lambda: run_rounds(config, **keys, out=folder, on_round=advance, on_start=say_terms),
+            lambda: run_rounds(
+                config, **keys, out=folder, on_round=advance, on_start=_saying_terms(config)
+            ),
         )
     _report(folder, result)
 
@@ -239,9 +237,32 @@ def _resume(folder: Path, secrets: _Secrets) -> None:
         record.config.name, record.config.run.rounds, done, private=private
     ) as advance:
         result = _watched(
-            folder, secrets, lambda: resume(folder, **keys, on_round=advance, on_start=say_engine)
+            folder,
+            secrets,
+            lambda: resume(folder, **keys, on_round=advance, on_start=_saying_terms(record.config)),
         )
     _report(folder, result)
+
+
+def _require_shipped(config_file: Path) -> None:
+    """Refuse the settings in an own task's folder: without its data they name the digits."""
+    from securefl.runfolder import own_task_needed
+    from securefl.runrecord import CONFIG, TASK
+
+    if config_file.name == CONFIG and (config_file.parent / TASK).is_file():
+        call = f"securefl.run(securefl.load_config({str(config_file)!r}), task)"
+        raise ConfigError(own_task_needed(config_file.parent, call))
+
+
+def _saying_terms(config: Config) -> Callable[[str], None]:
+    """Returns a function that says the learning rate, and the engine that it is given."""
+    from securefl.terms import rate_said
+
+    def say(engine: str) -> None:
+        say_rate(rate_said(config))
+        say_engine(engine)
+
+    return say
 
 
 def _watched(folder: Path, secrets: _Secrets, work: Callable[[], Result]) -> Result:

@@ -188,10 +188,14 @@ class FNR:
         """
         found = places(self.share, n_clients)
         if found < 1 or n_clients - found < MIN_REFERENCE:
+            least = MIN_REFERENCE + 1
+            way_out = "more clients, or another share"
+            if n_clients < least:
+                way_out = f"at least {least} clients, since no share fits fewer"
             raise ConfigError(
                 f"fnr.share = {self.share}: of {n_clients} clients {found} are refined in a round; "
                 f"it takes one or more, and {MIN_REFERENCE} others, in whose sum no client's norms "
-                "show: have more clients, or another share"
+                f"show: have {way_out}"
             )
         return found
 

@@ -37,6 +37,7 @@ from securefl.privacy.history import History
 from securefl.runfolder import RunFolder, own_task_needed
 from securefl.runrecord import RunRecord, read_run
 from securefl.task import Task, placed
+from securefl.taskrecord import require_same_task
 from securefl.terms import precision_of
 from securefl.types import NamedTensors
 
@@ -91,8 +92,8 @@ def audit_run(
         on_step: told of progress.
 
     Raises:
-        ConfigError: the run had a task of its own and `task` is None, or the other way round; or it
-            trained no global model.
+        ConfigError: the run had a task of its own and `task` is None, or the other way round, or
+            `task` is another than the run's; or it trained no global model.
         RunFolderError: no run's folder, an unfinished or a damaged one.
     """
     run = read_run(Path(folder))
@@ -104,6 +105,8 @@ def audit_run(
     on_cpu = run.config.run.model_copy(update={"device": "cpu"})
     run = replace(run, config=run.config.model_copy(update={"run": on_cpu}))
     trained = load_trained(folder, task and placed(task, "cpu"))
+    if task is not None:
+        require_same_task(Path(folder), task, run.config, weights=True)
     if not (run.metrics and run.ledger):
         raise RunFolderError(
             f"{folder}: metrics.jsonl or ledger.jsonl says nothing, and without them nobody knows "

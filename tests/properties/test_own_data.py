@@ -565,3 +565,100 @@ def test_the_advice_for_a_model_without_bn_is_taken():
         securefl.run(securefl.Config(), task)
     for encrypt in ("model", "none"):
         trained(task, "algorithm.name=fedavg", f"exchange.encrypt={encrypt}")
+
+
+def test_no_advice_is_refused():
+    """Of a setting that an own task does not read, or of a share that three clients do not have."""
+    fnr = Task(model(), hospitals(), (X, LABELS))
+    with pytest.raises(ConfigError, match=r"Task\(public=\(x, y\)\); or set fnr.name"):
+        trained(fnr, "fnr.name=matched")
+    fnr = Task(model(), hospitals(), (X, LABELS), public=(X + 9, LABELS))
+    with pytest.raises(ConfigError, match=r"have at least 4 clients, since no share fits fewer"):
+        trained(fnr, "fnr.name=matched")
+    with pytest.raises(DataError, match=r"or give the model BN layers$"):
+        trained(Task(nn.Linear(4, 3), hospitals(), (X, LABELS)), "algorithm.name=fedtan")
+
+
+@pytest.mark.parametrize("loss", ["hinge", nn.CrossEntropyLoss, None])
+def test_a_loss_is_a_function(loss):
+    """Neither a name nor a class."""
+    with pytest.raises(ConfigError, match=r"^loss = .*a function of \(outputs, targets\)"):
+        Task(model(), hospitals(), (X, LABELS), loss)
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ("keys", r"keys is str: give KeySet or Committee, .*load_all\(Path\(folder\), passph"),
+        ("match_keys", r"match_keys is str: give MatchKeys, .*load_match\("),
+    ],
+)
+def test_a_folder_of_keys_is_loaded_first(keys, rule):
+    """The message says with which function."""
+    with pytest.raises(ConfigError, match=rule):
+        securefl.run(securefl.Config(), **{keys: "own-keys"})
+
+
+@pytest.mark.usefixtures("quick")
+def test_settings_that_an_own_task_does_not_read_are_warned_of():
+    """By name; data.names is read."""
+    task = Task(model(), hospitals(), (X, LABELS))
+    with pytest.warns(UserWarning, match=r"^data.clients, model.name: without effect"):
+        trained(Task(model(), [(X, LABELS)] * 3, (X, LABELS)), "data.clients=9", "model.name=cnn")
+    trained(task, f"data.names={json.dumps(HOSPITALS)}")
+
+
+def test_an_own_tasks_settings_do_not_train_the_digits(own_run, tmp_path):
+    """Its folder's config.json names no data, and their place is not the defaults'."""
+    config = own_run[0] / "config.json"
+    done = CliRunner().invoke(main, ["run", str(config), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "this run had a task of its own" in done.stderr
+    assert f"securefl.run(securefl.load_config({str(config)!r}), task)" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def other_tasks(net):
+    """Tasks that differ from `own_run`'s, by the part that a message names."""
+    one = hospitals() | {"UCLH": (X + 1, LABELS)}
+    pairs = TensorDataset(torch.from_numpy(X[1:]), torch.from_numpy(LABELS[1:]))
+    test = (X, LABELS)
+    return {
+        "client UCLH: 12 samples": Task(net, one, test),
+        "client Mayo Clinic: 12 .*now 11 ": Task(net, hospitals() | {"Mayo Clinic": pairs}, test),
+        "the order of clients": Task(net, dict(reversed(hospitals().items())), test),
+        "the test data": Task(net, hospitals(), (X + 1, LABELS)),
+        "the external client new": Task(net, hospitals(), test, external={"new": (X, LABELS)}),
+        "the loss": Task(net, hospitals(), test, nn.CrossEntropyLoss()),
+        "the model: Net, .*now Sequential": Task(model(), hospitals(), test),
+    }
+
+
+def test_another_task_than_the_runs_is_refused_by_the_part_that_differs(own_run, tmp_path):
+    """Where it is resumed, loaded or audited."""
+    folder, task = own_run
+    half = shutil.copytree(folder, tmp_path / "half")
+    (half / "model.safetensors").unlink()
+    for part, other in other_tasks(task.model).items():
+        for call in (
+            lambda other=other: securefl.resume(half, other),
+            lambda other=other: securefl.load_trained(folder, other),
+            lambda other=other: securefl.audit_run(folder, task=other),
+        ):
+            with pytest.raises(ConfigError, match=f"another than this run's, by {part}"):
+                call()
+    securefl.load_trained(folder, Task(Net(), hospitals(), (X, LABELS)))
+    with pytest.raises(ConfigError, match=r"by the model: Net, .*, sha256 "):
+        securefl.audit_run(folder, task=Task(Net(), hospitals(), (X, LABELS)))
+    (half / "checkpoint.safetensors").unlink()
+    (half / "task.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"task\.json: damaged"):
+        securefl.load_trained(half, task)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_dataset_is_known_by_its_number_and_form(own_run):
+    """It has no digest, and need not give the same values twice."""
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(LABELS))
+    task = Task(own_run[1].model, hospitals() | {"UCLH": pairs}, (X, LABELS))
+    assert securefl.load_trained(own_run[0], task).task is task

@@ -194,7 +194,7 @@ def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
     if not layers:
         raise DataError(
             f"{policy} needs batch normalisation and this model has none: set "
-            'algorithm.name = "fedavg" with exchange.encrypt = "model" or "none", or take a model '
-            'with BN layers (by settings model.norm = "batch")'
+            'algorithm.name = "fedavg" with exchange.encrypt = "model" or "none", or give '
+            "the model BN layers"
         )
     return layers
