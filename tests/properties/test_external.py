@@ -169,8 +169,7 @@ def test_a_run_with_a_task_of_its_own_is_loaded_with_it(tmp_path, tiny_config, t
     task = tiny_task()
     settings = {"algorithm": {"name": "fedavg"}, "exchange": {"encrypt": "none"}}
     result = securefl.run(tiny_config(**settings), task, out=tmp_path / "run")
-    call = f"securefl.load_trained({str(tmp_path / 'run')!r}, task)"
-    with pytest.raises(ConfigError, match=re.escape(call)):
+    with pytest.raises(ConfigError, match=r"securefl\.load_trained\('.*', task\)"):
         securefl.evaluate(tmp_path / "run", task.test)
     model = securefl.load_trained(tmp_path / "run", task).model
     assert securefl.evaluate(model, task.test).accuracy == result.accuracy

@@ -73,11 +73,12 @@ def test_literal_is_no_penalty_bit_for_bit():
 @pytest.mark.parametrize("name", ["matched", "literal", "server"])
 @pytest.mark.parametrize("encrypt", ["statistics", "model"])
 def test_encrypted_equals_plain(name, encrypt, key_set):
-    """To 1e-4, with the same settings but for the encryption."""
+    """To the last digits of float32, with the same settings but for the encryption."""
     settings = [f"fnr.name={name}", "fnr.epochs=2", "run.rounds=3"]
     plain = run(*settings)
     sealed = run(*settings, f"exchange.encrypt={encrypt}", keys=key_set)
-    assert 0 < (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4
+    assert sealed.openings
+    assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_the_public_batches_follow_the_runs_seed():
 @pytest.mark.parametrize("name", ["matched", "literal", "server"])
 def test_without_public_samples_there_is_no_refinement(name, tmp_path):
     """The message says how to give some, and nothing was written."""
-    with pytest.raises(ConfigError, match=rf'"{name}" .*Task\(public=\(x, y\)\).*data\.public'):
+    with pytest.raises(ConfigError, match=rf'"{name}" .*Task\(public=\(x, y\)\); or set'):
         run(f"fnr.name={name}", job=task(public=None), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -268,5 +268,6 @@ def test_an_interrupted_process_can_be_resumed(uninterrupted, tmp_path, signal_n
     assert len(metrics.read_text().splitlines()) < 40
     resumed = CliRunner().invoke(main, ["run", "--resume", str(tmp_path / "cut")])
     assert resumed.exit_code == 0, resumed.output
+    assert "Learning rate: " in resumed.stderr
     assert [row["round"] for row in lines(metrics)] == list(range(1, 41))
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == uninterrupted
