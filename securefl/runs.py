@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from types import UnionType
 
@@ -17,10 +16,6 @@ from securefl.runfolder import RunFolder, own_task_needed
 from securefl.runrecord import read_config, read_run
 from securefl.task import Task, client_names
 from securefl.taskrecord import require_same_task, task_record
-
-
-class IgnoredSettings(UserWarning):
-    """Settings that a run on one's own task does not read."""
 
 
 def run(  # noqa: PLR0913  (what a run may be given)
@@ -54,8 +49,6 @@ def run(  # noqa: PLR0913  (what a run may be given)
     """
     _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
     _require_task(task, keys, match_keys)
-    if config is not None and task is not None:
-        _warn_of_ignored(config)
     rounds = Rounds(config or Config(), task, keys, match_keys, identities)
     if on_start:
         on_start(rounds.engine)
@@ -122,16 +115,6 @@ def _require_task(task: object, keys: object, match_keys: object) -> None:
     _require(task, Task, "task", "securefl.Task(model, clients, test)")
     _require(keys, KeySet | Committee, "keys", loaded.format("load_all"))
     _require(match_keys, MatchKeys, "match_keys", loaded.format("load_match"))
-
-
-def _warn_of_ignored(config: Config) -> None:
-    """Warn of settings of the data and the model, which an own task has itself."""
-    tables = {"data": config.data, "model": config.model}
-    given = [f"{name}.{key}" for name, table in tables.items() for key in table.model_fields_set]
-    ignored = ", ".join(sorted(set(given) - {"data.names"}))
-    if ignored:
-        message = f"{ignored}: without effect, since the task has its own data and model"
-        warnings.warn(message, IgnoredSettings, stacklevel=3)
 
 
 def _require(given: object, kind: type | UnionType, name: str, way: str) -> None:

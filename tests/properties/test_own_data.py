@@ -599,15 +599,6 @@ def test_a_folder_of_keys_is_loaded_first(keys, rule):
         securefl.run(securefl.Config(), **{keys: "own-keys"})
 
 
-@pytest.mark.usefixtures("quick")
-def test_settings_that_an_own_task_does_not_read_are_warned_of():
-    """By name; data.names is read."""
-    task = Task(model(), hospitals(), (X, LABELS))
-    with pytest.warns(UserWarning, match=r"^data.clients, model.name: without effect"):
-        trained(Task(model(), [(X, LABELS)] * 3, (X, LABELS)), "data.clients=9", "model.name=cnn")
-    trained(task, f"data.names={json.dumps(HOSPITALS)}")
-
-
 def test_an_own_tasks_settings_do_not_train_the_digits(own_run, tmp_path):
     """Its folder's config.json names no data, and their place is not the defaults'."""
     config = own_run[0] / "config.json"

@@ -195,6 +195,6 @@ def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
         raise DataError(
             f"{policy} needs batch normalisation and this model has none: set "
             'algorithm.name = "fedavg" with exchange.encrypt = "model" or "none", or give '
-            "the model BN layers"
+            'the model BN layers (of the settings\' own models, model.norm = "batch")'
         )
     return layers
