@@ -575,7 +575,7 @@ def test_no_advice_is_refused():
     fnr = Task(model(), hospitals(), (X, LABELS), public=(X + 9, LABELS))
     with pytest.raises(ConfigError, match=r"have at least 4 clients, since no share fits fewer"):
         trained(fnr, "fnr.name=matched")
-    with pytest.raises(DataError, match=r"or give the model BN layers$"):
+    with pytest.raises(DataError, match=r"or give the model BN layers"):
         trained(Task(nn.Linear(4, 3), hospitals(), (X, LABELS)), "algorithm.name=fedtan")
 
 
