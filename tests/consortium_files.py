@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from securefl_keys import journal, rotation
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.export import export_all
 from securefl_keys.folder import init_folder
@@ -55,3 +58,20 @@ def make_consortium(root: Path) -> Made:
     joined(root / "keys", root, SERVER, f"of {SERVER}", "server")
     export_all(root / "keys", root / "bundles", PASSPHRASE)
     return Made(root, ca)
+
+
+class CrashError(Exception):
+    """Stands for a machine that stops."""
+
+
+def cut_off_rotation(keys: Path) -> None:
+    """Leave a key folder whose next keys are ready, and none of them in place."""
+
+    def crash(directory: Path) -> None:
+        if (directory / journal.NEXT).exists():
+            raise CrashError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rotation, "finish_locked", crash)
+        with pytest.raises(CrashError):
+            rotation.rotate(keys, PASSPHRASE)

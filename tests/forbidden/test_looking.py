@@ -6,20 +6,16 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from consortium_files import PASSPHRASE
+from consortium_files import PASSPHRASE, cut_off_rotation
 
 from securefl.errors import KeyFileError
 from securefl_cli.main import main
-from securefl_keys import journal, rotation
+from securefl_keys import journal
 from securefl_keys.loading import load_all, load_client
 from securefl_keys.rotation import rotate
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
-
-
-class CrashError(Exception):
-    """Stands for a machine that stops."""
 
 
 def contents(folder):
@@ -32,17 +28,9 @@ def contents(folder):
 
 
 @pytest.fixture
-def cut_off(consortium, monkeypatch):
+def cut_off(consortium):
     """A key folder whose next keys are ready, and none of them in place."""
-
-    def crash(directory):
-        if (directory / journal.NEXT).exists():
-            raise CrashError
-
-    monkeypatch.setattr(rotation, "finish_locked", crash)
-    with pytest.raises(CrashError):
-        rotate(consortium.keys, PASSPHRASE)
-    monkeypatch.undo()
+    cut_off_rotation(consortium.keys)
     return consortium.keys
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from consortium_files import CLIENTS, PASSPHRASE, joined
+from consortium_files import CLIENTS, PASSPHRASE, CrashError, cut_off_rotation, joined
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from securefl.errors import (
     WrongPassphrase,
 )
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
-from securefl_keys import journal, layout, rotation
+from securefl_keys import layout, rotation
 from securefl_keys.description import describe
 from securefl_keys.export import export
 from securefl_keys.folder import init_folder
@@ -39,10 +39,6 @@ from securefl_keys.sound_bundle import SoundBundle
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "quick")
-
-
-class CrashError(Exception):
-    """Stands for a machine that stops."""
 
 
 def key_ids(folder):
@@ -467,16 +463,8 @@ def test_what_is_sealed_is_looked_into_with_the_passphrase_alone(consortium):
     ],
     ids=["export", "sign", "approve"],
 )
-def test_whoever_comes_after_a_crash_finds_the_next_epoch(consortium, monkeypatch, use):
+def test_whoever_comes_after_a_crash_finds_the_next_epoch(consortium, use):
     """All that opens or signs finishes what was ready."""
-
-    def crash(directory):
-        if (directory / journal.NEXT).exists():
-            raise CrashError
-
-    monkeypatch.setattr(rotation, "finish_locked", crash)
-    with pytest.raises(CrashError):
-        rotate(consortium.keys, PASSPHRASE)
-    monkeypatch.undo()
+    cut_off_rotation(consortium.keys)
     assert load_client(consortium.keys).epoch == 1
     assert use(consortium) == 2
