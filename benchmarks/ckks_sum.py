@@ -39,12 +39,12 @@ from securefl.exchange.base import Values
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Policy
+from securefl.federation import server as roles
+from securefl.federation.authority import Authority, Opening
+from securefl.federation.client import Client
+from securefl.federation.message import Roster
 from securefl.models import build_model
 from securefl.norms.find import statistics
-from securefl.roles import server as roles
-from securefl.roles.authority import Authority, Opening
-from securefl.roles.client import Client
-from securefl.roles.wire import Roster
 from securefl.types import Kind, MessageSpec
 
 RUN = "0" * 64

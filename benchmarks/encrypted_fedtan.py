@@ -22,21 +22,21 @@ from unittest import mock
 from measure import Machine, ms_text, show, write_json
 
 import securefl
-from securefl.engines.freed_memory import keep_freed_memory
+from securefl.simulation.malloc import keep_freed_memory
 from securefl.task import Task, configured_task
 
 OTHER = "other"
 PHASES: Mapping[str, tuple[str, ...]] = {
     # The engine waits in `resume` while a client's thread moves: the client's work, all of it.
-    "train": ("securefl.engines.turns.ClientThread.resume",),
-    "evaluate": ("securefl.testbench.evaluate",),
-    "pack, unpack": ("securefl.roles.client.pack", "securefl.engines.delivery.unpack"),
+    "train": ("securefl.simulation.client_thread.ClientThread.resume",),
+    "evaluate": ("securefl.evaluation.evaluator.evaluate",),
+    "pack, unpack": ("securefl.federation.client.pack", "securefl.federation.delivery.unpack"),
     "seal": ("securefl.exchange.ckks.CkksSealer.seal", "securefl.exchange.plain.PlainChannel.seal"),
     "sign, hash, verify": (
-        "securefl.roles.wire.describe",
-        "securefl.roles.wire.encode",
-        "securefl.roles.wire.split",
-        "securefl.roles.wire.Roster.check",
+        "securefl.federation.message.describe",
+        "securefl.federation.message.encode",
+        "securefl.federation.message.split",
+        "securefl.federation.message.Roster.check",
     ),
     "add": (
         "securefl.exchange.ckks.CkksSum.plus",
@@ -48,8 +48,8 @@ PHASES: Mapping[str, tuple[str, ...]] = {
         "securefl.exchange.ckks_open.CkksOpener.open",
         "securefl.exchange.plain.PlainChannel.open",
     ),
-    "log": ("securefl.engines.delivery.Entry", "securefl.roles.authority.Opening"),
-    OTHER: ("securefl.rounds.Rounds.step",),
+    "log": ("securefl.federation.delivery.Entry", "securefl.federation.authority.Opening"),
+    OTHER: ("securefl.runs.loop.Rounds.step",),
 }
 ENCRYPT = ("none", "statistics")
 MOMENTS = ("two-pass", "fused")

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from securefl.choose import n_selected
+from securefl.build.algorithm import n_selected
 from securefl.config.load import parse_tables
 from securefl.config.schema import Config
 from securefl.models import build_model
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 from securefl.task import Task
 
 LR = 0.01

@@ -24,7 +24,7 @@ from measure import ms_text
 from naive import Centralised
 from turns import in_turns
 
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 
 PLAIN = Job("mlp", (4,), n_clients=1, local_steps=1, n_samples=32)
 ENCRYPTED = replace(PLAIN, n_clients=3, encrypt="statistics")

@@ -17,7 +17,7 @@ from engine_ways import Settings, refusals, started
 from measure import ms_text
 from turns import in_turns
 
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 
 TRAIN = "train"
 EXCHANGE = ("seal", "add", "open")

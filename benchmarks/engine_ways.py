@@ -20,7 +20,7 @@ from naive import Centralised, NaiveLoop
 from turns import in_turns, typical_ratio
 
 from securefl.errors import ConfigError
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 from securefl.task import Task
 
 NAIVE, CENTRALISED = "naive loop", "centralised"

@@ -27,7 +27,7 @@ from measure import write_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from securefl.engines.freed_memory import keep_freed_memory
+from securefl.simulation.malloc import keep_freed_memory
 
 ENCRYPTED = replace(RESNET20, n_clients=20, algorithm="fedtan", encrypt="statistics")
 SMALL_BATCHES = replace(ENCRYPTED, batch_size=32, n_samples=160)

@@ -20,7 +20,7 @@ from engine_ways import Settings, arguments, command
 from gpu_ways import Gpu, gpu_part
 from measure import write_json
 
-from securefl.engines.freed_memory import keep_freed_memory
+from securefl.simulation.malloc import keep_freed_memory
 
 PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "mlp": partial(gpu_part, MLP),

@@ -23,7 +23,7 @@ from measure import Machine, bytes_text, ms_text, ratio_text, show, timed, write
 from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
-from securefl.profile import Profile, divergence
+from securefl.exchange.profile import Profile, divergence
 
 
 class Way(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 from securefl.audit.exposure.views import Shows
 from securefl.audit.membership.attackers import MODEL_HOLDERS, PARTIES
 from securefl.audit.membership.attackers import SERVER as READS_UPDATES
-from securefl.roles.ledger import SERVER
+from securefl.federation.ledger import SERVER
 
 READ = "single clients' values that the server could read"
 UPDATE = "update/parameters"

@@ -22,8 +22,8 @@ from audit_table import Audit, markdown, table
 import securefl
 from securefl.audit.audits import FULL, QUICK, Effort
 from securefl.audit.page import html_page
-from securefl.runfolder import RunFolder, write_atomically
-from securefl.runrecord import holds_run
+from securefl.runs.folder_reader import holds_run
+from securefl.runs.folder_writer import RunFolder, write_atomically
 
 RUNS = {"plain": "none", "statistics sealed": "statistics", "model sealed": "model"}
 """Columns, by `exchange.encrypt`."""

@@ -15,7 +15,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from securefl.compose import Record, compose
+from securefl.build.compose import Record, compose
 from securefl.config.fnr import FnrTable
 from securefl.config.load import load_config
 from securefl.config.schema import (

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from securefl.runrecord import read_config
+from securefl.runs.folder_reader import read_config
 from securefl.task import configured_task
 
 ADAPTED = " + UniFed"

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from securefl.engines.turnout import Turnout
-from securefl.runrecord import SELECTIONS, read_rows
+from securefl.runs.folder_reader import SELECTIONS, read_rows
+from securefl.selection.round_participants import Turnout
 
 Cell = Mapping[str, Any]
 """Of results.json: a row's values in a column, and the folders of its runs, one for each seed."""

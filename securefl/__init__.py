@@ -16,32 +16,32 @@ if TYPE_CHECKING:
     from securefl.config.load import load_config as load_config
     from securefl.config.schema import Config as Config
     from securefl.errors import SecureFLError as SecureFLError
-    from securefl.external import Trained as Trained
-    from securefl.external import evaluate as evaluate
-    from securefl.external import load_trained as load_trained
-    from securefl.folds import leave_one_out as leave_one_out
+    from securefl.evaluation.leave_one_out import leave_one_out as leave_one_out
+    from securefl.evaluation.named_data import Trained as Trained
+    from securefl.evaluation.named_data import evaluate as evaluate
+    from securefl.evaluation.named_data import load_trained as load_trained
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
-    from securefl.rounds import Result as Result
-    from securefl.runs import resume as resume
-    from securefl.runs import run as run
+    from securefl.runs.loop import Result as Result
+    from securefl.runs.run import resume as resume
+    from securefl.runs.run import run as run
     from securefl.task import Task as Task
 
 _HOMES = {
     "Config": "securefl.config.schema",
     "LeaveOneOut": "securefl.report.external",
-    "Result": "securefl.rounds",
+    "Result": "securefl.runs.loop",
     "SecureFLError": "securefl.errors",
     "Task": "securefl.task",
     "audit_run": "securefl.audit.audits",
     "convert_norm": "securefl.norms.convert",
-    "Trained": "securefl.external",
-    "evaluate": "securefl.external",
-    "leave_one_out": "securefl.folds",
+    "Trained": "securefl.evaluation.named_data",
+    "evaluate": "securefl.evaluation.named_data",
+    "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.config.load",
-    "load_trained": "securefl.external",
-    "resume": "securefl.runs",
-    "run": "securefl.runs",
+    "load_trained": "securefl.evaluation.named_data",
+    "resume": "securefl.runs.run",
+    "run": "securefl.runs.run",
 }
 __all__ = list(_HOMES)
 

@@ -22,10 +22,10 @@ from securefl.data.federation import load_federation
 from securefl.data.samples import ClientData, Dtypes, Given, Samples, given_data, samples
 from securefl.data.sources import leave_out_choices
 from securefl.errors import ConfigError, DataError
+from securefl.federation.ledger import AUTHORITY, SERVER
+from securefl.io.text import can_name_a_folder
 from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
-from securefl.names import can_name_a_folder
-from securefl.roles.ledger import AUTHORITY, SERVER
 from securefl.trial import labelled, require_plain, tried
 
 N_PUBLIC = 180

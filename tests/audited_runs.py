@@ -8,7 +8,7 @@ import securefl
 from securefl import Config
 from securefl.audit.exposure.evidence import Evidence, leaks_in
 from securefl.audit.replay import replayed
-from securefl.runrecord import read_run
+from securefl.runs.folder_reader import read_run
 
 FEDPROF = {"name": "fedprof", "fraction": 0.75, "alpha": 1.0}
 """Three of four clients."""

@@ -15,17 +15,18 @@ from consortium_files import make_consortium
 from key_folders import PASSPHRASE, cheap
 from torch import nn
 
-from securefl import Config, Task, rounds
+from securefl import Config, Task
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.releases import MemoryCount
-from securefl.net import server
-from securefl.roles import wire
-from securefl.roles.authority import Authority, Opening
-from securefl.roles.client import Client
-from securefl.roles.server import Server
+from securefl.federation import message as wire
+from securefl.federation.authority import Authority, Opening
+from securefl.federation.client import Client
+from securefl.federation.network import server
+from securefl.federation.server import Server
+from securefl.runs import loop as rounds
 from securefl.types import Kind, MessageSpec
 from securefl_keys.folder import init_folder
 

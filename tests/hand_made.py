@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 
 from securefl.config.load import load_config
-from securefl.engines.turnout import Turnout
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
-from securefl.runfolder import RunFolder
-from securefl.runrecord import RoundMetrics, read_run
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.runs.folder_reader import RoundMetrics, read_run
+from securefl.runs.folder_writer import RunFolder
+from securefl.selection.round_participants import Turnout
 from securefl.types import Kind
 
 PLAIN = ("exchange.encrypt=none", "algorithm.name=fedavg")

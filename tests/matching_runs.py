@@ -12,16 +12,16 @@ from torch import nn
 
 import securefl
 from securefl import Config, Task
-from securefl.engines.turnout import Turnout
 from securefl.exchange.match_ckks import CkksProfileSealer, packed
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.matching import HEADER_BYTES, PROFILE
+from securefl.exchange.profile import Profile
 from securefl.exchange.releases import MemoryCount
-from securefl.profile import Profile
-from securefl.roles import wire
-from securefl.roles.client import Client
-from securefl.runrecord import SELECTIONS, read_rows
+from securefl.federation import message as wire
+from securefl.federation.client import Client
+from securefl.runs.folder_reader import SELECTIONS, read_rows
+from securefl.selection.round_participants import Turnout
 
 MODES = ("plain", "linear", "full", "plain-variance")
 ENCRYPTED = MODES[1:]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from securefl.engines.delivery import Delivery
-from securefl.engines.handed import Way
+from securefl.federation.contribution import Way
+from securefl.federation.delivery import Delivery
 
 
 def nothing_is_handed_over(monkeypatch):

@@ -18,16 +18,16 @@ from key_folders import cheap
 
 import securefl
 from securefl.exchange.policy import Flooding, Policy
-from securefl.net import bodies
-from securefl.net.authority import AuthorityProcess, Log
-from securefl.net.client import ClientProcess
-from securefl.net.connect import Address, bound, connected, listening
-from securefl.net.frames import SMALL, Frame
-from securefl.net.party import client_party, sealers, server_party, settings_digest
-from securefl.net.server import Patience, ServerProcess
-from securefl.roles.client import Client
-from securefl.runfolder import RunFolder
-from securefl.runrecord import read_run
+from securefl.federation.client import Client
+from securefl.federation.network import bodies
+from securefl.federation.network.authority import AuthorityProcess, Log
+from securefl.federation.network.client import ClientProcess
+from securefl.federation.network.connect import Address, bound, connected, listening
+from securefl.federation.network.frames import SMALL, Frame
+from securefl.federation.network.party import client_party, sealers, server_party, settings_digest
+from securefl.federation.network.server import Patience, ServerProcess
+from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
 from securefl_keys.export import export_all
 from securefl_keys.folder import init_folder

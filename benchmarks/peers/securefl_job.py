@@ -13,7 +13,7 @@ from jobs import LR, STEPS, Job, Laps, asked
 from models import made
 
 from securefl.config.schema import Config
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 from securefl.task import Task
 
 

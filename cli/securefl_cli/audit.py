@@ -42,7 +42,7 @@ def audit(run_folder: Path, quick: bool, out: Path | None, seed: int) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.page import html_page
-    from securefl.names import printable
+    from securefl.io.text import printable
 
     page = out or run_folder / "audit.html"
     _check(page, out)
@@ -75,7 +75,7 @@ def _check(page: Path, out: Path | None) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     from securefl.errors import RunFolderError
-    from securefl.runfolder import write_atomically
+    from securefl.runs.folder_writer import write_atomically
 
     try:
         write_atomically(path, content)

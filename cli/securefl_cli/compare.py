@@ -29,12 +29,12 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
     Example:
       securefl compare runs/fedavg runs/fedtan --plot both.png
     """  # noqa: D301  (click wants the backspace itself)
+    from securefl.federation.ledger import Ledger
     from securefl.report.cost import cost_figure
     from securefl.report.drawing import png
     from securefl.report.plots import score_plot
-    from securefl.roles.ledger import Ledger
-    from securefl.runfolder import way_on, write_atomically
-    from securefl.runrecord import read_run
+    from securefl.runs.folder_reader import read_run
+    from securefl.runs.folder_writer import way_on, write_atomically
 
     records = {str(path): read_run(path) for path in runs}
     names = _labels([record.config.name for record in records.values()], list(records))

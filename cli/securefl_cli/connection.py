@@ -55,7 +55,7 @@ def seconds_option(name: str, default: float, least: float, what: str) -> Callab
 
 def say(line: str) -> None:
     """A line of progress, on stderr."""
-    from securefl.names import printable
+    from securefl.io.text import printable
 
     click.echo(printable(line), err=True)
 

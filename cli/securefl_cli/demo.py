@@ -41,7 +41,7 @@ def demo(rounds: int, seed: int, out: Path | None) -> None:
     from securefl import load_config
     from securefl import run as run_rounds
     from securefl.report.plots import score_plot
-    from securefl.runfolder import write_atomically
+    from securefl.runs.folder_writer import write_atomically
 
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
     click.echo("5 clients, 2 classes of handwritten digits each; an MLP 64-30-10, E = 5.", err=True)

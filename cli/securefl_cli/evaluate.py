@@ -17,7 +17,7 @@ from securefl_cli.scores import (
 
 if TYPE_CHECKING:
     from securefl.data.samples import ClientData
-    from securefl.external import Trained
+    from securefl.evaluation.named_data import Trained
 
 
 @click.command("evaluate")
@@ -57,8 +57,8 @@ def evaluate_run(
       securefl evaluate runs/first --data external --adapt-bn 0.9
       securefl evaluate runs/first --data hospital-9.npz --adapt-bn 0.9 --batch-size 64
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl.external import load_trained
-    from securefl.unseen import unseen_data
+    from securefl.evaluation.named_data import load_trained
+    from securefl.evaluation.unseen import unseen_data
 
     trained = load_trained(run_folder)
     rows = [
@@ -74,7 +74,7 @@ def _row(
     label: str, trained: Trained, data: ClientData, adapt_bn: float | None, batch_size: int
 ) -> ScoreRow:
     from securefl.data.samples import samples
-    from securefl.external import evaluate
+    from securefl.evaluation.named_data import evaluate
 
     n_samples = len(samples(data, label))  # first, since it names what it refuses
     score = partial(evaluate, trained.model, data, batch_size=batch_size, loss=trained.task.loss)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.errors import KeyFileError
-from securefl.names import printable
+from securefl.io.text import printable
 from securefl_cli import membership, rotation
 from securefl_cli.ceremony import export, verify
 from securefl_cli.key_options import PASSPHRASE_FILE

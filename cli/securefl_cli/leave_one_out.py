@@ -20,7 +20,7 @@ from securefl_cli.scores import (
 
 if TYPE_CHECKING:
     from securefl.report.external import LeaveOneOut
-    from securefl.runrecord import RoundMetrics
+    from securefl.runs.folder_reader import RoundMetrics
 
 
 @click.command("leave-one-out")
@@ -56,8 +56,8 @@ def leave_one_out(
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import leave_one_out as report_on
     from securefl import load_config
-    from securefl.external import UntrainedStatistics
-    from securefl.folds import JSON_REPORT, MARKDOWN_REPORT
+    from securefl.evaluation.leave_one_out import JSON_REPORT, MARKDOWN_REPORT
+    from securefl.evaluation.named_data import UntrainedStatistics
 
     config = load_config(config_file, settings)
     try:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from securefl.engines.freed_memory import keep_freed_memory
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
-from securefl.names import printable
+from securefl.io.text import printable
+from securefl.simulation.malloc import keep_freed_memory
 from securefl_cli.audit import audit
 from securefl_cli.compare import compare
 from securefl_cli.demo import demo

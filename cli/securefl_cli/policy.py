@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.names import printable
+from securefl.io.text import printable
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
 

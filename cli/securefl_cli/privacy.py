@@ -113,7 +113,7 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
         --set algorithm.name=fixbn --set algorithm.weights=uniform --target-epsilon 3
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import load_config
-    from securefl.compose import planned_spending
+    from securefl.build.compose import planned_spending
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
     from securefl.report.protection import epsilon_said, protections
@@ -146,8 +146,8 @@ def show(run: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.privacy.history import History
     from securefl.report.protection import epsilon_said, protections
-    from securefl.runfolder import RunFolder
-    from securefl.runrecord import read_config
+    from securefl.runs.folder_reader import read_config
+    from securefl.runs.folder_writer import RunFolder
 
     config = read_config(run)
     click.echo(epsilon_said(config, RunFolder(run).history() or History()) + "\n")

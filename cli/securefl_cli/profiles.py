@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from securefl.errors import RunFolderError
-from securefl.names import printable
+from securefl.io.text import printable
 
 if TYPE_CHECKING:
     from securefl.report.profiles import ClientLine, QualityLine
-    from securefl.runrecord import RunRecord
+    from securefl.runs.folder_reader import RunRecord
 
 MEASURED = {"fedprof": "Divergence", "afl": "Loss"}
 
@@ -36,7 +36,7 @@ def profiles(run_folder: Path) -> None:
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.profiles import client_lines, quality_lines
     from securefl.report.readings import who_read_what
-    from securefl.runrecord import read_run
+    from securefl.runs.folder_reader import read_run
 
     record = read_run(run_folder)
     _check(record)

@@ -23,7 +23,7 @@ from securefl_cli.table import scored
 
 if TYPE_CHECKING:
     from securefl.recipes.reproduce import PlannedRun
-    from securefl.runrecord import RoundMetrics
+    from securefl.runs.folder_reader import RoundMetrics
 
 MEGABYTE = 1e6
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from securefl.config.load import read_tables
 from securefl.errors import ConfigError
-from securefl.names import printable
+from securefl.io.text import printable
 from securefl.recipes.recipe import Recipe, load_recipe, slug
 from securefl_cli.progress import table_bar
 from securefl_cli.shipped import SCALES, find_recipe, shipped_recipes

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from securefl.config.schema import Config
     from securefl.exchange.keyset import KeySet
     from securefl.exchange.match_open import MatchKeys
-    from securefl.roles.identities import Identities
-    from securefl.rounds import Result
-    from securefl.runrecord import RunRecord
+    from securefl.federation.identities import Identities
+    from securefl.runs.folder_reader import RunRecord
+    from securefl.runs.loop import Result
 
 
 @click.command()
@@ -227,7 +227,7 @@ def _start(
 
 def _resume(folder: Path, secrets: _Secrets) -> None:
     from securefl import resume
-    from securefl.runrecord import read_run
+    from securefl.runs.folder_reader import read_run
 
     record = read_run(folder)
     keys = _keys(record.config, secrets)
@@ -246,8 +246,8 @@ def _resume(folder: Path, secrets: _Secrets) -> None:
 
 def _require_shipped(config_file: Path) -> None:
     """Refuse the settings in an own task's folder: without its data they name the digits."""
-    from securefl.runfolder import own_task_needed
-    from securefl.runrecord import CONFIG, TASK
+    from securefl.runs.folder_reader import CONFIG, TASK
+    from securefl.runs.folder_writer import own_task_needed
 
     if config_file.name == CONFIG and (config_file.parent / TASK).is_file():
         call = f"securefl.run(securefl.load_config({str(config_file)!r}), task)"
@@ -256,7 +256,7 @@ def _require_shipped(config_file: Path) -> None:
 
 def _saying_terms(config: Config) -> Callable[[str], None]:
     """Returns a function that says the learning rate, and the engine that it is given."""
-    from securefl.terms import rate_said
+    from securefl.build.terms import rate_said
 
     def say(engine: str) -> None:
         say_rate(rate_said(config))
@@ -331,8 +331,8 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
 
 
 def _report(folder: Path, result: Result) -> None:
-    from securefl.roles.ledger import Ledger
-    from securefl.runrecord import read_run
+    from securefl.federation.ledger import Ledger
+    from securefl.runs.folder_reader import read_run
 
     record = read_run(folder)
     ledger = Ledger(list(record.ledger))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securefl.names import printable
+from securefl.io.text import printable
 
 if TYPE_CHECKING:
     from securefl.config.schema import Config
@@ -64,7 +64,7 @@ def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: flo
 
 def note_untrained_statistics(config: Config) -> None:
     """Say on stderr where the global statistics are none that training has made."""
-    from securefl.external import untrained_statistics
+    from securefl.evaluation.named_data import untrained_statistics
 
     if note := untrained_statistics(config):
         click.echo(f"Note: {note}", err=True)

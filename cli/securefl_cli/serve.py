@@ -64,9 +64,9 @@ def serve_openings(
     import asyncio
 
     from securefl.config.load import load_config
-    from securefl.net.authority import AuthorityProcess, Log
-    from securefl.net.connect import Address, bound, listening
-    from securefl.net.party import settings_digest
+    from securefl.federation.network.authority import AuthorityProcess, Log
+    from securefl.federation.network.connect import Address, bound, listening
+    from securefl.federation.network.party import settings_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -145,10 +145,10 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         --authority 127.0.0.1:7444 --out runs/first
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.net.connect import Address
-    from securefl.net.party import server_party
-    from securefl.net.server import Patience, ServerProcess, check_authority
-    from securefl.runfolder import RunFolder
+    from securefl.federation.network.connect import Address
+    from securefl.federation.network.party import server_party
+    from securefl.federation.network.server import Patience, ServerProcess, check_authority
+    from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
     if from_environment() is not None:

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securefl.names import printable
+from securefl.io.text import printable
 
 if TYPE_CHECKING:
-    from securefl.roles.ledger import Ledger
-    from securefl.runrecord import RoundMetrics
+    from securefl.federation.ledger import Ledger
+    from securefl.runs.folder_reader import RoundMetrics
 
 TARGET = 0.9
 MEGABYTE = 1e6

@@ -23,7 +23,7 @@ from securefl.errors import (
     ForeignAuthority,
     KeyFileError,
 )
-from securefl.names import printable
+from securefl.io.text import printable
 from securefl_keys.certificate_text import UNREADABLE, der_of, public_key_of, read_pem, strictly
 from securefl_keys.fingerprints import key_id_of, sha256
 from securefl_keys.holders import AUTHORITY, ROLES, Holder, Role, alternative_name, subject

@@ -22,7 +22,7 @@ from securefl.errors import (
     KeyFileError,
     RequestRefused,
 )
-from securefl.roles.identities import Identities
+from securefl.federation.identities import Identities
 from securefl_keys import layout
 from securefl_keys.certificate_text import public_key_of, read_pem
 from securefl_keys.certificates import HolderCertificate, holder_certificate

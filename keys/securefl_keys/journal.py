@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from securefl.errors import KeyFileError
-from securefl.files import settle
+from securefl.io.files import settle
 from securefl_keys import layout
 from securefl_keys.releases import lock_of
 from securefl_keys.signer import changing

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from securefl import files
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+from securefl.io import files
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 WAY_OUT = "copy it again from where the keys were made, or make new ones with: securefl keys init"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from securefl.errors import KeyFileError
-from securefl.names import can_name_a_folder, printable
+from securefl.io.text import can_name_a_folder, printable
 
 MAX_NAME_BYTES = 64  # RFC 5280's bound for a common name
 _BETWEEN = frozenset(" -_.,'@()&+")

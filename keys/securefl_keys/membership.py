@@ -13,7 +13,7 @@ from cryptography import x509
 
 from securefl.crypto.artefact import moment
 from securefl.errors import KeyFileError, RequestRefused
-from securefl.files import settle
+from securefl.io.files import settle
 from securefl_keys import layout
 from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import issue

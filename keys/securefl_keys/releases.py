@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from securefl.crypto.artefact import Purpose, Sha256, canonical, digest, require_digest
 from securefl.errors import KeyFileError
 from securefl.exchange.releases import spent
-from securefl.plain_json import require_plain
+from securefl.io.json import require_plain
 from securefl_keys import key_files
 
 RELEASES_FORMAT: Literal["securefl-releases/2"] = "securefl-releases/2"

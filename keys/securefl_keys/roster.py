@@ -18,7 +18,7 @@ from securefl.errors import (
     CertificateRevoked,
     UnknownClient,
 )
-from securefl.roles import wire
+from securefl.federation import message as wire
 from securefl_keys import layout
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificate_text import der_of, read_der

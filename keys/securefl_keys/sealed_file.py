@@ -24,7 +24,7 @@ from securefl.crypto.artefact import (
     require_version,
 )
 from securefl.errors import KeyFileError, WrongPassphrase
-from securefl.plain_json import require_plain
+from securefl.io.json import require_plain
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from securefl.crypto.artefact import Moment, Sha256, canonical, moment, require_version
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
-from securefl.plain_json import require_plain
+from securefl.io.json import require_plain
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
 

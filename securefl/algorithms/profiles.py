@@ -11,7 +11,7 @@ from torch import Tensor
 from securefl.algorithms.profiling import View, merged_profile, representing
 from securefl.data.samples import BATCH, Samples, TensorSamples, in_order
 from securefl.errors import DataError
-from securefl.profile import Profile
+from securefl.exchange.profile import Profile
 
 Represent = Callable[[Tensor], Tensor]
 _TOLERANCE = 1e-3

@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from securefl.errors import DataError
-from securefl.profile import Profile
+from securefl.exchange.profile import Profile
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)

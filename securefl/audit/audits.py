@@ -28,17 +28,17 @@ from securefl.audit.membership.shadows import in_the_clear, train_shadows
 from securefl.audit.replay import Replay, replayed, tapped
 from securefl.audit.targets import hidden, sent, subject
 from securefl.audit.tracing.chapter import tracing_chapter
+from securefl.build.terms import precision_of
 from securefl.config.schema import Config
 from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
-from securefl.external import Trained, load_trained
+from securefl.evaluation.named_data import Trained, load_trained
 from securefl.metrics import heading, shown
 from securefl.privacy.history import History
-from securefl.runfolder import RunFolder, own_task_needed
-from securefl.runrecord import RunRecord, read_run
+from securefl.runs.folder_reader import RunRecord, read_run
+from securefl.runs.folder_writer import RunFolder, own_task_needed
+from securefl.runs.task_record import require_same_task
 from securefl.task import Task, placed
-from securefl.taskrecord import require_same_task
-from securefl.terms import precision_of
 from securefl.types import NamedTensors
 
 OnStep = Callable[[str, int, int], None]

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from securefl.audit.roc import Interval
 from securefl.errors import RunFolderError
-from securefl.files import read_bounded
-from securefl.plain_json import parsed
+from securefl.io.files import read_bounded
+from securefl.io.json import parsed
 
 MAX_BYTES = 2**26
 

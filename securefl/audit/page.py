@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from securefl.audit.findings import Chapter, Findings, Number, Verdict
-from securefl.names import printable
+from securefl.io.text import printable
 
 TEMPLATE = "page.html.jinja"
 BADGES = {

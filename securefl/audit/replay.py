@@ -18,10 +18,10 @@ from securefl.algorithms.base import averaged_tensors, copied
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
-from securefl.choose import chosen_algorithm
-from securefl.compose import Record
+from securefl.build.algorithm import chosen_algorithm
+from securefl.build.compose import Record
+from securefl.build.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
 from securefl.config.schema import Config
-from securefl.engines.turnout import Turnout
 from securefl.errors import (
     ConfigError,
     DataError,
@@ -35,12 +35,12 @@ from securefl.exchange.layout import unpack
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.plain import PlainChannel
-from securefl.roles import wire
-from securefl.roles.identities import Identities
-from securefl.roles.ledger import Content, Entry, Ledger
-from securefl.rounds import Rounds
+from securefl.federation import message as wire
+from securefl.federation.identities import Identities
+from securefl.federation.ledger import Content, Entry, Ledger
+from securefl.runs.loop import Rounds
+from securefl.selection.round_participants import Turnout
 from securefl.task import Task, client_data
-from securefl.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
 from securefl.types import Kind, NamedTensors, State
 
 MOST_VALUES = 2 * 10**8

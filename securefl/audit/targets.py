@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from securefl.audit.inversion.protection import Hidden
 from securefl.audit.inversion.subject import Normalised, Subject, pooled
 from securefl.audit.tracing.bench import Sent, Shown
+from securefl.build.terms import sealed_kinds
 from securefl.config.families import POOLED
 from securefl.config.schema import Config
 from securefl.data.samples import samples, whole
 from securefl.data.split import Labelled
 from securefl.errors import DataError
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.task import Task
-from securefl.terms import sealed_kinds
 from securefl.types import Kind
 
 

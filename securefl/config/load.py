@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
-from securefl.files import read_bounded
-from securefl.plain_json import require_shallow
+from securefl.io.files import read_bounded
+from securefl.io.json import require_shallow
 
 MAX_BYTES = 2**20  # of settings; a policy, a recipe and the names of thousands of clients fit
 MAX_VALUES = 20_000  # commas and lines, over more of which a parser of TOML takes long

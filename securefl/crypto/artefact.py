@@ -19,7 +19,7 @@ from securefl.crypto.contexts import public_context
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
-from securefl.plain_json import require_plain
+from securefl.io.json import require_plain
 
 CODEC = f"tenseal-{ts.__version__}"
 MAX_EPOCH = 2**31 - 1

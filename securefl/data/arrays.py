@@ -17,7 +17,7 @@ from torch import Tensor
 
 from securefl.data.files import n_bytes_of
 from securefl.errors import DataError
-from securefl.files import require_tensors
+from securefl.io.files import require_tensors
 
 SUFFIXES = frozenset({".npz", ".safetensors"})
 _MAX_BYTES = 1 << 32  # also of what a compressed file unpacks to

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
 from securefl.errors import DataError
-from securefl.files import read_bounded, size_of
+from securefl.io.files import read_bounded, size_of
 
 Domains: TypeAlias = Mapping[str, tuple[Float[Tensor, "n c h w"], Int64[Tensor, " n"]]]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from securefl.data.files import Domains, locate, read
 from securefl.data.pictures import SUFFIXES, check_side, read_pictures
 from securefl.errors import ConfigError, DataError
-from securefl.names import MAX_FOLDER_BYTES, can_name_a_folder
+from securefl.io.text import MAX_FOLDER_BYTES, can_name_a_folder
 
 _MAX_CSV_BYTES = 1 << 28  # Camelyon17's metadata.csv has 456 000 lines: a tenth of this
 _NUMBER = re.compile(r"[0-9]{1,9}")

@@ -17,7 +17,7 @@ from securefl.exchange.base import Values
 from securefl.exchange.match_flood import flood_deviation
 from securefl.exchange.match_forms import MatchForm, Polynomial, require_parameters_of
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
-from securefl.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
+from securefl.exchange.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
 
 MAX_MEAN_DISTANCE = 2 * MAX_SECOND_MOMENT**0.5
 EXPONENT = struct.Struct("<b")

@@ -23,7 +23,7 @@ from securefl.crypto.match_params import SQUARE as SQUARE_PARAMETERS
 from securefl.crypto.match_params import MatchParameters
 from securefl.errors import ConfigError
 from securefl.exchange.base import Values
-from securefl.profile import Profile
+from securefl.exchange.profile import Profile
 
 MOMENT_UNIT = 4.0
 """Second moments are larger than means: in this unit the linear form rounds both alike."""

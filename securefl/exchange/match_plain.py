@@ -14,8 +14,8 @@ from securefl.errors import DataError, MessageRefused
 from securefl.exchange.base import Values
 from securefl.exchange.gaussian import gaussian
 from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
+from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.score_noise import ScoreNoise
-from securefl.profile import Profile, divergence
 
 _SCORE = struct.Struct("<d")
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Channel
-from securefl.profile import Profile
+from securefl.exchange.profile import Profile
 
 PROFILE, SCORE, UNIT = "profile", "profile/score", "profile/unit"
 """Names of the messages: a client's profile, what the server makes of it, and what all measure in.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, final
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from securefl.errors import ConfigError, RunFolderError
-from securefl.plain_json import parsed
+from securefl.io.json import parsed
 from securefl.privacy.accountants import Accountant, epsilon
 from securefl.privacy.events import (
     Gaussian,

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from securefl.algorithms.profiling import View, representing
 from securefl.errors import DataError
+from securefl.exchange.profile import Profile
 from securefl.privacy.moments import ChannelMoments, MomentRelease
 from securefl.privacy.randomness import Randomness, noisy
-from securefl.profile import Profile
 
 
 @final

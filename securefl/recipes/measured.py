@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from securefl.errors import RunFolderError
-from securefl.external import evaluate, load_trained
+from securefl.evaluation.named_data import evaluate, load_trained
+from securefl.federation.ledger import Entry, Ledger
 from securefl.recipes.measure import Measure, Quantity
 from securefl.report.census import selected_share, times_selected
 from securefl.report.clock import hours, watt_hours
-from securefl.roles.ledger import Entry, Ledger
-from securefl.runrecord import METRICS, QUALITIES, read_metrics, read_run
+from securefl.runs.folder_reader import METRICS, QUALITIES, read_metrics, read_run
 
 LAST = 10
 """Rounds of a mean accuracy."""

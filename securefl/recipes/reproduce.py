@@ -11,9 +11,9 @@ from securefl.errors import ConfigError, Diverged
 from securefl.recipes.measured import measured
 from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, Table, Value
-from securefl.runfolder import RunFolder
-from securefl.runrecord import RoundMetrics, holds_run, read_config, read_metrics
-from securefl.runs import resume, run
+from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics
+from securefl.runs.folder_writer import RunFolder
+from securefl.runs.run import resume, run
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 
-from securefl.names import printable
+from securefl.io.text import printable
 from securefl.recipes.recipe import Cell, Recipe
-from securefl.runfolder import write_atomically
+from securefl.runs.folder_writer import write_atomically
 
 MARKDOWN, JSON = "table.md", "results.json"
 

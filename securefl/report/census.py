@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from securefl.data.quality import Quality
-from securefl.roles.ledger import AUTHORITY, SERVER
-from securefl.runrecord import RunRecord
+from securefl.federation.ledger import AUTHORITY, SERVER
+from securefl.runs.folder_reader import RunRecord
 
 KNOWN = [quality.value for quality in Quality]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from securefl.runrecord import RoundMetrics
+from securefl.runs.folder_reader import RoundMetrics
 
 SECONDS_PER_HOUR = 3600
 

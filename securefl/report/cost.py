@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from securefl.report.clock import hours, watt_hours
 from securefl.report.drawing import COLOURS, STYLES, bare
 from securefl.report.plots import label_scores, plotted
-from securefl.runrecord import RoundMetrics
+from securefl.runs.folder_reader import RoundMetrics
 
 
 def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:

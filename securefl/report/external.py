@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from securefl.config.schema import Config
+from securefl.io.text import printable
 from securefl.metrics import ACCURACY, accuracy_of, heading, shown
-from securefl.names import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from securefl.report.drawing import png
 from securefl.report.plots import score_plot, traffic_plot
 from securefl.report.scores import scores_figure
 from securefl.report.selections import selections_figure
-from securefl.runrecord import ACCURACY, SCORE, TRAFFIC, RunRecord
+from securefl.runs.folder_reader import ACCURACY, SCORE, TRAFFIC, RunRecord
 
 SELECTIONS, SCORES, COST = "selections.png", "scores.png", "cost.png"
 PICTURES = frozenset((SELECTIONS, SCORES, COST, TRAFFIC, ACCURACY, SCORE))

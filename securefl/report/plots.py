@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from securefl.federation.ledger import MEBIBYTE, Entry, Ledger
 from securefl.metrics import SHARES, title
 from securefl.report.drawing import COLOURS, STYLES, bare, by_round, png
-from securefl.roles.ledger import MEBIBYTE, Entry, Ledger
-from securefl.runrecord import RoundMetrics
+from securefl.runs.folder_reader import RoundMetrics
 
 
 def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:

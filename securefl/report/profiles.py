@@ -11,7 +11,7 @@ from securefl.report.census import (
     selected_share,
     times_selected,
 )
-from securefl.runrecord import RunRecord
+from securefl.runs.folder_reader import RunRecord
 from securefl.selection.base import Standing
 from securefl.selection.fedprof import Alpha, FedProf
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
 SCORE, UNIT = "profile/score", "profile/unit"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from securefl.report.census import by_quality, clients
 from securefl.report.drawing import MAX_NAMES, by_round
-from securefl.runrecord import RunRecord
+from securefl.runs.folder_reader import RunRecord
 
 MEASURED = {"afl": "mean loss", "fedprof": "divergence"}
 """What of a client is measured, by selector."""

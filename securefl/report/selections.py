@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from securefl.report.census import KNOWN, most_selected_first, times_selected
 from securefl.report.drawing import COLOURS, MAX_NAMES, bare
-from securefl.runrecord import RunRecord
+from securefl.runs.folder_reader import RunRecord
 
 BLUE, VERMILLION, GREEN, GREY, PURPLE, SKY, ORANGE = COLOURS
 PALETTE: dict[str | None, str] = dict(

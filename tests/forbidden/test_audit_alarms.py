@@ -11,15 +11,15 @@ from matching_runs import make_task
 from processes import CLIENTS, Loop, Site
 
 import securefl
-from securefl import rounds
 from securefl.audit.exposure.chapter import exposure_chapter
 from securefl.audit.exposure.views import OUTSIDER, views
 from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
-from securefl.roles.ledger import SERVER
-from securefl.runrecord import read_run
+from securefl.federation.ledger import SERVER
+from securefl.runs import loop as rounds
+from securefl.runs.folder_reader import read_run
 from securefl.task import configured_task
 from securefl.types import Kind
 
@@ -185,9 +185,9 @@ def test_the_verdict_follows_from_what_the_server_could_read(tmp_path, name, ver
 
 def test_a_fallback_to_plaintext_is_red(tmp_path, monkeypatch):
     """Of one kind, in one run: a table of its own, every row of it alarming."""
-    sealed = securefl.compose.sealed_kinds
+    sealed = securefl.build.compose.sealed_kinds
     monkeypatch.setattr(
-        securefl.compose, "sealed_kinds", lambda config: sealed(config) - {Kind.STATISTICS}
+        securefl.build.compose, "sealed_kinds", lambda config: sealed(config) - {Kind.STATISTICS}
     )
     folder, task = tmp_path / "run", task_of("model")
     securefl.run(settings("model"), task, out=folder)
@@ -214,7 +214,7 @@ def test_a_leak_on_the_wire_alone_is_red(tmp_path):
 
 def exposed(name):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.compose, "sealed_kinds", lambda _: frozenset())
+        patch.setattr(securefl.build.compose, "sealed_kinds", lambda _: frozenset())
         return tapped(settings(name), task_of(name), 1).leaks
 
 

@@ -18,27 +18,29 @@ from tenseal import sealapi
 
 import securefl
 import securefl.exchange.reading
-import securefl.roles.authority
-from securefl import compose, rounds, runfolder
+import securefl.federation.authority
 from securefl.audit.replay import tapped
+from securefl.build import compose
+from securefl.build.terms import sealed_kinds
 from securefl.crypto.params import SUMS
 from securefl.crypto.public import PublicKey
 from securefl.crypto.ring import words_of
-from securefl.engines.delivery import Delivery, OpenExchange
-from securefl.engines.profiles import MatchChannel
 from securefl.errors import ValueRefused
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.ckks import FORM, CkksSealer
 from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
-from securefl.roles import wire
-from securefl.roles.authority import Authority
-from securefl.roles.client import Client
-from securefl.roles.history import History
-from securefl.roles.ledger import SERVER, Entry, Ledger
-from securefl.roles.server import ServerSum, SumRequest
-from securefl.terms import sealed_kinds
+from securefl.federation import message as wire
+from securefl.federation.authority import Authority
+from securefl.federation.client import Client
+from securefl.federation.delivery import Delivery, OpenExchange
+from securefl.federation.ledger import SERVER, Entry, Ledger
+from securefl.federation.opening_history import History
+from securefl.federation.profile_match import MatchChannel
+from securefl.federation.server import ServerSum, SumRequest
+from securefl.runs import folder_writer as runfolder
+from securefl.runs import loop as rounds
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
@@ -492,7 +494,7 @@ def with_first_client_alone(patch):
         return (lambda: None) if alone else add
 
     patch.setattr(ServerSum, "admit", only_first)
-    patch.setattr(securefl.roles.authority, "require_clients", lambda *_: None)
+    patch.setattr(securefl.federation.authority, "require_clients", lambda *_: None)
 
 
 @mutant("fedavg", STATISTICS, FOLDER, TAP)

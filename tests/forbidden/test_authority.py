@@ -27,10 +27,10 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.digits import Digits
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.reading import Reading
-from securefl.roles.authority import Authority
-from securefl.roles.client import Client
-from securefl.roles.history import History
-from securefl.roles.server import SumRequest
+from securefl.federation.authority import Authority
+from securefl.federation.client import Client
+from securefl.federation.opening_history import History
+from securefl.federation.server import SumRequest
 from securefl.types import Kind, MessageSpec
 
 CIPHERTEXT_BYTES = SUMS.ciphertext_bytes

@@ -25,7 +25,7 @@ from securefl.errors import (
     UnknownClient,
     WrongPassphrase,
 )
-from securefl.roles import wire
+from securefl.federation import message as wire
 from securefl_keys.bundle import load_bundle
 from securefl_keys.certificate_text import pem_of, read_pem
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority

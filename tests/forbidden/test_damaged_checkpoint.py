@@ -13,10 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import securefl
-from securefl.checkpoint import META, PARTS, Checkpoint, _digest
 from securefl.errors import RunFolderError
-from securefl.roles.authority import Opening
-from securefl.runfolder import RunFolder
+from securefl.federation.authority import Opening
+from securefl.runs.checkpoint import META, PARTS, Checkpoint, _digest
+from securefl.runs.folder_writer import RunFolder
 from securefl.types import Kind, Memory, State
 
 pytestmark = pytest.mark.usefixtures("quick")

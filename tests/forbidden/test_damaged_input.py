@@ -14,7 +14,7 @@ from securefl.config.load import load_config
 from securefl.data.arrays import load_arrays
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.recipes.recipe import load_recipe
-from securefl.runfolder import RunFolder
+from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import securefl
-from securefl import files, runfolder
 from securefl.errors import ConfigError, DataError, RunFolderError
-from securefl.runrecord import RoundMetrics
+from securefl.io import files
+from securefl.runs import folder_writer as runfolder
+from securefl.runs.folder_reader import RoundMetrics
 
 pytestmark = pytest.mark.usefixtures("quick")
 

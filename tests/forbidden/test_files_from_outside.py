@@ -23,19 +23,19 @@ from securefl.audit.findings import holds_findings
 from securefl.config.load import load_config
 from securefl.crypto.match_public import ScoringContext
 from securefl.data.arrays import load_arrays
-from securefl.engines.incidents import Incident
-from securefl.engines.turnout import Turnout
-from securefl.environment import read_environment
 from securefl.errors import SecureFLError
-from securefl.external import with_trained_tensors
-from securefl.net.authority import RELEASES, Log
+from securefl.evaluation.named_data import with_trained_tensors
+from securefl.federation.authority import Opening
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import Entry
+from securefl.federation.network.authority import RELEASES, Log
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
 from securefl.recipes.recipe import load_recipe
-from securefl.roles.authority import Opening
-from securefl.roles.ledger import Entry
-from securefl.runfolder import RunFolder
-from securefl.runrecord import RoundMetrics, read_config, read_rows, read_run
+from securefl.runs.environment import read_environment
+from securefl.runs.folder_reader import RoundMetrics, read_config, read_rows, read_run
+from securefl.runs.folder_writer import RunFolder
+from securefl.selection.round_participants import Turnout
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import securefl
 from securefl.data.folders import picture_domains
 from securefl.errors import ConfigError, DataError
-from securefl.names import printable
+from securefl.io.text import printable
 from securefl.report.external import ExternalScore, LeaveOneOut
 from securefl_cli.main import main
 from securefl_cli.scores import ScoreRow, print_scores

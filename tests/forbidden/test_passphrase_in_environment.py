@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from securefl.engines import worker_process
-from securefl.engines.worker_process import WorkerProcess
+from securefl.simulation.processes import worker_process
+from securefl.simulation.processes.worker_process import WorkerProcess
 from securefl_cli.main import main
 from securefl_cli.passphrase import ENVIRONMENT, MAX_CHARACTERS, read_passphrase
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import securefl
 from securefl import Config
+from securefl.build.terms import policy_of
 from securefl.errors import OpeningRefused, TooFewContributions
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
-from securefl.terms import policy_of
 from securefl.types import Kind, MessageSpec
 
 

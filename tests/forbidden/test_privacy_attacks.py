@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 import securefl
-from securefl import compose
 from securefl.algorithms.federated import Federated
-from securefl.engines.delivery import OpenExchange
+from securefl.build import compose
+from securefl.build.privacy import check_delta
 from securefl.errors import (
     ConfigError,
     CouplingFound,
@@ -28,6 +28,8 @@ from securefl.errors import (
 )
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
+from securefl.federation.client import Client
+from securefl.federation.delivery import OpenExchange
 from securefl.models import build_model
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.client_level import ClientLevel
@@ -35,9 +37,7 @@ from securefl.privacy.clipping import Clipping
 from securefl.privacy.events import Gaussian
 from securefl.privacy.randomness import secret
 from securefl.privacy.shares import Shares
-from securefl.privately import check_delta
-from securefl.roles.client import Client
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick")

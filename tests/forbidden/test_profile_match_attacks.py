@@ -25,8 +25,8 @@ from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES
+from securefl.exchange.profile import Profile
 from securefl.exchange.releases import MemoryCount
-from securefl.profile import Profile
 
 Q = 64
 ORIGIN = Origin.now()

@@ -25,8 +25,8 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange.ckks import CkksSealer
-from securefl.roles import wire
-from securefl.roles.client import Client
+from securefl.federation import message as wire
+from securefl.federation.client import Client
 
 PREFIX_BYTES = len(wire.MAGIC) + 2
 CIPHERTEXT_BYTES = SUMS.ciphertext_bytes

@@ -28,15 +28,15 @@ from matching_runs import (
 from torch.utils.data import TensorDataset
 
 import securefl
-from securefl.checkpoint import Checkpoint
 from securefl.errors import MessageRefused, SignatureRefused, TooFewContributions
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.matching import PROFILE, UNIT
-from securefl.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
-from securefl.roles.client import Client
-from securefl.roles.server import Server
-from securefl.roles.survey import NumberRange
+from securefl.exchange.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
+from securefl.federation.client import Client
+from securefl.federation.server import Server
+from securefl.federation.survey import NumberRange
+from securefl.runs.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

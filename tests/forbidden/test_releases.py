@@ -20,7 +20,7 @@ from securefl.errors import KeyFileError, KeyWornOut
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
-from securefl.profile import Profile
+from securefl.exchange.profile import Profile
 from securefl_keys import key_files, releases
 from securefl_keys.releases import BLOCKS, FileCount, ReleasesFile, lock_of
 

@@ -19,7 +19,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownClient,
 )
-from securefl.roles import wire
+from securefl.federation import message as wire
 from securefl_keys.certificate_text import pem_of, read_pem
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.holders import AUTHORITY, Holder

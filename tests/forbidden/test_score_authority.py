@@ -32,13 +32,13 @@ from securefl.exchange.match_forms import FULL, LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE
 from securefl.exchange.policy import Policy
+from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.releases import MemoryCount, spent
-from securefl.profile import Profile, divergence
-from securefl.roles import wire
-from securefl.roles.client import Client
-from securefl.roles.score_authority import ScoreAuthority
-from securefl.roles.server import Server
-from securefl.runrecord import OPENINGS, read_rows
+from securefl.federation import message as wire
+from securefl.federation.client import Client
+from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.server import Server
+from securefl.runs.folder_reader import OPENINGS, read_rows
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

@@ -14,7 +14,7 @@ import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from reachability import KEY_PARTS, keyed_contexts, reachable
 
-from securefl.compose import Record, compose
+from securefl.build.compose import Record, compose
 from securefl.crypto.artefact import Artefact
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.committee_public import Combiner
@@ -25,8 +25,8 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding
-from securefl.roles.authority import Authority
-from securefl.roles.client import Client
+from securefl.federation.authority import Authority
+from securefl.federation.client import Client
 from securefl.types import Kind, MessageSpec
 
 NEVER_AT_THE_SERVER = (
@@ -203,16 +203,19 @@ def test_a_public_key_refuses_a_secret_one(key_set):
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("securefl.roles.server", ["securefl.crypto", "securefl.exchange.ckks_open", "tenseal"]),
         (
-            "securefl.roles.survey",
+            "securefl.federation.server",
+            ["securefl.crypto", "securefl.exchange.ckks_open", "tenseal"],
+        ),
+        (
+            "securefl.federation.survey",
             ["securefl.crypto", "securefl.exchange.match_open", "tenseal"],
         ),
         (
             "securefl.exchange.ckks",
             ["securefl.crypto.secret", "securefl.exchange.ckks_open", "securefl.crypto.committee"],
         ),
-        ("securefl.roles.client", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
+        ("securefl.federation.client", ["securefl.crypto.secret", "securefl.exchange.ckks_open"]),
     ],
 )
 def test_the_server_imports_no_secret_key(module, forbidden):

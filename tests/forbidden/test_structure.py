@@ -76,7 +76,10 @@ def test_no_byte_from_outside_is_run_as_code():
                     assert called not in {"torch.load", "eval", "exec", "compile"}, module
                     if called == "np.load":
                         assert "allow_pickle=False" in ast.unparse(node), module
-    assert found == {f"securefl/engines/{name}.py" for name in ("crossing", "vectorised", "worker")}
+    assert found == {
+        f"securefl/simulation/{name}.py"
+        for name in ("processes/ipc", "processes/worker", "stacked/engine")
+    }
 
 
 def test_every_setting_is_used_somewhere():

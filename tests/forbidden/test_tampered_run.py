@@ -20,10 +20,10 @@ from on_the_wire import nothing_is_handed_over
 from torch import nn
 
 import securefl
-from securefl.engines import turns
 from securefl.errors import Crafted, TooFewContributions
 from securefl.exchange.ckks import FORM, CkksSealer
-from securefl.roles.client import Client
+from securefl.federation.client import Client
+from securefl.simulation import client_thread as turns
 from securefl.types import MessageSpec
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")

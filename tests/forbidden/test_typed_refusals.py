@@ -28,8 +28,8 @@ from securefl.errors import (
     TooFewContributions,
     UnknownSender,
 )
-from securefl.roles import wire
-from securefl.roles.server import ServerSum
+from securefl.federation import message as wire
+from securefl.federation.server import ServerSum
 
 HONEST, FAULTY = ("client-1", "client-2", "client-3"), "client-4"
 

@@ -18,12 +18,11 @@ from hand_made import QUALITIES, TURNOUTS, encrypted_match, message, write_run
 from matching_runs import make_config, make_task, run_in
 from reachability import keyed_contexts, reachable
 
-from securefl.compose import Record, compose
+from securefl.build.compose import Record, compose
 from securefl.crypto.match_public import MatchPublicKey
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.public import PublicKey
 from securefl.crypto.secret import SecretKey
-from securefl.engines.profiles import MatchChannel, ProfileQuestion
 from securefl.errors import DataError
 from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.keyset import KeySet
@@ -31,15 +30,16 @@ from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE, UNIT
-from securefl.profile import MAX_SECOND_MOMENT, Profile
+from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
+from securefl.federation import message as wire
+from securefl.federation.authority import Authority
+from securefl.federation.client import Client
+from securefl.federation.ledger import SERVER
+from securefl.federation.profile_match import MatchChannel, ProfileQuestion
+from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.server import Server
 from securefl.report import readings
 from securefl.report.readings import IN_THE_CLEAR
-from securefl.roles import wire
-from securefl.roles.authority import Authority
-from securefl.roles.client import Client
-from securefl.roles.ledger import SERVER
-from securefl.roles.score_authority import ScoreAuthority
-from securefl.roles.server import Server
 from securefl.types import Kind
 from securefl_cli.main import main
 from securefl_cli.table import what_the_server_reads

@@ -6,10 +6,10 @@ import pytest
 from process_memory import stretches_of
 
 import securefl
-from securefl.engines import worker_process
-from securefl.engines.crossing import packed
 from securefl.exchange.keyset import KeySet
-from securefl.roles.identities import Identities
+from securefl.federation.identities import Identities
+from securefl.simulation.processes import worker_process
+from securefl.simulation.processes.ipc import packed
 
 
 class Overheard(Exception):
@@ -36,7 +36,7 @@ def test_a_worker_gets_its_own_clients_identities_and_a_public_key(
     monkeypatch, tiny_config, tiny_task
 ):
     """Of the secret key and of other workers' clients nothing is in what it is told."""
-    monkeypatch.setattr("securefl.engines.parallel.WorkerProcess", Listener)
+    monkeypatch.setattr("securefl.simulation.processes.engine.WorkerProcess", Listener)
     monkeypatch.setattr(Listener, "told", [])
     keys = KeySet.ephemeral()
     names = [f"client-{i}" for i in range(1, 6)]

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves
 
 from securefl.algorithms.normalisation.window import Window
 from securefl.data.resident import near
-from securefl.engines.clients import Clients
-from securefl.engines.sequential import Sequential
-from securefl.engines.vectorised import Vectorised
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
+from securefl.simulation.clients import Clients
+from securefl.simulation.sequential import Sequential
+from securefl.simulation.stacked.engine import Vectorised
 from securefl.types import Memory, NamedTensors, Plan, State, Total
 
 ELSEWHERE = torch.device("meta")

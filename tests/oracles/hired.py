@@ -16,7 +16,7 @@ from torch.nn import functional
 import securefl
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.normalisation.fedtan import FedTAN
-from securefl.engines.worker_process import WorkerProcess
+from securefl.simulation.processes.worker_process import WorkerProcess
 from securefl.types import Kind
 
 SIZES = (5, 9, 14, 8, 6)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 
 import securefl
-from securefl.engines.turnout import Turnout
-from securefl.roles.ledger import Entry
-from securefl.rounds import Rounds
-from securefl.runrecord import RoundMetrics
+from securefl.federation.ledger import Entry
+from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.loop import Rounds
+from securefl.selection.round_participants import Turnout
 from securefl.types import Memory, State
 
 

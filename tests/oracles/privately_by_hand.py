@@ -12,7 +12,7 @@ from scipy import stats
 
 from securefl.algorithms.base import Sgd, Work
 from securefl.data.samples import samples
-from securefl.engines.training import round_generator
+from securefl.federation.training import round_generator
 from securefl.types import Memory
 
 UNIFORM = ("algorithm.weights=uniform", "privacy.noise=seeded")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import securefl
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
 from securefl.types import Kind
 
 CLIP = 0.5

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from securefl.data.samples import samples
-from securefl.engines.evaluation import evaluate
 from securefl.errors import ConfigError, DataError
+from securefl.evaluation.evaluate import evaluate
 from securefl.norms.adapted import adapted_batch_norm
 
 TAUS = (0.0, 0.3, 0.9, 0.999)

@@ -38,9 +38,9 @@ from securefl.crypto.params import SUMS, CkksParameters
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
-from securefl.roles.authority import Opening
-from securefl.roles.ledger import Entry
-from securefl.runrecord import OPENINGS, read_rows, read_run
+from securefl.federation.authority import Opening
+from securefl.federation.ledger import Entry
+from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.types import Kind
 
 KEY = "a" * 64

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import securefl
-from securefl.checkpoint import Checkpoint
+from securefl.runs.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -18,11 +18,10 @@ from scipy import stats
 from steep import CLIP, clipped_updates, direction, opened_sum, steep_rounds
 
 import securefl
-from securefl.checkpoint import Checkpoint
-from securefl.engines.delivery import OpenExchange
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.plain import PlainChannel
+from securefl.federation.delivery import OpenExchange
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.adaptive import MAX_CLIP, MIN_CLIP, Quantile
 from securefl.privacy.bounded import Bounded, clipped
@@ -31,6 +30,7 @@ from securefl.privacy.client_noise import ClientNoise, NoisyExchange
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.randomness import Seeded
 from securefl.privacy.shares import Shares
+from securefl.runs.checkpoint import Checkpoint
 from securefl.types import Kind, Total
 
 PRIVATE = (

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from reachability import reachable
 
 from securefl import run
-from securefl.compose import Record, compose
+from securefl.build.compose import Record, compose
 from securefl.config.load import load_config
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.params import CkksParameters
@@ -22,8 +22,8 @@ from securefl.errors import ConfigError, KeyWornOut, MessageRefused
 from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
-from securefl.net.party import check_scope
-from securefl.rounds import Rounds
+from securefl.federation.network.party import check_scope
+from securefl.runs.loop import Rounds
 from securefl.types import MessageSpec
 from securefl_cli.main import main
 

@@ -14,10 +14,10 @@ from on_device import memcpys
 from torch import nn
 
 import securefl
-from securefl import testbench
-from securefl.checkpoint import Checkpoint
-from securefl.engines.shared_round import _like
-from securefl.testbench import TestBench
+from securefl.evaluation import evaluator as testbench
+from securefl.evaluation.evaluator import TestBench
+from securefl.runs.checkpoint import Checkpoint
+from securefl.simulation.processes.shared_round import _like
 from securefl.types import Kind, Memory, State
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -50,7 +50,9 @@ def test_more_steps_cross_no_more_often(policy, engine):
 @pytest.mark.parametrize("policy", ["fedavg", "fedtan", "static-bn"])
 def test_nor_do_those_of_padded_batches(policy, monkeypatch):
     """Which samples are present is the same at each step."""
-    monkeypatch.setattr("securefl.engines.vectorised.require_padded", lambda *_: None)  # of values
+    monkeypatch.setattr(
+        "securefl.simulation.stacked.engine.require_padded", lambda *_: None
+    )  # of values
     short = (*POLICIES[policy], "train.batch_size=17")
     few, many = (copies(task(sizes=(15, 11, 9)), "vectorised", n, *short) for n in (1, 4))
     assert len(many) == len(few) + 3  # a permutation for each step

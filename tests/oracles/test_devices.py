@@ -10,7 +10,8 @@ import torch
 
 from securefl.config.devices import DEVICE_PRESETS, DeviceSpecification, DevicesTable
 from securefl.config.load import load_config
-from securefl.devices import (
+from securefl.errors import ConfigError, DataError
+from securefl.selection.devices import (
     Cost,
     Device,
     Load,
@@ -20,7 +21,6 @@ from securefl.devices import (
     dropouts,
     round_outcome,
 )
-from securefl.errors import ConfigError, DataError
 
 # 10 log10(3) dB is a ratio of 3, so log2(1 + SNR) = 2: 1 MHz carries 2 Mbit/s down, 1 Mbit/s up.
 ROUND_NUMBERS = DeviceSpecification(

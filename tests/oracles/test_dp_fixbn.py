@@ -21,15 +21,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import securefl
 from securefl.algorithms.public_training import PublicData
-from securefl.compose import Record, compose
-from securefl.engines.training import round_generator
+from securefl.build.compose import Record, compose
 from securefl.errors import ConfigError, DataError, TooFewContributions
+from securefl.federation.client import Client
+from securefl.federation.training import round_generator
 from securefl.models import batch_norm_1d, mlp
 from securefl.privacy.dp_fixbn import StatisticsRelease, evenly
 from securefl.privacy.moments import MomentRelease
 from securefl.privacy.randomness import Seeded
 from securefl.privacy.shares import Shares
-from securefl.roles.client import Client
 from securefl.types import Kind, Total
 
 pytestmark = pytest.mark.usefixtures("quick", "uncounted")

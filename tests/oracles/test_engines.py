@@ -16,12 +16,13 @@ from side_by_side import SMALL, require_same, trained, vector
 from torch import nn
 
 import securefl
-from securefl.engines import choice, vectorised
-from securefl.engines.clients import Place
 from securefl.errors import ConfigError
-from securefl.roles.client import Client
-from securefl.roles.identities import Identities
-from securefl.roles.wire import Roster
+from securefl.federation.client import Client
+from securefl.federation.identities import Identities
+from securefl.federation.message import Roster
+from securefl.simulation import choice
+from securefl.simulation.clients import Place
+from securefl.simulation.stacked import engine as vectorised
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS, reason

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.data.samples import minibatches, samples
-from securefl.engines.training import round_generator
+from securefl.federation.training import round_generator
 
 SIZES = (12, 30, 21)
 

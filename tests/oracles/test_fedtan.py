@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import securefl
 from securefl.data.samples import minibatches, samples
-from securefl.engines.training import round_generator
+from securefl.federation.training import round_generator
 from securefl.models import build_model
 
 SIZES = (5, 9, 14, 8)

@@ -12,16 +12,17 @@ from threading import Barrier, BrokenBarrierError, Thread
 
 import pytest
 
-from securefl import files, runfolder
 from securefl.config.load import load_config
 from securefl.crypto.artefact import digest
 from securefl.errors import KeyFileError, RunFolderError
-from securefl.files import append_whole, read_bounded, read_lines, write_new, write_whole
-from securefl.net.authority import RELEASES, Log
+from securefl.federation.authority import Opening
+from securefl.federation.network.authority import RELEASES, Log
+from securefl.io import files
+from securefl.io.files import append_whole, read_bounded, read_lines, write_new, write_whole
 from securefl.privacy.history import History
-from securefl.roles.authority import Opening
-from securefl.runfolder import RunFolder
-from securefl.runrecord import read_config
+from securefl.runs import folder_writer as runfolder
+from securefl.runs.folder_reader import read_config
+from securefl.runs.folder_writer import RunFolder
 from securefl_keys import key_files
 from securefl_keys.releases import FileCount, ReleasesFile
 

@@ -17,14 +17,14 @@ from torch import nn
 import securefl
 from securefl.algorithms.base import averaged_tensors, snapshot
 from securefl.algorithms.descent import _walkable
-from securefl.engines import clients
-from securefl.engines.clients import Place
-from securefl.engines.crossing import ALIGNED
 from securefl.errors import ValueRefused
+from securefl.federation.client import Client
 from securefl.models import build_model
 from securefl.norms.frozen import at_rest_twin
-from securefl.roles.client import Client
-from securefl.rounds import Rounds
+from securefl.runs.loop import Rounds
+from securefl.simulation import clients
+from securefl.simulation.clients import Place
+from securefl.simulation.processes.ipc import ALIGNED
 from securefl.types import State
 
 MODELS = [

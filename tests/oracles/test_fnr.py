@@ -28,8 +28,8 @@ from securefl.algorithms.servers.fednova import FedNova, Normalised
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.choose import chosen_algorithm
-from securefl.compose import Record, compose
+from securefl.build.algorithm import chosen_algorithm
+from securefl.build.compose import Record, compose
 from securefl.errors import ConfigError, DataError
 from securefl.types import Kind
 

@@ -26,11 +26,11 @@ from securefl.algorithms import fnr
 from securefl.algorithms.fnr import NOISY_LEVELS
 from securefl.algorithms.lowest import noisily_among_lowest, places
 from securefl.data.samples import minibatches, samples
-from securefl.engines.training import round_generator
 from securefl.errors import TooFewContributions
+from securefl.federation.client import Client
+from securefl.federation.training import round_generator
 from securefl.privacy import client_noise
 from securefl.privacy.randomness import Seeded
-from securefl.roles.client import Client
 from securefl.types import Total
 
 pytestmark = pytest.mark.usefixtures("quick", "uncounted")

@@ -23,10 +23,11 @@ from securefl.algorithms.fnr import FNR, Match, Ranking
 from securefl.algorithms.normalisation.static_bn import static_bn
 from securefl.algorithms.public_training import PublicData
 from securefl.data.samples import samples
-from securefl.engines import refining, wide_assessment
-from securefl.engines.wide_assessment import assess_each
-from securefl.engines.wide_model import parts, wide
 from securefl.errors import ConfigError, TooFewContributions
+from securefl.simulation.stacked import assessment as wide_assessment
+from securefl.simulation.stacked import refining
+from securefl.simulation.stacked.assessment import assess_each
+from securefl.simulation.stacked.model import parts, wide
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR as WAYS
@@ -122,7 +123,7 @@ def test_cohorts_and_the_refined_are_no_more_than_fit(monkeypatch, refined):
     """Two at a time train, and of four that are refined."""
     of = job()
     size = 8 * sum(p.numel() for p in of.model.parameters())
-    monkeypatch.setattr("securefl.engines.wide_places.WIDE_BYTES", 2 * size)
+    monkeypatch.setattr("securefl.simulation.stacked.workspaces.WIDE_BYTES", 2 * size)
     require_same(["algorithm.name=fedavg", *REFINED, "fnr.share=0.58"], of)
     assert max(refined) == 2
     assert sum(refined) > 2 * 3

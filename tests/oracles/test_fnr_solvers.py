@@ -18,10 +18,10 @@ from torch.nn import functional
 
 import securefl
 from securefl.algorithms.fnr import FNR
-from securefl.choose import chosen_algorithm
-from securefl.compose import Record, compose
+from securefl.build.algorithm import chosen_algorithm
+from securefl.build.compose import Record, compose
 from securefl.data.samples import minibatches, samples
-from securefl.engines.training import round_generator
+from securefl.federation.training import round_generator
 
 ROUNDS, BATCH, STRENGTH = 4, 5, 0.4
 STEPS = (1, 1, 2, 1)

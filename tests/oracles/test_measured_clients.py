@@ -15,9 +15,9 @@ from torch.nn import functional
 
 import securefl
 from securefl.algorithms.base import load_tensors
-from securefl.engines.training import SELECTION, round_generator
-from securefl.profile import Profile, divergence, range_unit
-from securefl.roles.ledger import SERVER
+from securefl.exchange.profile import Profile, divergence, range_unit
+from securefl.federation.ledger import SERVER
+from securefl.federation.training import SELECTION, round_generator
 from securefl.selection.afl import Afl
 from securefl.selection.base import Standing
 from securefl.selection.data_share import ByDataShare

@@ -15,11 +15,13 @@ from pairs import grid
 from side_by_side import REFINED, vector, with_public
 
 import securefl
-from securefl.engines import crossing, parallel, worker_process
-from securefl.engines.shared_round import SharedRound
-from securefl.engines.threads import torch_threads
 from securefl.errors import Diverged
 from securefl.models import build_model
+from securefl.simulation.processes import engine as parallel
+from securefl.simulation.processes import ipc as crossing
+from securefl.simulation.processes import worker_process
+from securefl.simulation.processes.shared_round import SharedRound
+from securefl.simulation.threads import torch_threads
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason

@@ -19,10 +19,10 @@ from interruptible import SECUREFL
 from side_by_side import vector
 
 import securefl
-from securefl.engines import worker_process
-from securefl.engines.crossing import Gone
-from securefl.engines.shared_round import SharedRound
 from securefl.errors import ConfigError, PeerError
+from securefl.simulation.processes import worker_process
+from securefl.simulation.processes.ipc import Gone
+from securefl.simulation.processes.shared_round import SharedRound
 
 
 @pytest.mark.usefixtures("no_hang")

@@ -15,9 +15,9 @@ from torch import nn
 
 import securefl
 from securefl.algorithms import class_norms
-from securefl.engines import wide_assessment
-from securefl.engines.open_round import OpenRound
 from securefl.errors import ConfigError
+from securefl.federation.round import OpenRound
+from securefl.simulation.stacked import assessment as wide_assessment
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import POLICIES, PRIVACY, SOLVERS, reason

@@ -16,7 +16,6 @@ from torch import nn
 import securefl
 from securefl import Config
 from securefl.algorithms.profiling import View, profile
-from securefl.engines.training import PROFILING, round_generator
 from securefl.errors import DataError
 from securefl.exchange import match_open, match_plain
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
@@ -24,12 +23,13 @@ from securefl.exchange.match_flood import flood_deviation, grid_bits
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.releases import MemoryCount
 from securefl.exchange.score_noise import ScoreNoise
+from securefl.federation.training import PROFILING, round_generator
 from securefl.privacy.moments import MomentRelease
 from securefl.privacy.profiles import PrivateProfiler
 from securefl.privacy.randomness import Secret, Seeded
-from securefl.profile import Profile, divergence
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
@@ -173,13 +173,13 @@ def scores_of(folder, config, task, keys=None):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_at_the_level_of_records_sends_noisy_profiles(tmp_path, key, mode, monkeypatch):
     """Scores differ from those of exact profiles, and are those of what was sent."""
-    sent, send = {}, securefl.roles.client.Client.send_profile
+    sent, send = {}, securefl.federation.client.Client.send_profile
 
     def send_profile(self, run, round_number, made):
         sent[self.name, round_number] = made
         return send(self, run, round_number, made)
 
-    monkeypatch.setattr(securefl.roles.client.Client, "send_profile", send_profile)
+    monkeypatch.setattr(securefl.federation.client.Client, "send_profile", send_profile)
     task, config = make_task(model=model_of()), make_config(mode, rounds=1)
     keys = [None] * 2 if mode == "plain" else [uncounted(key) for _ in range(2)]
     exact = scores_of(tmp_path / "exact", config, task, keys[0])

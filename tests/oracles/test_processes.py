@@ -11,7 +11,7 @@ import torch
 from process_memory import found_in, found_under, secrets_of
 from processes import CLIENTS, SERVER, Site
 
-from securefl.runrecord import read_run
+from securefl.runs.folder_reader import read_run
 
 pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.slow]
 MARKER = "planted-marker-7f1c"

@@ -14,8 +14,8 @@ from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
 from securefl.exchange.releases import MemoryCount
-from securefl.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
 
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
 SIZES = (8, 64, 512, 2048)

@@ -14,8 +14,8 @@ from torch import nn
 from securefl.algorithms.profiling import default_layer, profile, profile_length
 from securefl.data import load_digits
 from securefl.errors import DataError
+from securefl.exchange.profile import VARIANCE_FLOOR, Profile, divergence
 from securefl.models import build_model
-from securefl.profile import VARIANCE_FLOOR, Profile, divergence
 
 IDENTITY = nn.Sequential(nn.Identity()).double()
 

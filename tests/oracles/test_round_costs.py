@@ -12,7 +12,7 @@ from by_hand import task as by_hand_task
 from played import place, played
 
 import securefl
-from securefl.roles.ledger import SERVER
+from securefl.federation.ledger import SERVER
 from securefl.types import Kind
 
 SIZES = (5, 9, 14, 8, 11, 7)

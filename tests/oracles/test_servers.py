@@ -18,9 +18,9 @@ from securefl.algorithms.servers.adaptive import Adaptive, Rule
 from securefl.algorithms.servers.base import Averaged
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
-from securefl.choose import chosen_algorithm
+from securefl.build.algorithm import chosen_algorithm
 from securefl.data.samples import minibatches, samples
-from securefl.engines.training import round_generator
+from securefl.federation.training import round_generator
 from securefl.types import Kind, Memory, Total
 
 ROUNDS, STEPS, LR = 6, 3, 0.2

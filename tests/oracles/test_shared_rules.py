@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from securefl import Config
+from securefl.build.terms import least_clients
 from securefl.errors import Diverged, TooFewContributions
 from securefl.exchange.plain import PlainChannel
-from securefl.net import server
-from securefl.net.party import server_party
-from securefl.net.server import Patience, ServerProcess
-from securefl.runfolder import RunFolder
-from securefl.terms import least_clients
+from securefl.federation.network import server
+from securefl.federation.network.party import server_party
+from securefl.federation.network.server import Patience, ServerProcess
+from securefl.runs.folder_writer import RunFolder
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -14,13 +14,13 @@ from torch import nn
 
 import securefl
 from securefl.algorithms.base import Sgd
-from securefl.engines.grouping import Grouping
-from securefl.engines.training import Training
-from securefl.engines.vectorised import Vectorised
 from securefl.errors import ConfigError, DataError
+from securefl.federation.training import Training
 from securefl.norms.batch_moments import batch_moments
 from securefl.norms.frozen import Freeze, frozen_batch_norm
 from securefl.norms.padded import Present, moments_of, padded_batch_norm
+from securefl.simulation.stacked.engine import Vectorised
+from securefl.simulation.stacked.grouping import Grouping
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import POLICIES, SERVERS, SOLVERS, reason

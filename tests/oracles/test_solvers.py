@@ -24,8 +24,8 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.data.samples import minibatches, samples
-from securefl.engines.training import round_generator
 from securefl.errors import ConfigError, DataError
+from securefl.federation.training import round_generator
 from securefl.models import build_model
 from securefl.types import Kind, Memory
 

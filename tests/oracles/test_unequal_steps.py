@@ -11,8 +11,8 @@ from pairs import grid
 from side_by_side import REFINED, SMALL, require_same, with_public
 
 import securefl
-from securefl.engines.grouping import split
 from securefl.errors import ConfigError
+from securefl.simulation.stacked.grouping import split
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import POLICIES, SERVERS, SOLVERS, reason
@@ -34,7 +34,7 @@ STOPPED["fednova"] = SERVERS["fednova"]
 def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, share, monkeypatch):
     """Whoever waits for the longest client beside it sends what it had, and keeps that."""
     for least in ("LEAST_SHARE", "LEAST_USED"):
-        monkeypatch.setattr(f"securefl.engines.grouping.{least}", float(share))
+        monkeypatch.setattr(f"securefl.simulation.stacked.grouping.{least}", float(share))
     beside = STOPPED[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
@@ -53,7 +53,7 @@ ASSESSED = {name: POLICIES[name] for name in ("fedavg", "fedbn", "static-bn", "f
 @pytest.mark.parametrize(("policy", "solver", "share"), grid(ASSESSED, STOPPED, SHARES))
 def test_clients_are_refined_from_where_their_own_steps_ended(policy, solver, share, monkeypatch):
     """In one cohort or in several: each is assessed there, too."""
-    monkeypatch.setattr("securefl.engines.grouping.LEAST_SHARE", float(share))
+    monkeypatch.setattr("securefl.simulation.stacked.grouping.LEAST_SHARE", float(share))
     settings = [*POLICIES[policy], *STOPPED[solver], *UNEQUAL, *REFINED]
     require_same(settings, with_public(task(sizes=(9, 30, 14, 4, 17))))
 

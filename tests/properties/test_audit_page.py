@@ -15,7 +15,7 @@ from made_findings import FINDINGS, LEAK, findings
 
 from securefl.audit.findings import Chapter, Number, Verdict, holds_findings
 from securefl.audit.page import BADGES, html_page, in_short, interval_said, value_said
-from securefl.names import printable
+from securefl.io.text import printable
 
 VOID = {"meta", "img", "br"}
 ALLOWED = {"scope", "class", "id", "lang", "charset", "name", "content", "http-equiv"}

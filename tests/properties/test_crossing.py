@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from securefl.engines.crossing import ALIGNED, Block, Gone, packed, packed_bytes, receive, send
+from securefl.simulation.processes.ipc import (
+    ALIGNED,
+    Block,
+    Gone,
+    packed,
+    packed_bytes,
+    receive,
+    send,
+)
 from securefl.types import Kind, Memory
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)

@@ -21,9 +21,9 @@ from securefl.data.arrays import load_arrays
 from securefl.data.corruptions import corrupt
 from securefl.data.folders import load_class_folders
 from securefl.errors import ConfigError, DataError, RunFolderError
-from securefl.external import UntrainedStatistics
-from securefl.runrecord import read_config
-from securefl.unseen import unseen_data
+from securefl.evaluation.named_data import UntrainedStatistics
+from securefl.evaluation.unseen import unseen_data
+from securefl.runs.folder_reader import read_config
 from securefl_cli.main import main
 
 SETTINGS = ("run.rounds=2", "algorithm.name=fedavg", "exchange.encrypt=none", "run.seed=3")

@@ -9,14 +9,15 @@ import pytest
 from click.testing import CliRunner
 from torch import nn
 
-from securefl.engines import freed_memory, worker
-from securefl.engines.clients import Place
-from securefl.engines.freed_memory import keep_freed_memory
+from securefl.simulation import malloc as freed_memory
+from securefl.simulation.clients import Place
+from securefl.simulation.malloc import keep_freed_memory
+from securefl.simulation.processes import worker
 from securefl_cli.main import main
 
 STEPS = """
 import resource, torch
-from securefl.engines.freed_memory import keep_freed_memory
+from securefl.simulation.malloc import keep_freed_memory
 
 def step():
     return [torch.ones(n * 2**20, dtype=torch.uint8) for n in (3, 5, 9, 14, 20)]

@@ -15,7 +15,7 @@ from securefl.config.load import load_config
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
 from securefl.data.public import carve_public
 from securefl.errors import ConfigError, DataError
-from securefl.runfolder import RunFolder
+from securefl.runs.folder_writer import RunFolder
 from securefl.task import configured_task
 from securefl_cli.main import main
 

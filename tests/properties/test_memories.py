@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.checkpoint import Checkpoint
-from securefl.engines.cohort import wide_memory
-from securefl.engines.crossing import _unpacked, packed
-from securefl.engines.memories import Memories
 from securefl.exchange.layout import Row, Rows
+from securefl.runs.checkpoint import Checkpoint
+from securefl.simulation.client_state import Memories
+from securefl.simulation.processes.ipc import _unpacked, packed
+from securefl.simulation.stacked.block import wide_memory
 from securefl.types import Kind, Memory, State
 
 NAMES = [f"client-{i}" for i in range(5)]

@@ -18,8 +18,8 @@ import securefl
 from securefl import Task
 from securefl.algorithms.normalisation.fedtan import FedTAN
 from securefl.errors import ConfigError, DataError, RunFolderError
-from securefl.runrecord import read_run
-from securefl.taskrecord import task_record
+from securefl.runs.folder_reader import read_run
+from securefl.runs.task_record import task_record
 from securefl.types import State
 from securefl_cli.main import main
 

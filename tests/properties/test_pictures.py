@@ -10,13 +10,13 @@ import pytest
 from hand_made import QUALITIES, TURNOUTS, metrics, plain_match, write_run
 from matplotlib.colors import to_hex
 
-from securefl.engines.turnout import Turnout
 from securefl.report import plots
 from securefl.report.cost import cost_figure
 from securefl.report.drawing import png
 from securefl.report.pictures import pictures
 from securefl.report.scores import scores_figure
 from securefl.report.selections import PALETTE, selections_figure
+from securefl.selection.round_participants import Turnout
 
 FEDPROF = "selection.name=fedprof"
 ALL_TRAIN = (Turnout(1, {"client-2": 1, "client-3": 1}, ("client-2", "client-3")),)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefl.errors import KeyFileError, MessageRefused
-from securefl.plain_json import MAX_KEYS, require_plain
+from securefl.io.json import MAX_KEYS, require_plain
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import PolicyFile
 from securefl_keys.roster import RosterFile

@@ -13,15 +13,16 @@ from on_the_wire import nothing_is_handed_over
 from torch import nn
 
 import securefl
-from securefl import compose, rounds
+from securefl.build import compose
 from securefl.errors import ConfigError, RunFolderError
+from securefl.federation.client import Client
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
 from securefl.privacy.history import History
 from securefl.privacy.meter import Meter
 from securefl.privacy.spending import Spending
 from securefl.report.pictures import pictures
-from securefl.roles.client import Client
+from securefl.runs import loop as rounds
 from securefl_cli.main import main
 
 DELTA = 1e-3

@@ -22,11 +22,11 @@ from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
-from securefl.net import bodies
-from securefl.net.frames import SMALL, Frame, Link
-from securefl.net.members import Members
-from securefl.net.round import _claimed_name, _claimed_sender
-from securefl.roles import wire
+from securefl.federation import message as wire
+from securefl.federation.network import bodies
+from securefl.federation.network.frames import SMALL, Frame, Link
+from securefl.federation.network.members import Members
+from securefl.federation.network.round import _claimed_name, _claimed_sender
 from securefl.types import Kind, State
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.sound_bundle import SoundBundle

@@ -16,9 +16,9 @@ from hand_made import (
     write_run,
 )
 
+from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.report.profiles import client_lines, quality_lines
 from securefl.report.readings import who_read_what
-from securefl.roles.ledger import AUTHORITY, SERVER
 from securefl.types import Kind
 from securefl_cli.main import main
 

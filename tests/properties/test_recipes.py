@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from interruptible import SECUREFL
 
 import securefl
-from securefl import rounds
 from securefl.errors import ConfigError, Diverged
 from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
 from securefl.recipes.reproduce import plan, reproduce
-from securefl.runfolder import RunFolder
-from securefl.runrecord import read_run
+from securefl.runs import loop as rounds
+from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
 
 TINY = """

@@ -19,7 +19,7 @@ from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
 from securefl.errors import ConfigError, DataError, Diverged, TooFewContributions, ValueRefused
 from securefl.exchange.layout import pack, unpack
 from securefl.exchange.plain import PlainChannel
-from securefl.roles.client import Client
+from securefl.federation.client import Client
 from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")

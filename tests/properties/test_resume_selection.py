@@ -9,8 +9,8 @@ import torch
 from test_resume import StopError, lines, stop_after, without_time
 
 import securefl
-from securefl.checkpoint import Checkpoint
 from securefl.errors import RunFolderError
+from securefl.runs.checkpoint import Checkpoint
 
 BASE = (
     "run.rounds=9",
@@ -30,7 +30,7 @@ FEDPROF = ("selection.name=fedprof", "selection.alpha=2.0", "devices.dropout=0.3
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     """They take longer than all else here, and others test them."""
-    monkeypatch.setattr("securefl.rounds.pictures", lambda run: {})
+    monkeypatch.setattr("securefl.runs.loop.pictures", lambda run: {})
 
 
 def task(n_clients=8):

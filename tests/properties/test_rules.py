@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.choose import switch_round
+from securefl.build.algorithm import switch_round
+from securefl.build.terms import rate_said, schedule
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
-from securefl.terms import rate_said, schedule
 
 
 @given(st.integers(1, 999), st.integers(2, 5000))

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 import securefl
 from securefl.data.samples import in_order, minibatches, samples
-from securefl.engines.evaluation import evaluate
-from securefl.engines.training import round_generator
 from securefl.errors import DataError
+from securefl.evaluation.evaluate import evaluate
+from securefl.federation.training import round_generator
 from securefl.metrics import r_squared
 
 CPU = torch.device("cpu")

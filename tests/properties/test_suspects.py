@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from securefl.engines.suspects import Suspects
+from securefl.federation.suspects import Suspects
 
 LEAST = 3
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from securefl.engines.turns import Ask, ClientThread, Done
+from securefl.simulation.client_thread import Ask, ClientThread, Done
 
 
 def asking(ask):

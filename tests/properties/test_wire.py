@@ -19,7 +19,7 @@ from securefl.errors import (
     Replayed,
     SignatureRefused,
 )
-from securefl.roles import wire
+from securefl.federation import message as wire
 
 MAX_PAYLOAD_BYTES = 300
 IDENTITY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

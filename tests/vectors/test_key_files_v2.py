@@ -10,7 +10,7 @@ import pytest
 from securefl.crypto.artefact import Origin
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import MessageRefused
-from securefl.roles import wire
+from securefl.federation import message as wire
 from securefl_keys.releases import ReleasesFile
 from securefl_keys.sealed_keys import open_secret
 

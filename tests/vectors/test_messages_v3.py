@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefl.roles import wire
+from securefl.federation import message as wire
 
 FROZEN = Path(__file__).parent / "v3" / "message.bin"
 

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from securefl.algorithms.base import Sgd, Work
 from securefl.audit.kolmogorov import too_far
 from securefl.audit.roc import Interval
+from securefl.build.privacy import client_level
 from securefl.config.fnr import FnrTable
 from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import DataError
 from securefl.exchange.base import Exchange
 from securefl.privacy.client_level import ClientLevel
-from securefl.privately import client_level
 from securefl.types import Contribution, Kind, Memory, MessageSpec, Plan, State, Total
 
 Vector = NDArray[np.float64]

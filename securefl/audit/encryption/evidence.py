@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.encryption.flow_graph import Flow
+from securefl.build.terms import policy_of
 from securefl.config.schema import Config
 from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
-from securefl.roles.authority import Opening
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
-from securefl.terms import policy_of
+from securefl.federation.authority import Opening
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 
 
 @final

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from securefl.audit.tracing.seen_layers import Array
+from securefl.build.terms import equal_weight
 from securefl.crypto.committee_flood import Flood
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.params import MAX_MODULUS_BITS, SUMS, CkksParameters
@@ -24,8 +25,7 @@ from securefl.exchange.match_flood import MAX_RELEASES, STATISTICAL_BITS, flood_
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.policy import Flooding, Policy
-from securefl.profile import Profile, divergence
-from securefl.terms import equal_weight
+from securefl.exchange.profile import Profile, divergence
 
 UNROUNDED_BITS = 52
 """Bits after the point beyond which doubles around one have none."""

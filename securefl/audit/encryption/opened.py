@@ -12,7 +12,7 @@ from securefl.crypto.params import SUMS
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Flooding
-from securefl.roles.authority import Opening
+from securefl.federation.authority import Opening
 
 
 @final

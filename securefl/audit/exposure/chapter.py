@@ -8,7 +8,7 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.views import OUTSIDER, Field, Shows, View, views
 from securefl.audit.findings import Chapter, Number, Table, Verdict
 from securefl.audit.replay import Tapped
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 
 _MOST_LEAKS = 40
 """Lines of leaks that a reader takes in; the JSON's number counts them all."""

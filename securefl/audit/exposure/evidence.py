@@ -20,17 +20,17 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
 from securefl.audit.exposure.openings import Log, in_one_process, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
-from securefl.engines.incidents import Incident
-from securefl.engines.turnout import Turnout
-from securefl.environment import read_environment
+from securefl.build.terms import sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
-from securefl.files import read_lines
-from securefl.plain_json import parsed
+from securefl.federation.authority import Opening
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.io.files import read_lines
+from securefl.io.json import parsed
 from securefl.report.pictures import PICTURES
-from securefl.roles.authority import Opening
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Ledger
-from securefl.runrecord import (
+from securefl.runs.environment import read_environment
+from securefl.runs.folder_reader import (
     ENVIRONMENT,
     FILES,
     INCIDENTS,
@@ -43,7 +43,7 @@ from securefl.runrecord import (
     read_rows,
     read_soundly,
 )
-from securefl.terms import sealed_kinds
+from securefl.selection.round_participants import Turnout
 from securefl.types import Floats
 
 __all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from securefl.roles.ledger import Entry
+from securefl.federation.ledger import Entry
 
 
 @final

@@ -9,16 +9,16 @@ from typing import final
 import numpy as np
 
 from securefl.crypto.params import SUMS
-from securefl.engines.incidents import BOOKKEEPING_BYTES
 from securefl.exchange.ckks import FORM
 from securefl.exchange.match_ckks import form_name, n_ciphertexts
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES, PROFILE, SCORE, UNIT
 from securefl.exchange.plain import PlainChannel
-from securefl.roles import wire
-from securefl.roles.authority import Opening
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation import message as wire
+from securefl.federation.authority import Opening
+from securefl.federation.incidents import BOOKKEEPING_BYTES
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Floats, Kind
 
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"

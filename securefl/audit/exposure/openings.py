@@ -11,9 +11,9 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.planned import planned_sums
 from securefl.crypto.params import SUMS
 from securefl.exchange.matching import SCORE
-from securefl.roles import wire
-from securefl.roles.authority import Opening
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation import message as wire
+from securefl.federation.authority import Opening
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
 _PREFIX_BYTES = len(wire.MAGIC) + 2

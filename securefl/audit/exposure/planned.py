@@ -9,9 +9,9 @@ from typing import final
 
 from securefl.audit.exposure.leak import Leak, way
 from securefl.audit.exposure.lengths import MEANS, VARIANCES
-from securefl.engines.incidents import Incident
 from securefl.exchange.matching import PROFILE
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
 _OPENED = {(SERVER, AUTHORITY), (AUTHORITY, SERVER)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from securefl.roles.ledger import AUTHORITY, SERVER, Entry, Form
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Form
 from securefl.types import Kind
 
 OUTSIDER = "outside reader"

@@ -21,10 +21,10 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import MEANS, VARIANCES
 from securefl.audit.exposure.singled import Sent, singled_out
 from securefl.audit.exposure.uniform import uneven
+from securefl.build.terms import equal_weight, sealed_kinds
 from securefl.config.schema import Config
 from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.ring import RingFrame
-from securefl.engines.incidents import BOOKKEEPING_BYTES
 from securefl.errors import MessageRefused
 from securefl.exchange.base import Channel, Values
 from securefl.exchange.ckks import CkksSealer
@@ -37,10 +37,10 @@ from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, content_of
 from securefl.exchange.plain import PlainChannel
-from securefl.profile import Profile
-from securefl.roles import wire
-from securefl.roles.ledger import AUTHORITY, SERVER, Content, Entry
-from securefl.terms import equal_weight, sealed_kinds
+from securefl.exchange.profile import Profile
+from securefl.federation import message as wire
+from securefl.federation.incidents import BOOKKEEPING_BYTES
+from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry
 from securefl.types import Kind, NamedTensors, Plan
 
 _EXACT = 1e-7

@@ -13,10 +13,10 @@ from securefl.audit.membership.attackers import Seen
 from securefl.audit.membership.candidates import Candidates
 from securefl.audit.membership.confidences import Phi, confidences
 from securefl.audit.replay import Replay
+from securefl.build.terms import sealed_kinds
 from securefl.config.schema import Config
-from securefl.external import Trained
+from securefl.evaluation.named_data import Trained
 from securefl.task import client_names
-from securefl.terms import sealed_kinds
 from securefl.types import Kind, NamedTensors
 
 

@@ -29,10 +29,10 @@ from securefl.audit.membership.confidences import Phi, confidences
 from securefl.config.load import parse_tables
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
-from securefl.engines.interrupts import deaf_to_interrupts
 from securefl.errors import ConfigError
-from securefl.runrecord import RoundMetrics
-from securefl.runs import run
+from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.run import run
+from securefl.simulation.processes.interrupts import deaf_to_interrupts
 from securefl.task import Task
 
 MOST_PARTS = 8

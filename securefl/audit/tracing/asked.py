@@ -8,16 +8,16 @@ from typing import final
 import torch
 
 from securefl.audit.tracing.seen_layers import Array
+from securefl.build.terms import equal_weight
 from securefl.errors import MessageRefused, OpeningRefused
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Policy
-from securefl.roles.authority import Authority, Opening
-from securefl.roles.client import Client
-from securefl.roles.identities import Identities
-from securefl.roles.server import Server
-from securefl.terms import equal_weight
+from securefl.federation.authority import Authority, Opening
+from securefl.federation.client import Client
+from securefl.federation.identities import Identities
+from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec
 
 RUN = "0" * 64

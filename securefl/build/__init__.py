@@ -1,0 +1,1 @@
+"""Objects of a run from its settings, one file an axis."""

@@ -1,0 +1,105 @@
+"""What a run does with public samples: FNR-FL around the settings' algorithm, and a check of whose.
+
+A public set is nobody else's. That is asserted by content on every run that has one, also for a
+task of the user's own, before anything is written; each sample of the task is hashed once for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from securefl.algorithms.base import Algorithm, Sgd
+from securefl.algorithms.federated import Federated
+from securefl.algorithms.fnr import FNR, Match, Ranking
+from securefl.algorithms.public_training import PublicData, ServerTuned
+from securefl.build.algorithm import n_selected
+from securefl.build.terms import least_clients
+from securefl.config.schema import Config
+from securefl.data.public import check_disjoint
+from securefl.data.resident import near
+from securefl.data.samples import Samples, samples
+from securefl.errors import ConfigError, DataError
+from securefl.task import Task
+
+
+def refined(
+    config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]
+) -> Federated | FNR | ServerTuned:
+    """`inner` with the refinement that the settings name.
+
+    Raises:
+        ConfigError: it needs public samples, and the task has none.
+    """
+    table = config.fnr
+    if table.name == "none":
+        return inner
+    if task.public is None:
+        raise ConfigError(
+            f'fnr.name = "{table.name}" trains on public samples, and the task has none: give it '
+            'some that no client holds, Task(public=(x, y)); or set fnr.name = "none"'
+        )
+    found = {"the public set": samples(task.public, "the public set")}
+    (held,) = near(found, task.model).values()
+    public = PublicData(held, table.batch_size, table.epochs, config.run.seed)
+    if table.name == "server":
+        return ServerTuned(inner, public, task.model, task.loss, sgd)
+    ranking = Ranking.NOISY if config.privacy.level == "client" else Ranking.EXACT
+    return FNR(inner, public, table.share, table.strength, Match(table.name), ranking)
+
+
+def check_refinement(
+    config: Config, task: Task, algorithm: Algorithm, clients: Mapping[str, Samples]
+) -> None:
+    """Whether public samples are nobody else's, and a full round has enough clients for FNR-FL.
+
+    Raises:
+        ConfigError: too few clients.
+        DataError: a client holds a public sample, or is tested on one.
+    """
+    if isinstance(algorithm, FNR):
+        algorithm.n_refined(n_selected(config, len(clients)))
+    others = {**clients, **dict(_tested(task))}
+    for public in _public_sets(task, algorithm):
+        _check_alike(public, *next(iter(clients.items())))
+        check_disjoint(public, others)
+
+
+def _check_alike(public: Samples, client: str, data: Samples) -> None:
+    first = torch.arange(1)
+    (x, _), (theirs, _) = public.take(first), data.take(first)
+    if x.shape != theirs.shape or x.dtype != theirs.dtype:
+        raise DataError(
+            f"a public sample is {tuple(x.shape[1:])} of {x.dtype}, and one of {client} "
+            f"{tuple(theirs.shape[1:])} of {theirs.dtype}: must be alike"
+        )
+
+
+def fewest_clients(config: Config, algorithm: Algorithm) -> int:
+    """Clients without whom a round comes to nothing: no total is opened, or nobody is refined."""
+    return max(
+        least_clients(config), algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1
+    )
+
+
+def expected_public(algorithm: Algorithm) -> float:
+    """Public samples that a client of a round trains on, in expectation over who is refined."""
+    if not isinstance(algorithm, FNR):
+        return 0.0
+    return algorithm.share * algorithm.public.epochs * len(algorithm.public.samples)
+
+
+def _public_sets(task: Task, algorithm: Algorithm) -> Iterator[Samples]:
+    if task.public is not None:
+        yield samples(task.public, "the public set")
+    if task.algorithm is not None and isinstance(algorithm, FNR | ServerTuned):
+        yield algorithm.public.samples
+
+
+def _tested(task: Task) -> Iterator[tuple[str, Samples]]:
+    tests = {"the test data": task.test}
+    tests |= {f"the test data of client-{i}": data for i, data in enumerate(task.client_tests, 1)}
+    tests |= {f"the external client {name}": data for name, data in task.external.items()}
+    for owner, data in tests.items():
+        yield owner, samples(data, owner)

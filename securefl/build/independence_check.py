@@ -1,0 +1,77 @@
+"""Whether a model may be trained with DP-SGD: asked of every private run before it begins."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import Loss
+from securefl.build.algorithm import clipping_of
+from securefl.config.schema import Config
+from securefl.data.samples import Samples
+from securefl.errors import ConfigError
+from securefl.norms.frozen import at_rest_twin
+from securefl.privacy.clipping import ClippedGradients, Clipping
+from securefl.privacy.coupling import require_uncoupled
+from securefl.privacy.randomness import seeded_layers
+
+PROBED = 16
+"""Records that the guard has."""
+
+
+def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Samples]) -> None:
+    """Whether a record stays by itself in the model, as DP-SGD is going to train it.
+
+    Raises:
+        CouplingFound: with the layer that mixes records, and the remedy.
+    """
+    if config.privacy.level != "record":
+        return
+    frozen = config.algorithm.name == "fixbn"
+    trained = at_rest_twin(model) if frozen else copy.deepcopy(model)
+    first = next(iter(data.values()))
+    x, y = first.take(torch.arange(PROBED) % len(first))
+    device = next(model.parameters()).device
+    was_training = model.training
+    try:
+        with seeded_layers(device, 0):
+            x, y = (values.to(device) for values in _made_up(trained.train(), x, y))
+            require_uncoupled(trained, x, y, loss)
+            _require_gradients(trained, x, y, loss, clipping_of(config))
+    finally:
+        model.train(was_training)
+
+
+def _require_gradients(
+    model: nn.Module, x: Tensor, y: Tensor, loss: Loss, clipping: Clipping
+) -> None:
+    """Raise ConfigError where Opacus cannot give single records' gradients of this model."""
+    try:
+        ClippedGradients(model, loss, clipping).sum_of(x, y, 1.0)
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        raise ConfigError(
+            f"Opacus has no gradients of single records of this model ({error}): put layers in it "
+            "that Opacus knows (opacus.layers has an LSTM and an attention), or take "
+            'privacy.level = "client"'
+        ) from error
+
+
+def _made_up(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Records of the same shape with other values, so that the guard's answer tells of none.
+
+    What is no floating-point number stays, but for labels of classes that the model has.
+    """
+    rng = torch.Generator().manual_seed(0)
+    if x.is_floating_point():
+        x = torch.randn(x.shape, generator=rng, dtype=x.dtype)
+    if y.is_floating_point():
+        return x, torch.randn(y.shape, generator=rng, dtype=y.dtype)
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        output = copy.deepcopy(model)(x.to(device))
+    if y.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
+        y = torch.arange(len(y)) % output.shape[1]
+    return x, y

@@ -1,0 +1,102 @@
+"""What a run is scored on, round by round: the global model, or each client's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from torch import Tensor, nn
+
+from securefl.algorithms.base import lay_over, load_tensors
+from securefl.data.resident import near
+from securefl.data.samples import Samples, samples
+from securefl.errors import ConfigError, Diverged
+from securefl.evaluation.evaluate import Score, evaluate
+from securefl.metrics import Metric, chosen_metric, inferred_metric
+from securefl.runs.folder_reader import RoundMetrics
+from securefl.task import Task
+from securefl.trial import labelled, tried
+from securefl.types import Memory, State
+
+LOST = 1e6
+"""How many times the first round's loss no training comes back from."""
+
+
+def check_loss(round_number: int, loss: float, before: Sequence[RoundMetrics]) -> None:
+    """Raise Diverged where a round's model is lost, before its numbers run out.
+
+    Args:
+        round_number: from 1.
+        loss: on the test data, after the round.
+        before: the rounds before it, the first round first.
+    """
+    first = before[0].loss if before else math.inf
+    if not (math.isfinite(loss) and loss <= LOST * first):
+        raise Diverged(
+            f"round {round_number}: the loss on the test data is {loss:.3g}: training "
+            "diverged. Lower train.lr, or drop it earlier (train.lr_drops)"
+        )
+
+
+class TestBench:
+    """The test data of a task.
+
+    The score is the global model's on the common test data. Where a part of the model is each
+    client's own (client-specific BN), or where clients have test data of their own, it is the mean
+    over clients of their models' scores (FedTAN, appendix D), which it then has, too.
+    """
+
+    __test__ = False  # no test of pytest's
+
+    def __init__(self, task: Task, names: Sequence[str]) -> None:
+        """`names` are all clients'.
+
+        Raises:
+            ConfigError: not a test set for each client.
+            DataError: test data that cannot be used, or whose metric is not certain.
+        """
+        if len(task.client_tests) not in (0, len(task.clients)):
+            raise ConfigError(
+                f"{len(task.client_tests)} test sets for {len(task.clients)} clients: give each "
+                "client its own, or none"
+            )
+        self._loss = task.loss
+        owners = [f"the test data of {name}" for name in names[: len(task.client_tests)]]
+        tests = {"the test data": task.test, **dict(zip(owners, task.client_tests, strict=True))}
+        found = {owner: samples(data, owner) for owner, data in tests.items()}
+        outputs = tried(task.model, task.loss, found)
+        self._metric = _metric(task, outputs)
+        found = labelled(found, outputs, task.loss)
+        # Near the model, since they are passed over every round.
+        self._common, *own = near(found, task.model).values()
+        self._own = dict(zip(names, own, strict=False))
+
+    def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
+        """Of the models after a round; `model` holds the global one before and after."""
+        personal = any(memory.own for memory in memories.values())
+        if not personal and not self._own:
+            return self._scored(model, self._common)
+        scores: dict[str, Score] = {}
+        for name, test in (self._own or dict.fromkeys(memories, self._common)).items():
+            if personal:
+                load_tensors(model, state)
+                lay_over(model, memories[name].own)
+            scores[name] = self._scored(model, test)
+        load_tensors(model, state)
+        value, loss = (fmean(getattr(s, of) for s in scores.values()) for of in ("value", "loss"))
+        return Score(value, loss, self._metric.name, scores)
+
+    def _scored(self, model: nn.Module, test: Samples) -> Score:
+        return evaluate(model, test, self._loss, self._metric)
+
+
+def _metric(task: Task, found: Mapping[str, tuple[Tensor, Tensor]]) -> Metric:
+    """The task's, or the one that outputs of a few samples leave no doubt of; tried on them."""
+    metric = None if task.metric is None else chosen_metric(task.metric, task.loss)
+    for output, y in found.values():
+        metric = metric or inferred_metric(task.loss, output, y)
+        if not callable(task.metric):  # a user's own may need more samples, of both classes
+            metric.of(output, y)
+    assert metric is not None  # noqa: S101 -- for mypy: there is one test set at least
+    return metric

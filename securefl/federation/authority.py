@@ -1,0 +1,134 @@
+"""The authority: opens totals, never one client's value, and logs every opening."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from securefl.errors import (
+    Duplicate,
+    KeyFileError,
+    KeyMismatch,
+    MessageRefused,
+    OpeningRefused,
+    TotalRefused,
+)
+from securefl.exchange.base import Channel, OpenedSum, Opener
+from securefl.exchange.policy import Policy, require_clients
+from securefl.federation import message as wire
+from securefl.federation.opening_history import History
+from securefl.federation.server import SumRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One line of the authority's log: what was asked for, and why it was refused, if it was."""
+
+    round: int
+    name: str
+    n_values: int
+    signers: tuple[str, ...]
+    n_clients: int
+    """Counted inside the ciphertext; 0 where it was not opened."""
+    refused: str = ""
+    key_id: str = ""
+    """The key that it was sealed under, by its messages."""
+    epoch: int = 0
+    """The key's."""
+
+
+class Authority:
+    """Holds the `Opener`; releases what the policy allows and hides each client among others.
+
+    Opener, roster and policy change where the key or the consortium does.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        roster: wire.Roster,
+        policy: Policy,
+        log: Callable[[Opening], None],
+        history: History | None = None,
+    ) -> None:
+        """`history` is of the runs before; None where there are none."""
+        self.opener = opener
+        self.roster = roster
+        self.policy = policy
+        self._log = log
+        self._history = history or History()
+
+    def open(self, request: SumRequest) -> OpenedSum:
+        """The total, as precise as the policy allows for its name.
+
+        The answer for a run, round and name is given once, a refusal, too.
+
+        Raises:
+            TooFewContributions: fewer than the policy wants.
+            TotalRefused: the ciphertext is none, or does not count who has signed.
+            OpeningRefused: the policy opens no such name, or no more in this run; one of this name
+                was asked for in this round before (the difference of two totals would show single
+                clients), or another run had nearly the same clients in it
+                (`History.require_alike`).
+            Duplicate: a client stands in it twice.
+            MessageRefused: a signature does not hold for this total (`wire.Roster.check`).
+            KeyFileError: nobody knows what the key has released.
+        """
+        expected = request.expected
+        signers = tuple(signed.header.sender for signed in request.signed)
+        try:
+            opened = self._checked(request, signers)
+        except (KeyFileError, MessageRefused, OpeningRefused) as error:
+            what = f"round {expected.round}, {expected.name!r}"
+            self._note(expected, signers, 0, f"{what}: {error}")
+            raise type(error)(f"{what}: {error}") from error
+        self._note(expected, signers, opened.n_clients)
+        return opened
+
+    def _note(
+        self, expected: wire.Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
+    ) -> None:
+        about = expected.round, expected.name, expected.n_values
+        key = expected.key_id, expected.epoch
+        self._log(Opening(*about, signers, n_clients, refused, *key))
+
+    def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
+        expected = request.expected
+        asked = expected.run, expected.round, expected.name
+        n_asked = self._history.claim(asked)
+        rule = self.policy.rule_for(expected.name)
+        if n_asked > self.policy.openings_per_run:
+            raise OpeningRefused(
+                f"the policy opens {self.policy.openings_per_run} totals in a run, and these "
+                "were asked for"
+            )
+        if len(set(signers)) != len(signers):
+            raise Duplicate("a client stands in it twice")
+        require_clients(len(signers), self.policy.min_contributions)
+        require_own_key(self.opener, expected)
+        for signed in request.signed:
+            self.roster.check(signed, expected)
+        self._history.require_alike(asked, signers, self.policy.min_contributions)
+        try:
+            opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
+        except TotalRefused:
+            raise
+        except MessageRefused as error:
+            raise TotalRefused(str(error)) from error
+        if opened.n_clients != len(signers):
+            raise TotalRefused(
+                f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
+            )
+        self._history.release(asked, signers)
+        return opened
+
+
+def require_own_key(opener: Channel, expected: wire.Expected) -> None:
+    """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
+    ours = opener.form, opener.key_id, opener.epoch
+    if (expected.form, expected.key_id, expected.epoch) != ours:
+        raise KeyMismatch(
+            f"sent as {expected.form!r} under key {expected.key_id[:16] or 'none'} of epoch "
+            f"{expected.epoch}; the authority opens {opener.form!r} under key "
+            f"{opener.key_id[:16]} of epoch {opener.epoch}"
+        )

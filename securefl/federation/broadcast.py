@@ -1,0 +1,65 @@
+"""What each client has of the global state, and so what it must be sent at a round's start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from securefl.algorithms.base import update_messages
+from securefl.errors import RunFolderError
+from securefl.federation.delivery import Delivery
+from securefl.types import Kind, MessageSpec, State
+
+
+class Broadcast:
+    """A client of the last round is sent what that round changed; any other one, everything."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._has: dict[str, int] = {}
+        self._news: tuple[MessageSpec, ...] = ()
+
+    def n_bytes(self, state: State, client: str) -> int:
+        """That a client would be sent now."""
+        return sum(spec.n_values for spec in self._due(state, client)) * self._delivery.value_bytes
+
+    def send(self, state: State, clients: Iterable[str]) -> None:
+        """Write down what these clients are sent; nothing where they have it."""
+        for client in clients:
+            self._delivery.broadcast(state, self._due(state, client), client)
+            self._has[client] = state.round
+
+    def forget(self, clients: Iterable[str]) -> None:
+        """These clients may not have got what they were sent."""
+        for client in clients:
+            self._has.pop(client, None)
+
+    def changed(self, sent: Sequence[MessageSpec], state: State) -> None:
+        """What the last round has changed; nothing where it passed without clients."""
+        self._news = tuple(spec for spec in sent if spec.kind in state.tensors)
+
+    def numbers(self) -> dict[str, Mapping[str, float]]:
+        """What a resumed run must know, for a checkpoint."""
+        news = {str(spec.kind): spec.n_values for spec in self._news}
+        return {"broadcast_has": dict(self._has), "broadcast_news": news}
+
+    def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over what `numbers` gave; raises RunFolderError where it is of another run."""
+        has, news = numbers.get("broadcast_has", {}), numbers.get("broadcast_news", {})
+        if not has.keys() <= self._delivery.clients.keys():
+            raise RunFolderError("the checkpoint's broadcast_has is of other clients")
+        if not news.keys() <= set(Kind):
+            raise RunFolderError("the checkpoint's broadcast_news names what no model has")
+        self._has = {client: int(version) for client, version in has.items()}
+        self._news = tuple(
+            MessageSpec(f"update/{kind}", kind, int(news[kind]))
+            for kind in Kind  # in the order in which they are sent, whatever the file's
+            if kind in news
+        )
+
+    def _due(self, state: State, client: str) -> tuple[MessageSpec, ...]:
+        behind = state.round - self._has.get(client, -1)
+        if behind == 0:
+            return ()
+        if behind == 1 and client in self._has:
+            return self._news
+        return update_messages(state.tensors)

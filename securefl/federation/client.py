@@ -1,0 +1,105 @@
+"""A client's side of the exchange: it seals and signs what leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from numpy.typing import NDArray
+
+from securefl.exchange.base import Sealer
+from securefl.exchange.layout import pack
+from securefl.exchange.matching import PROFILE, ProfileSealer
+from securefl.exchange.profile import Profile
+from securefl.federation import message as wire
+from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A contribution as a simulation hands it over in memory, where nothing is to be sealed."""
+
+    values: NDArray[np.floating]
+    weight: float
+
+
+@dataclass(slots=True)
+class Client:
+    """One participant. Its identity key lives as long as the run."""
+
+    name: str
+    weight: float
+    """In (0, 1]; the weights of all clients sum to at most one."""
+    sealers: Mapping[Kind, Sealer]
+    """How each kind of value leaves this client."""
+    equal_weight: float = 1.0
+    """Of every client where all count alike; for n clients at most 1/n."""
+    profile_sealer: ProfileSealer | None = None
+    """How its profile leaves it; None where nobody asks for one."""
+    _identity: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
+
+    @property
+    def identity(self) -> Ed25519PublicKey:
+        """The public half, for the roster."""
+        return self._identity.public_key()
+
+    def identity_secret(self) -> bytes:
+        """The identity's secret half, for a process of the simulation that plays this client."""
+        return self._identity.private_bytes_raw()
+
+    def contribute(
+        self,
+        run: str,
+        round_number: int,
+        spec: MessageSpec,
+        tensors: NamedTensors,
+        times: int = 1,
+        state: str = "",
+    ) -> bytes:
+        """The signed message with this client's values, which count `times` times.
+
+        `state` is the digest of the model that this client was sent for the round.
+
+        Raises:
+            ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
+        """
+        sealer, handed = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
+        payload = sealer.seal(handed.values.astype(np.float64), handed.weight)
+        about, n_values = (run, round_number), len(handed.values)
+        expected = wire.Expected.over(sealer, about, spec.name, n_values, state)
+        return self._signed(expected, payload)
+
+    def hand_over(self, spec: MessageSpec, tensors: NamedTensors, times: int = 1) -> Handed:
+        """What `contribute` seals; raises ValueRefused as it does."""
+        sealer = self.sealers[spec.kind]
+        limit, gains = sealer.max_value(spec.n_values), sealer.gains(spec)
+        values = pack(f"{self.name}, {spec.name}", tensors, limit, gains)
+        return Handed(values, self.weight_in(spec, times))
+
+    def weight_in(self, spec: MessageSpec, times: int = 1) -> float:
+        """What its values are weighed with in this sum, where it counts `times` times."""
+        return self.equal_weight if spec.weighing is Weighing.EQUAL else times * self.weight
+
+    def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
+        """The signed message with this client's profile.
+
+        Raises:
+            ValueRefused: it cannot be sealed.
+        """
+        sealer = self.profile_sealer
+        if sealer is None:
+            raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
+        payload = sealer.seal(profile)
+        about, n_values = (run, round_number), 2 * len(profile)
+        expected = wire.Expected.over(sealer, about, PROFILE, n_values)
+        return self._signed(expected, payload)
+
+    def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
+        """The signed message with one number in the clear."""
+        expected = wire.number_expected(run, round_number, name)
+        return self._signed(expected, wire.NUMBER.pack(number))
+
+    def _signed(self, expected: wire.Expected, payload: bytes) -> bytes:
+        return wire.encode(wire.describe(expected, self.name, payload), payload, self._identity)

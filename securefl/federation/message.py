@@ -1,0 +1,276 @@
+"""The message format, version 3, and the checks that come before any parser.
+
+    "SFL" 0x03 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
+
+The header names run, round, message, sender, key, epoch, sizes, the model that its sender was sent
+and the payload's SHA-256; the signature is over the header behind a prefix that no other signature
+of an identity key has. So the server can hand the authority a list of signed headers, without
+payloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+
+from securefl.errors import (
+    KeyMismatch,
+    MessageRefused,
+    OtherModel,
+    Relabelled,
+    Replayed,
+    SenderExpired,
+    SenderRevoked,
+    SignatureRefused,
+    UnknownSender,
+)
+from securefl.exchange.base import Channel
+from securefl.io.json import require_plain
+
+VERSION = 3
+MAGIC = b"SFL" + bytes([VERSION])
+SIGNED_AS = b"SecureFL message 3\0"
+"""What is signed begins with: no certificate, request or handshake does."""
+MAX_HEADER_BYTES = 2048
+SIGNATURE_BYTES = 64
+NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
+_LENGTH = struct.Struct("<H")
+_PREFIX_BYTES = len(MAGIC) + _LENGTH.size
+
+_REFUSALS = {
+    "run": Replayed,
+    "round": Replayed,
+    "name": Relabelled,
+    "form": Relabelled,
+    "n_values": Relabelled,
+    "state": OtherModel,
+}
+_WHY_NOT: dict[type[SignatureRefused], str] = {
+    UnknownSender: "is no client of this run",
+    SenderExpired: "has a certificate that is not valid at this time",
+    SenderRevoked: "had a certificate that was revoked",
+}
+
+Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Header(BaseModel):
+    """What a message says of itself. Untrusted until the signature over it is verified."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    version: Literal[3] = 3
+    run: Hex32
+    round: Annotated[int, Field(ge=0, lt=2**31)]
+    name: Annotated[str, Field(max_length=500)]
+    sender: Annotated[str, Field(max_length=100)]
+    form: Annotated[str, Field(max_length=100)]
+    key_id: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    epoch: Annotated[int, Field(ge=0, lt=2**31)]
+    n_values: Annotated[int, Field(ge=1, lt=2**40)]
+    state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    payload_bytes: Annotated[int, Field(ge=0, lt=2**40)]
+    payload_sha256: Hex32
+
+
+@dataclass(frozen=True, slots=True)
+class SignedHeader:
+    """A header as its sender signed it, to the byte."""
+
+    header: Header
+    signed: bytes
+    signature: bytes
+
+
+def headers_bytes(headers: Iterable[SignedHeader]) -> bytes:
+    """What the authority is shown of messages."""
+    return b"".join(header.signed + header.signature for header in headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a receiver knows beforehand about the message that it is to get."""
+
+    run: str
+    round: int
+    name: str
+    form: str
+    key_id: str
+    epoch: int
+    n_values: int
+    state: str = ""
+    """Digest of the model that clients were sent; empty where what they send is added to nothing:
+    a number, or a profile."""
+
+    @classmethod
+    def over(
+        cls,
+        channel: Channel,
+        about: tuple[str, int],
+        name: str,
+        n_values: int,
+        state: str = "",
+    ) -> Expected:
+        """A message over this channel, `about` a run and its round."""
+        (run, number), form, key_id = about, channel.form, channel.key_id
+        return cls(run, number, name, form, key_id, channel.epoch, n_values, state)
+
+
+class Roster:
+    """The clients of a run and their public identity keys."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, Ed25519PublicKey],
+        *,
+        expired: Collection[str] = (),
+        revoked: Collection[str] = (),
+    ) -> None:
+        """`expired` and `revoked` are names that have no key here any more, for the reason."""
+        self._keys = dict(keys)
+        self._gone = dict.fromkeys(expired, SenderExpired) | dict.fromkeys(revoked, SenderRevoked)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Who may take part."""
+        return frozenset(self._keys)
+
+    def key_of(self, sender: str) -> Ed25519PublicKey:
+        """A client's; raises UnknownSender, SenderExpired or SenderRevoked for who has none."""
+        key = self._keys.get(sender)
+        if key is None:
+            gone = self._gone.get(sender, UnknownSender)
+            raise gone(f"{sender!r} {_WHY_NOT[gone]}")
+        return key
+
+    def check(self, message: SignedHeader, expected: Expected) -> None:
+        """Raise unless a client of the roster has signed just this header, and it is expected.
+
+        Raises:
+            UnknownSender, SenderExpired, SenderRevoked: of nobody who may take part.
+            SignatureRefused: not its sender's signature.
+            KeyMismatch: sealed under another key, or one of another epoch.
+            Replayed: of another run or round.
+            Relabelled: of another name, encoding or size.
+            OtherModel: its sender was sent another model.
+        """
+        header = message.header
+        try:
+            self.key_of(header.sender).verify(message.signature, SIGNED_AS + message.signed)
+        except InvalidSignature:
+            raise SignatureRefused(f"not signed by {header.sender!r}") from None
+        if (header.key_id, header.epoch) != (expected.key_id, expected.epoch):
+            raise KeyMismatch(
+                f"{header.sender}: sealed under key {header.key_id[:16] or 'none'} of epoch "
+                f"{header.epoch}, this run's key is {expected.key_id[:16] or 'none'} of epoch "
+                f"{expected.epoch}"
+            )
+        for field, error in _REFUSALS.items():
+            said, wanted = getattr(header, field), getattr(expected, field)
+            if said != wanted:
+                raise error(
+                    f"{header.sender}: message of {field} {said!r:.80}, expected {wanted!r:.80}"
+                )
+
+
+def number_expected(run: str, round_number: int, name: str) -> Expected:
+    """A message with one number in the clear."""
+    return Expected(run, round_number, name, NUMBER_FORM, key_id="", epoch=0, n_values=1)
+
+
+def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """The whole message. `header` describes `payload` (see `describe`)."""
+    text = header.model_dump_json().encode()
+    if len(text) > MAX_HEADER_BYTES:
+        raise ValueError(f"header of {len(text)} bytes, at most {MAX_HEADER_BYTES} fit")
+    return MAGIC + _LENGTH.pack(len(text)) + text + signature_over(text, identity) + payload
+
+
+def signature_over(header: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """A client's, 64 bytes."""
+    return identity.sign(SIGNED_AS + header)
+
+
+def describe(expected: Expected, sender: str, payload: bytes) -> Header:
+    """The header of a message that its receiver expects."""
+    return Header(
+        run=expected.run,
+        round=expected.round,
+        name=expected.name,
+        sender=sender,
+        form=expected.form,
+        key_id=expected.key_id,
+        epoch=expected.epoch,
+        n_values=expected.n_values,
+        state=expected.state,
+        payload_bytes=len(payload),
+        payload_sha256=hashlib.sha256(payload).hexdigest(),
+    )
+
+
+def n_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
+    """Exact length of the message that a client will send; the payload need not exist."""
+    return _anonymous_bytes(expected, payload_bytes) + _json_bytes(sender) - _json_bytes("")
+
+
+@lru_cache(maxsize=2**16)
+def _json_bytes(text: str) -> int:
+    return len(to_json(text))
+
+
+@lru_cache(maxsize=256)  # the same of all clients
+def _anonymous_bytes(expected: Expected, payload_bytes: int) -> int:
+    header = describe(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
+    text = header.model_dump_json().encode()
+    return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
+
+
+def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
+    """Header and payload of untrusted bytes; of the payload only length and hash are looked at.
+
+    Raises:
+        MessageRefused: not this format, truncated, oversized, or changed under way.
+    """
+    if len(message) > _PREFIX_BYTES + MAX_HEADER_BYTES + SIGNATURE_BYTES + max_payload_bytes:
+        raise MessageRefused(f"message of {len(message)} bytes is larger than any expected here")
+    if message[: len(MAGIC)] != MAGIC:
+        raise MessageRefused(_foreign(message))
+    if len(message) < _PREFIX_BYTES:
+        raise MessageRefused("truncated message")
+    (length,) = _LENGTH.unpack_from(message, len(MAGIC))
+    end = _PREFIX_BYTES + length
+    if length > MAX_HEADER_BYTES or len(message) < end + SIGNATURE_BYTES:
+        raise MessageRefused("truncated message")
+    signed, signature = message[_PREFIX_BYTES:end], message[end : end + SIGNATURE_BYTES]
+    payload = message[end + SIGNATURE_BYTES :]
+    try:
+        require_plain(signed, MessageRefused)
+        header = Header.model_validate_json(signed)
+    except ValidationError as error:
+        raise MessageRefused(f"bad header: {error.errors()[0]['msg']}") from None
+    if len(payload) != header.payload_bytes:
+        raise MessageRefused(
+            f"payload of {len(payload)} bytes, its header says {header.payload_bytes}"
+        )
+    if hashlib.sha256(payload).hexdigest() != header.payload_sha256:
+        raise MessageRefused("the payload does not match its SHA-256: changed under way")
+    return SignedHeader(header, signed, signature), payload
+
+
+def _foreign(message: bytes) -> str:
+    """Why bytes with another beginning are refused."""
+    if message[:3] == MAGIC[:3] and len(message) > 3:
+        return (
+            f"a SecureFL message of version {message[3]}, where version {VERSION} is read: all "
+            "parties of a run need the same release"
+        )
+    return f"not a SecureFL message of version {VERSION}"

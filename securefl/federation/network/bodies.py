@@ -1,0 +1,273 @@
+"""What frames carry: small JSON bodies, the global tensors, and totals.
+
+Everything is parsed strictly and held against what its receiver expects; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Literal, TypeVar
+
+import numpy as np
+import safetensors.torch
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from securefl.errors import (
+    MessageRefused,
+    PeerError,
+    SecureFLError,
+    TooFewContributions,
+    TotalRefused,
+)
+from securefl.exchange.base import OpenedSum
+from securefl.federation import message as wire
+from securefl.federation.server import SumRequest
+from securefl.io.json import require_plain
+from securefl.io.text import printable
+from securefl.types import Kind, State
+
+_TOTAL = struct.Struct("<dq")
+HEAD_BYTES = 2**16
+"""As much as safetensors' own head may take beside the tensors, and 256 bytes for each of them."""
+MAX_VALUES = 2**26
+"""Of one total that the authority opens."""
+MAX_CLIENTS = 10_000
+MAX_BUNDLE = 2**24
+"""Characters of a bundle's files."""
+MAX_REASON = 500
+"""Characters: even as escapes they fit into a small frame."""
+
+
+class Body(BaseModel):
+    """A JSON body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        return self.model_dump_json().encode()
+
+
+Age = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=2**31)], Annotated[int, Field(ge=0, lt=2**31)]],
+    Field(strict=False),
+]
+"""Epoch, and version of the roster."""
+
+
+class Hello(Body):
+    """A client's first words."""
+
+    version: Literal[2] = 2
+    settings: wire.Hex32
+    """Digest of its settings, which must be the server's."""
+    age: Age
+    """Of its bundle."""
+
+
+class Ready(Body):
+    """The server's question before a round: of no other is anything opened until it asks again."""
+
+    run: wire.Hex32
+    round: Annotated[int, Field(ge=1, lt=2**31)]
+    known: Age
+    """Of the bundles that it has had from this authority; (0, 0) at first."""
+    needed: Annotated[int, Field(ge=0, lt=2**62)]
+    """Values that the round will have opened."""
+
+
+Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
+
+
+def _all_or_none(bundles: Bundles) -> Bundles:
+    if len(bundles) == 1:
+        raise ValueError("a bundle for one role alone")
+    return bundles
+
+
+class News(Body):
+    """The authority's answer: bundles by role, none where the server has them."""
+
+    bundles: Annotated[Bundles, AfterValidator(_all_or_none)]
+
+
+class Welcome(Body):
+    """The server's answer."""
+
+    run: wire.Hex32
+
+
+class RoundBegins(Body):
+    """A round's number, from 1."""
+
+    round: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Reason(Body):
+    """Why something ends; empty where all is well."""
+
+    reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
+
+
+class Refusal(Body):
+    """Why the authority does not open a total."""
+
+    too_few: bool
+    rubbish: bool = False
+    """It is no total of honest clients."""
+    reason: Annotated[str, Field(max_length=MAX_REASON)]
+
+
+class Signed(Body):
+    """A header as its client signed it."""
+
+    header: Annotated[Base64Bytes, Field(max_length=2 * wire.MAX_HEADER_BYTES)]
+    signature: Annotated[Base64Bytes, Field(max_length=128)]
+
+
+class OpenRequest(Body):
+    """All of a `SumRequest` but the ciphertexts, which follow."""
+
+    run: wire.Hex32
+    round: Annotated[int, Field(ge=0, lt=2**31)]
+    name: Annotated[str, Field(max_length=500)]
+    form: Annotated[str, Field(max_length=100)]
+    key_id: wire.Hex32
+    epoch: Annotated[int, Field(ge=1, lt=2**31)]
+    n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
+    state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
+
+
+Parsed = TypeVar("Parsed", bound=Body)
+
+
+def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
+    """A JSON body; PeerError where it is none of this kind."""
+    try:
+        require_plain(body, MessageRefused)
+        return kind.model_validate_json(body)
+    except MessageRefused as error:
+        raise PeerError(f"{sender}: bad {kind.__name__} ({error})") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise PeerError(f"{sender}: bad {kind.__name__} ({first['msg']})") from None
+
+
+def reason(text: str) -> bytes:
+    """A `Reason`, cut to what fits."""
+    return Reason(reason=_fitting(text)).to_bytes()
+
+
+def refusal(error: SecureFLError) -> bytes:
+    """A `Refusal`, cut to what fits."""
+    too_few, rubbish = (isinstance(error, kind) for kind in (TooFewContributions, TotalRefused))
+    return Refusal(too_few=too_few, rubbish=rubbish, reason=_fitting(str(error))).to_bytes()
+
+
+def _fitting(text: str) -> str:
+    return printable(text)[:MAX_REASON]  # a path in it may be no UTF-8
+
+
+def open_request(request: SumRequest) -> bytes:
+    """What goes to the authority before the ciphertexts."""
+    expected = request.expected
+    body = OpenRequest.model_construct(
+        run=expected.run,
+        round=expected.round,
+        name=expected.name,
+        form=expected.form,
+        key_id=expected.key_id,
+        epoch=expected.epoch,
+        n_values=expected.n_values,
+        state=expected.state,
+        signed=[
+            Signed.model_construct(header=s.signed, signature=s.signature) for s in request.signed
+        ],
+    )
+    return body.to_bytes()
+
+
+def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
+    """What `open_request` was made of; raises MessageRefused where a header is none."""
+    known = body.model_dump(exclude={"signed"})
+    expected = wire.Expected(**known)
+    signed = tuple(_signed_header(one) for one in body.signed)
+    return SumRequest(expected, total, signed)
+
+
+def _signed_header(signed: Signed) -> wire.SignedHeader:
+    try:
+        header = wire.Header.model_validate_json(signed.header)
+    except ValidationError:
+        raise MessageRefused("a signed header that is none") from None
+    return wire.SignedHeader(header, signed.header, signed.signature)
+
+
+def state_bytes(state: State) -> bytes:
+    """The global tensors, named KIND/NAME; what the server keeps to itself stays."""
+    tensors = {
+        f"{kind}/{name}": value.detach().cpu().contiguous().clone()
+        for kind, named in state.tensors.items()
+        for name, value in named.items()
+    }
+    return bytes(safetensors.torch.save(tensors))
+
+
+def max_state_bytes(like: State) -> int:
+    """At most so many take the tensors of such a state."""
+    tensors = [value for named in like.tensors.values() for value in named.values()]
+    size = sum(value.numel() * value.element_size() for value in tensors)
+    return size + HEAD_BYTES + 1024 * len(tensors)
+
+
+def read_state(body: bytes, like: State, rounds_done: int) -> State:
+    """The state that a round starts from, of the names, shapes and types of `like`.
+
+    Raises:
+        PeerError: it has others.
+    """
+    try:
+        found = safetensors.torch.load(body)
+    except (SafetensorError, ValueError, LookupError) as error:
+        raise PeerError(f"the server's model cannot be read ({error})") from error
+    wanted = {f"{k}/{name}": v for k, named in like.tensors.items() for name, v in named.items()}
+    if _layout(found) != _layout(wanted):
+        raise PeerError("the server's model is another one than this client's settings make")
+    tensors: dict[Kind, dict[str, Tensor]] = {
+        kind: {name: found[f"{kind}/{name}"] for name in named}
+        for kind, named in like.tensors.items()
+    }
+    return State(rounds_done, tensors)
+
+
+def _layout(tensors: dict[str, Tensor]) -> dict[str, tuple[object, object]]:
+    return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def total_bytes(opened: OpenedSum, dtype: str) -> bytes:
+    """A total's weight, number of clients and values."""
+    values = opened.values.astype(np.dtype(dtype).newbyteorder("<"))
+    return _TOTAL.pack(opened.weight, opened.n_clients) + values.tobytes()
+
+
+def n_total_bytes(n_values: int, dtype: str) -> int:
+    """Exact length of a total."""
+    return _TOTAL.size + n_values * np.dtype(dtype).itemsize
+
+
+def read_total(body: bytes, n_values: int, dtype: str, sender: str) -> OpenedSum:
+    """What `total_bytes` wrote.
+
+    Raises:
+        PeerError: another length, or numbers that no total has.
+    """
+    if len(body) != n_total_bytes(n_values, dtype):
+        raise PeerError(f"{sender}: total of {len(body)} bytes, expected {n_values} values")
+    weight, n_clients = _TOTAL.unpack_from(body)
+    stored = np.frombuffer(body, np.dtype(dtype).newbyteorder("<"), offset=_TOTAL.size)
+    if not (np.isfinite(stored).all() and weight > 0 and 0 < n_clients <= MAX_CLIENTS):
+        raise PeerError(f"{sender}: a total that is not finite, or of nobody")
+    return OpenedSum(stored.astype(np.float64), weight, n_clients)

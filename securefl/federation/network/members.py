@@ -1,0 +1,168 @@
+"""The clients that are connected to the server, and what each of them sends next."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from securefl.errors import PeerError
+from securefl.federation.network import bodies
+from securefl.federation.network.frames import SMALL, Frame, Link, Received
+from securefl.federation.network.parting import part
+
+HELLO_S = 10.0
+JOIN_S = 0.5
+"""Between two times that a client joins: a storm of them costs nobody anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why nothing usable has come of a client."""
+
+    reason: str
+    diverged: bool = False
+    """It has said so itself: its values cannot be sent."""
+
+
+@dataclass(slots=True)
+class Members:
+    """Who has joined, each over one connection: a second is refused while the first is alive."""
+
+    run: str
+    settings: str
+    """Digest of the server's settings."""
+    names: Collection[str]
+    """The roster's, in the order in which clients are added up."""
+    timeout_s: float
+    """What a client has for its next word."""
+    say: Callable[[str], None]
+    links: dict[str, Link] = field(default_factory=dict)
+    ages: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each client's bundle."""
+    _joined_at: dict[str, float] = field(default_factory=dict)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def welcome(self, link: Link) -> None:
+        """Greet a client, and hold its connection until it ends; raises PeerError."""
+        try:
+            async with asyncio.timeout(HELLO_S):
+                received = await link.receive({Frame.HELLO: SMALL})
+        except TimeoutError:
+            raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
+        hello = bodies.parsed(bodies.Hello, received.body, link.name)
+        if reason := self._against(link.name, hello):
+            await part(link, reason)
+            raise PeerError(f"{link.name}: {reason}")
+        async with self._changed:
+            if reason := self._not_now(link.name):
+                await link.send(Frame.LEAVE, bodies.reason(reason))
+                raise PeerError(f"{link.name}: {reason}")
+            self._joined_at[link.name] = time.monotonic()
+            await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
+            if lost := self.links.get(link.name):
+                lost.close()
+            self.links[link.name], self.ages[link.name] = link, hello.age
+            self._changed.notify_all()
+        self.say(f"{link.name} has joined, {len(self.links)} of {len(self.names)}")
+        await link.ended()
+
+    def _not_now(self, name: str) -> str:
+        """Why a client that may join has to wait; empty where it has not."""
+        old = self.links.get(name)
+        if old and not old.lost:
+            return "another process of this name is connected: stop one of the two"
+        if time.monotonic() - self._joined_at.get(name, -math.inf) < JOIN_S:
+            return f"it has joined within the last {JOIN_S:g} s: come again"
+        return ""
+
+    def _against(self, name: str, hello: bodies.Hello) -> str:
+        if name not in self.names:
+            return f"{name!r} is no client of these settings: see data.names"
+        if hello.settings != self.settings:
+            return "it has other settings than the server: give all processes the same file"
+        return ""
+
+    async def bring_up_to(
+        self, links: Mapping[str, Link], age: tuple[int, int], files: str
+    ) -> dict[str, Lost]:
+        """Send the clients whose bundle is older these files; who could not be reached is lost."""
+        behind = {name: link for name, link in links.items() if self.ages[name] < age}
+        self.ages |= dict.fromkeys(behind, age)
+        return await self.send(behind, Frame.BUNDLE, files.encode())
+
+    async def all_here(self, awaited: Collection[str], within_s: float) -> bool:
+        """Wait for those, but not for longer; whether all of them are here at once."""
+
+        def here() -> bool:
+            return all(name in self.links and not self.links[name].lost for name in awaited)
+
+        try:
+            async with asyncio.timeout(within_s), self._changed:
+                await self._changed.wait_for(here)
+        except TimeoutError:
+            return False
+        return True
+
+    def here(self) -> dict[str, Link]:
+        """Who is connected now, in the roster's order."""
+        return {name: self.links[name] for name in self.names if name in self.links}
+
+    def drop(self, name: str, link: Link) -> None:
+        """Hang up on a client, which may join again for a later round."""
+        link.close()
+        if self.links.get(name) is link:
+            del self.links[name]
+
+    async def send(self, links: Mapping[str, Link], frame: Frame, body: bytes) -> dict[str, Lost]:
+        """Send all of them a frame; who could not be reached is dropped."""
+
+        async def one(name: str, link: Link) -> Lost | None:
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    await link.send(frame, body)
+            except (PeerError, TimeoutError) as error:
+                self.drop(name, link)
+                return Lost(str(error) or f"{name}: takes nothing for {self.timeout_s:g} s")
+            return None
+
+        sent = await asyncio.gather(*(one(*item) for item in links.items()))
+        return {name: lost for name, lost in zip(links, sent, strict=True) if lost}
+
+    async def next_messages(
+        self, links: Mapping[str, Link], sizes: Mapping[str, int]
+    ) -> dict[str, bytes | Lost]:
+        """What each client says next: a message of at most its size, or nothing usable.
+
+        Who is late, gone, or breaks the protocol is dropped.
+        """
+
+        async def one(name: str, link: Link) -> bytes | Lost:
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    received = await link.receive({Frame.MESSAGE: sizes[name], Frame.LEAVE: SMALL})
+                return _heard(name, received)
+            except TimeoutError:
+                self.drop(name, link)
+                return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
+            except PeerError as error:
+                self.drop(name, link)
+                return Lost(str(error))
+
+        heard = await asyncio.gather(*(one(*item) for item in links.items()))
+        return dict(zip(links, heard, strict=True))
+
+    async def send_home(self, links: Mapping[str, Link], reason: str) -> None:
+        """Tell them why they are out for good; empty where all rounds are done."""
+        await asyncio.gather(*(part(link, reason) for link in links.values()))
+        for name, link in links.items():
+            self.drop(name, link)
+
+
+def _heard(name: str, received: Received) -> bytes | Lost:
+    if received.frame is Frame.MESSAGE:
+        return received.body
+    why = bodies.parsed(bodies.Reason, received.body, name).reason
+    return Lost(f"{name}: leaves the round: {why}", diverged=True)

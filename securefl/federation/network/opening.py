@@ -1,0 +1,61 @@
+"""The server's line to the authority."""
+
+from __future__ import annotations
+
+import asyncio
+
+from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
+from securefl.exchange.base import OpenedSum
+from securefl.federation.network import bodies
+from securefl.federation.network.frames import SMALL, Frame, Link
+from securefl.federation.server import SumRequest
+
+ANSWER_S = 120.0
+RELEASED = "float64"
+"""The authority rounds what it releases; in doubles these digits are exact."""
+
+
+async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:
+    """Before a round: the bundles that the server does not know yet.
+
+    Raises:
+        OpeningRefused: the authority's keys cannot be used, or this server is none any more.
+        PeerError: it is gone, or its answer is none.
+    """
+    await authority.send(Frame.READY, ready.to_bytes())
+    body = await _answer(authority, Frame.STANDING, 2 * bodies.MAX_BUNDLE)
+    return bodies.parsed(bodies.News, body, authority.name)
+
+
+async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
+    """The total, as the authority releases it.
+
+    Raises:
+        TotalRefused: it is no total of honest clients.
+        OpeningRefused: the authority does not open this sum.
+        PeerError: it is gone, or its answer is none.
+    """
+    n_values = request.expected.n_values
+    await authority.send(Frame.OPEN, bodies.open_request(request))
+    await authority.send(Frame.CIPHERTEXT, request.total)
+    body = await _answer(authority, Frame.OPENED, bodies.n_total_bytes(n_values, RELEASED))
+    return bodies.read_total(body, n_values, RELEASED, authority.name)
+
+
+async def _answer(authority: Link, frame: Frame, size: int) -> bytes:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            received = await authority.receive(
+                {frame: size, Frame.REFUSED: SMALL, Frame.GOODBYE: SMALL}
+            )
+    except TimeoutError:
+        raise PeerError(f"{authority.name}: no answer within {ANSWER_S:g} s") from None
+    if received.frame is frame:
+        return received.body
+    if received.frame is Frame.GOODBYE:
+        why = bodies.parsed(bodies.Reason, received.body, authority.name).reason
+        raise PeerError(f"{authority.name}: {why}")
+    refusal = bodies.parsed(bodies.Refusal, received.body, authority.name)
+    if refusal.rubbish:
+        raise TotalRefused(refusal.reason)
+    raise (TooFewContributions if refusal.too_few else OpeningRefused)(refusal.reason)

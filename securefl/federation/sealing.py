@@ -1,0 +1,51 @@
+"""The key that sums travel under: changed between two rounds, before it wears out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from securefl.exchange.base import Adder, Sealer
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.keyset import OpeningKeys, for_round
+from securefl.exchange.policy import Policy
+from securefl.federation.authority import Authority
+from securefl.types import Kind, MessageSpec
+
+
+@dataclass(slots=True)
+class Sealing:
+    """What clients, server and authority hold of the key in use."""
+
+    kinds: frozenset[Kind]
+    """The kinds that travel sealed."""
+    sealers: dict[Kind, Sealer]
+    """All clients'."""
+    adders: dict[Kind, Adder]
+    """The server's."""
+    authority: Authority
+    policy: Policy
+    max_clients: int
+    keys: OpeningKeys
+
+    def __post_init__(self) -> None:
+        self.take(self.keys)
+
+    def take(self, keys: OpeningKeys) -> None:
+        """From now on, all use this key."""
+        self.keys = keys
+        self.sealers |= dict.fromkeys(self.kinds, CkksSealer(keys.public))
+        self.adders |= dict.fromkeys(self.kinds, CkksAdder(keys.adding))
+        self.authority.opener = keys.opener(self.policy.flooding, self.max_clients)
+
+    def be_ready_for(self, specs: Iterable[MessageSpec]) -> None:
+        """Take the next key where this one could not open all of a round's sums.
+
+        Raises:
+            KeyWornOut: no key could.
+        """
+        parameters = self.keys.public.parameters
+        needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in self.kinds)
+        keys = for_round(self.keys, needed, self.policy.flooding)
+        if keys is not self.keys:
+            self.take(keys)

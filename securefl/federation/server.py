@@ -1,0 +1,173 @@
+"""The server: checks what clients send, adds it, or matches it. It holds no key, of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from securefl.errors import Duplicate, MessageRefused, TotalRefused
+from securefl.exchange.base import Adder, OpenedSum, RunningSum
+from securefl.exchange.matching import Matcher
+from securefl.exchange.profile import Profile
+from securefl.federation import message as wire
+from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
+from securefl.types import Kind, MessageSpec, Weighing
+
+WEIGHT_MARGIN = 0.01
+"""Of a sealed total's weight, by which it may differ from its clients': more than rounding does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How much each client counts, by its name, as the settings make it."""
+
+    own: Mapping[str, float]
+    equal: float
+    """Where all count alike."""
+
+    def of(self, name: str, weighing: Weighing) -> float:
+        """A client's weight in a sum."""
+        return self.equal if weighing is Weighing.EQUAL else self.own.get(name, 0.0)
+
+
+ANY_STATE = "0" * 64
+"""As long as every digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumRequest:
+    """A sum, and the signed headers of all that went into it: what the authority gets."""
+
+    expected: wire.Expected
+    total: bytes
+    signed: tuple[wire.SignedHeader, ...]
+
+    def as_bytes(self) -> bytes:
+        """What crosses the wire of it, part after part."""
+        return self.total + wire.headers_bytes(self.signed)
+
+
+class Server:
+    """Adds what the roster's clients send, one sum for each message that the plan knows."""
+
+    def __init__(
+        self,
+        run: str,
+        roster: wire.Roster,
+        adders: Mapping[Kind, Adder],
+        shares: Shares | None = None,
+    ) -> None:
+        """Where `shares` are None, each weight is in (0, 1] and no more is known of it."""
+        self._shares = shares
+        self._run = run
+        self._roster = roster
+        self._adders = adders
+
+    def start(self, round_number: int, spec: MessageSpec, state: str = "") -> ServerSum:
+        """Begin the sum of one message; `state` is the digest of the model that clients got."""
+        adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
+        running = adder.start(spec.n_values)
+        most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
+        return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running, most)
+
+    @property
+    def roster(self) -> wire.Roster:
+        """Who may take part."""
+        return self._roster
+
+    def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
+        """Exact length of a client's message."""
+        expected = self._expected(round_number, spec, ANY_STATE)
+        return wire.n_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
+
+    def ask_number(
+        self, round_number: int, name: str, allowed: NumberRange, asked: Collection[str]
+    ) -> NumberSurvey:
+        """Begin to collect a number of each of these clients."""
+        expected = wire.number_expected(self._run, round_number, name)
+        return NumberSurvey(self._roster, expected, allowed, asked)
+
+    def ask_profile(
+        self, round_number: int, matcher: Matcher, baseline: Profile, asked: Collection[str]
+    ) -> ProfileSurvey:
+        """Begin to match the profiles of these clients with the baseline."""
+        return ProfileSurvey(self._run, self._roster, round_number, matcher, baseline, asked)
+
+    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> wire.Expected:
+        adder, about = self._adders[spec.kind], (self._run, round_number)
+        return wire.Expected.over(adder, about, spec.name, spec.n_values, state)
+
+
+class ServerSum:
+    """One sum while contributions arrive."""
+
+    def __init__(
+        self,
+        roster: wire.Roster,
+        expected: wire.Expected,
+        n_bytes: int,
+        running: RunningSum,
+        weight_of: Callable[[str], float] | None = None,
+    ) -> None:
+        self._weight_of = weight_of
+        self._roster = roster
+        self._expected = expected
+        self._n_bytes = n_bytes
+        self._running = running
+        self._signed: dict[str, wire.SignedHeader] = {}
+
+    def receive(self, message: bytes) -> None:
+        """Check one contribution and add it; raises as `admit` does, and is then unchanged."""
+        self.admit(message)()
+
+    def admit(self, message: bytes) -> Callable[[], None]:
+        """Check one contribution; what comes back adds it, before any other is admitted.
+
+        The ciphertext parser sees only bytes that a client of the roster has signed for this run,
+        round and message, and whose length and coefficients are in range.
+
+        Raises:
+            Duplicate: the client has contributed already.
+            MessageRefused: it fails another check.
+        """
+        signed, payload = wire.split(message, self._n_bytes)
+        self._roster.check(signed, self._expected)
+        sender = signed.header.sender
+        if sender in self._signed:
+            raise Duplicate(f"{sender} has contributed to {self._expected.name!r} already")
+        if len(payload) != self._n_bytes:
+            raise MessageRefused(
+                f"{sender}: payload of {len(payload)} bytes, expected exactly {self._n_bytes}"
+            )
+        try:
+            larger = self._running.plus(payload, self._weight_of(sender) if self._weight_of else 1)
+        except MessageRefused as error:
+            raise MessageRefused(f"{sender}: {error}") from error
+
+        def add() -> None:
+            self._running = larger
+            self._signed[sender] = signed
+
+        return add
+
+    def check_weight(self, opened: OpenedSum) -> None:
+        """Raise TotalRefused unless a sealed total weighs what its clients do, by the settings."""
+        if self._weight_of is None:
+            return
+        wanted = sum(map(self._weight_of, self._signed))
+        if abs(opened.weight - wanted) > WEIGHT_MARGIN * wanted:
+            raise TotalRefused(
+                f"the total of {self._expected.name!r} weighs {opened.weight:.6g}, and by the "
+                f"settings its clients weigh {wanted:.6g}: one of them lies about its weight"
+            )
+
+    def request(self) -> SumRequest:
+        """The sum of all that was received.
+
+        Raises:
+            MessageRefused: nothing was.
+        """
+        if not self._signed:
+            raise MessageRefused(f"no client contributed to {self._expected.name!r}")
+        return SumRequest(self._expected, self._running.total(), tuple(self._signed.values()))

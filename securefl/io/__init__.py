@@ -1,0 +1,1 @@
+"""Files, text and JSON, read with bounds and written whole."""

@@ -1,0 +1,168 @@
+"""Where a run can go on: the global state and what each client keeps, as one safetensors file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from pydantic import TypeAdapter
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from securefl.algorithms.base import averaged_tensors
+from securefl.errors import RunFolderError
+from securefl.io.files import require_tensors
+from securefl.io.json import parsed
+from securefl.types import Kind, Memory, NamedTensors, State
+
+META = "securefl"
+"""The file's metadata: one JSON text, since several entries would stand in no fixed order."""
+_ABOUT = TypeAdapter(dict[str, Any])
+MAX_ROUNDS = 10**7
+"""As many as the settings allow."""
+PARTS = tuple(field.name for field in fields(Memory))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A run between two rounds; the file holds its own digest, so that no damage goes unseen.
+
+    Tensors are named state/KIND/NAME, private/server/NAME, and PART/CLIENT/NAME for the parts of a
+    client's memory; numbers are tensors numbers/NAME/KEY.
+    """
+
+    state: State
+    memories: Mapping[str, Memory]
+    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What else a run goes by, by name and key."""
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        groups = {f"state/{kind}": named for kind, named in self.state.tensors.items()}
+        groups["private/server"] = self.state.private
+        for client, memory in self.memories.items():
+            groups |= {f"{part}/{client}": getattr(memory, part) for part in PARTS}
+        for name, numbers in self.numbers.items():
+            groups[f"numbers/{name}"] = {
+                key: torch.tensor(number, dtype=torch.float64) for key, number in numbers.items()
+            }
+        tensors = {
+            f"{group}/{name}": value.detach().cpu().contiguous().clone()  # none may share
+            for group, named in groups.items()
+            for name, value in named.items()
+        }
+        about = {"round": self.state.round, "sha256": _digest(self.state.round, tensors)}
+        return bytes(safetensors.torch.save(tensors, {META: json.dumps(about)}))
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """What `to_bytes` wrote, to the last bit.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        groups: dict[str, dict[str, dict[str, Tensor]]] = {}
+        try:
+            require_tensors(path)
+            with safe_open(path, framework="pt") as file:
+                about = parsed(_ABOUT, file.metadata()[META], RunFolderError)
+                named = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            round_number = about["round"]
+            if type(round_number) is not int or not 0 <= round_number <= MAX_ROUNDS:
+                raise ValueError("its round is no number of rounds")  # noqa: TRY301
+            if _digest(round_number, named) != about["sha256"]:
+                raise ValueError("its content is not what was written")  # noqa: TRY301
+            for key, value in named.items():
+                group, owner, name = key.split("/", 2)
+                groups.setdefault(group, {}).setdefault(owner, {})[name] = value
+            tensors = {Kind(kind): named for kind, named in groups.pop("state", {}).items()}
+            private = groups.pop("private", {}).get("server", {})
+            numbers = {
+                name: {key: _number(value) for key, value in named.items()}
+                for name, named in groups.pop("numbers", {}).items()
+            }
+            clients = {client for owners in groups.values() for client in owners}
+            memories = {
+                client: Memory(**{part: owners.get(client, {}) for part, owners in groups.items()})
+                for client in clients
+            }
+        except (
+            RunFolderError,
+            SafetensorError,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+        ) as error:
+            raise RunFolderError(
+                f"{path}: damaged checkpoint ({error}); put a copy of it back if you have one, or "
+                "start the run anew in another folder"
+            ) from error
+        return cls(State(round_number, tensors, private), memories, numbers)
+
+    def beside(self, other: State) -> Checkpoint:
+        """The same, on the devices of a state of the same layout; what clients keep, the model's.
+
+        A file's tensors are on the CPU.
+        """
+        model = next(iter(other.tensors[Kind.PARAMETERS].values())).device
+        state = State(
+            self.state.round,
+            {kind: _beside(own, other.tensors[kind]) for kind, own in self.state.tensors.items()},
+            _beside(self.state.private, other.private),
+        )
+        memories = {
+            client: Memory(
+                **{p: {n: v.to(model) for n, v in getattr(kept, p).items()} for p in PARTS}
+            )
+            for client, kept in self.memories.items()
+        }
+        return replace(self, state=state, memories=memories)
+
+
+def _beside(named: NamedTensors, others: NamedTensors) -> dict[str, Tensor]:
+    return {name: value.to(others[name].device) for name, value in named.items()}
+
+
+def _number(value: Tensor) -> float:
+    if value.shape != () or value.dtype is not torch.float64 or not value.isfinite():
+        raise ValueError("a number that is none")
+    return float(value)
+
+
+def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
+    """What a client is said to have kept, held against the model of its run.
+
+    Raises:
+        RunFolderError: a tensor of another name, shape or type than training would leave, or with
+            values that are not finite.
+    """
+    known = {n: v for named in averaged_tensors(model).values() for n, v in named.items()}
+    for part in PARTS:
+        for name, value in getattr(memory, part).items():
+            # A solver keeps several tensors of a parameter under prefixes of its own.
+            like = known.get(name, known.get(name.partition("/")[2]))
+            fits = like is not None and (value.shape, value.dtype) == (like.shape, like.dtype)
+            if part == "policy" or (like is None and value.dim() == 0):
+                fits = value.is_floating_point()
+            if not (fits and torch.isfinite(value).all()):
+                raise RunFolderError(
+                    f"the checkpoint's {part}/{client}/{name} is not of this run's model, or not "
+                    "finite: put a copy of the checkpoint back if you have one, or start the run "
+                    "anew in another folder"
+                )
+
+
+def _digest(round_number: object, tensors: Mapping[str, Tensor]) -> str:
+    """Tells damage, not intent: who can write the file can write its digest too."""
+    found = hashlib.sha256(json.dumps(round_number).encode())
+    for name, value in sorted(tensors.items()):
+        found.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

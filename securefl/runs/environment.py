@@ -1,0 +1,57 @@
+"""A run's environment.json: its seed, whose task it was, and the machine of each session."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from securefl.errors import RunFolderError
+from securefl.io.files import read_bounded
+from securefl.io.json import parsed
+from securefl.runs.folder_reader import read_soundly
+
+MAX_BYTES = 2**22
+
+PACKAGES = ("torch", "tenseal", "numpy", "cryptography", "securefl")
+
+
+class Environment(BaseModel):
+    """What the file holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seed: int = 0
+    own_task: bool = False
+    """Whether the run was started with a model and data of the caller's."""
+    sessions: tuple[dict[str, Any], ...] = ()
+
+
+def read_environment(path: Path) -> Environment:
+    """What stands in the file; nothing where there is none.
+
+    Raises:
+        RunFolderError: it is damaged, or no file: a pipe would keep its reader waiting.
+    """
+    if not path.exists():
+        return Environment()
+    with read_soundly(path):
+        return parsed(TypeAdapter(Environment), read_bounded(path, MAX_BYTES), RunFolderError)
+
+
+def this_session(key_id: str, engine: str, n_threads: int | None) -> dict[str, Any]:
+    """The machine, the versions, the key, and what trains the clients."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "torch_threads": n_threads or torch.get_num_threads(),
+        **{package: version(package) for package in PACKAGES},
+        "key_id": key_id,
+        "engine": engine,
+    }

@@ -1,0 +1,169 @@
+"""What a run's folder tells: its files, their rows, and the run as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from securefl.config.load import load_config
+from securefl.config.schema import Config
+from securefl.errors import RunFolderError
+from securefl.federation.authority import Opening
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import Entry
+from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
+from securefl.io.json import parsed
+from securefl.metrics import ACCURACY as ACCURACY_METRIC
+from securefl.selection.round_participants import Turnout
+
+CONFIG, ENVIRONMENT, TASK = "config.json", "environment.json", "task.json"
+METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
+OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
+SELECTIONS = "selections.jsonl"
+PRIVACY, PROTECTION = "privacy.json", "privacy.md"
+QUALITIES, DEVICES = "qualities.json", "devices.json"
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
+LOCK = ".lock"
+FILES = frozenset(
+    {
+        *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK),
+    }
+)
+"""All that a run writes, but for some of `report.pictures`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientScore:
+    """What one client is scored in a round."""
+
+    score: float
+    """By the round's metric."""
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """One line of metrics.jsonl."""
+
+    round: int
+    accuracy: float | None
+    """The score, 0..1, where the metric is an accuracy; None where it is another."""
+    loss: float
+    lr: float
+    upload_bytes: int
+    """That all clients sent in this round."""
+    dropped: tuple[str, ...]
+    """Clients of which something was refused in this round."""
+    seconds: float
+    simulated_s: float | None = None
+    """What the round took on simulated devices; None without."""
+    energy_wh: float | None = None
+    """What the selected clients' devices spent in it."""
+    epsilon: float | None = None
+    """What differential privacy has cost so far, by PLD and at most; None where nothing bounds it.
+    """
+    metric: str = ACCURACY_METRIC
+    """The name of what the score is by."""
+    score: float = math.nan
+    """On the test data; the accuracy where that is all that is given, as in older folders."""
+    clients: Mapping[str, ClientScore] = field(default_factory=dict)
+    """By client, where each is scored by its own model or on test data of its own, and `score` is
+    their mean."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.score) and self.accuracy is not None:
+            object.__setattr__(self, "score", self.accuracy)
+
+
+_WAY_OUT = "put a copy of it back if you have one, or start the run anew in another folder"
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout, Opening)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as its folder tells it."""
+
+    path: Path
+    config: Config
+    metrics: tuple[RoundMetrics, ...]
+    ledger: tuple[Entry, ...]
+    turnouts: tuple[Turnout, ...] = ()
+    """By round, where clients are selected or devices simulated."""
+    qualities: Mapping[str, str] = field(default_factory=dict)
+    """By client, where a simulation knows them."""
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run's folder.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    config = read_config(path)
+    ledger, turnouts = read_rows(path / LEDGER, Entry), read_rows(path / SELECTIONS, Turnout)
+    return RunRecord(
+        path, config, read_metrics(path), tuple(ledger), tuple(turnouts), _qualities(path)
+    )
+
+
+def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
+    """A run's rounds without its long ledger; RunFolderError where they are damaged."""
+    return tuple(read_rows(path / METRICS, RoundMetrics))
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a run has been started there; RunFolderError where nobody can look."""
+    try:
+        return (path / CONFIG).is_file()
+    except OSError as error:
+        reason = error.strerror
+        raise RunFolderError(f"{path}: no folder for a run ({reason}); name another") from error
+
+
+def read_config(path: Path) -> Config:
+    """The settings that a run was started with; RunFolderError where there are none."""
+    if not holds_run(path):
+        raise RunFolderError(f"{path} is no run's folder: it has no {CONFIG}")
+    return load_config(path / CONFIG)
+
+
+def read_rows(path: Path, kind: type[Row]) -> list[Row]:
+    """The whole lines of a file; a last line that a crash cut short does not count.
+
+    Raises:
+        RunFolderError: the file is damaged, or longer than any run's.
+    """
+    if not path.is_file():
+        return []
+    parser = TypeAdapter(kind)
+    with read_soundly(path):
+        return [parsed(parser, line, RunFolderError) for line in read_lines(path)]
+
+
+@contextmanager
+def read_soundly(path: Path) -> Iterator[None]:
+    """Names the file in every refusal of it; raises RunFolderError."""
+    try:
+        yield
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: damaged ({error}); {_WAY_OUT}") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFolderError(f"{path}: cannot be read ({reason}); {_WAY_OUT}") from error
+
+
+def _qualities(path: Path) -> dict[str, str]:
+    file = path / QUALITIES
+    if not file.is_file():
+        return {}
+    with read_soundly(file):
+        content = read_bounded(file, MAX_LINE_BYTES)
+        return parsed(TypeAdapter(dict[str, str]), content, RunFolderError)

@@ -1,0 +1,282 @@
+"""A run's folder, written: what was asked for, what happens, and where to go on from.
+
+Everything is written whole or not at all, and is on the disk before the run goes on. A round counts
+once its checkpoint stands; lines of a later, unfinished round are dropped when the run is resumed.
+Only the authority's log of openings is never shortened, because what was opened was opened. What
+stands there is read by `runrecord`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from filelock import FileLock, Timeout
+
+from securefl.config.schema import Config
+from securefl.errors import RunFolderError
+from securefl.federation.authority import Opening
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import Entry
+from securefl.io.files import append_whole, make_folder, read_bounded, write_whole
+from securefl.privacy.history import History
+from securefl.runs.checkpoint import Checkpoint
+from securefl.runs.environment import Environment, read_environment, this_session
+from securefl.runs.folder_reader import (
+    CHECKPOINT,
+    CONFIG,
+    DEVICES,
+    ENVIRONMENT,
+    INCIDENTS,
+    LEDGER,
+    LOCK,
+    METRICS,
+    MODEL,
+    OPENINGS,
+    PRIVACY,
+    PROTECTION,
+    QUALITIES,
+    SELECTIONS,
+    TASK,
+    TRAFFIC,
+    RoundMetrics,
+    holds_run,
+    read_rows,
+    read_soundly,
+)
+from securefl.selection.devices import Device
+from securefl.selection.round_participants import Turnout
+from securefl.types import NamedTensors
+
+MAX_HISTORY_BYTES = 2**24
+
+
+class RunFolder:
+    """Writes one run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        """An existing folder of this layout; see `create`."""
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Config, own_task: bytes = b"") -> RunFolder:
+        """A new folder with the resolved settings, and what is known of a user's own task.
+
+        Raises:
+            RunFolderError: the folder holds something already, or cannot be written; it is then
+                as it was.
+        """
+        folder = cls(path)
+        with _explained(path):
+            made = make_folder(path)
+        _require_empty(path)  # before the lock, whose file would lie in somebody's folder
+        tables = config.tables(own_task=bool(own_task))
+        with folder.locked():
+            _require_empty(path)  # another run may have begun meanwhile
+            try:
+                if own_task:  # a digest of a client's data tells whoever can guess them
+                    write_atomically(path / TASK, own_task, mode=0o600)
+                write_atomically(path / CONFIG, json.dumps(tables, indent=1).encode())
+            except RunFolderError:
+                (path / TASK).unlink(missing_ok=True)
+                if made:
+                    (path / LOCK).unlink(missing_ok=True)
+                    path.rmdir()
+                raise
+        return folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within, no other process writes here.
+
+        Raises:
+            RunFolderError: one does already.
+        """
+        lock = FileLock(self.path / LOCK, timeout=0)
+        with _explained(self.path):
+            try:
+                lock.acquire()
+            except Timeout:
+                message = f"{self.path}: another process is at work on this run"
+                raise RunFolderError(message) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def note_session(self, config: Config, key_id: str, engine: str, *, own_task: bool) -> None:
+        """Write down the machine, the versions, the seed and the key; resuming adds a session.
+
+        `engine` says in words what trains the clients.
+        """
+        sessions = (*self._environment().sessions, this_session(key_id, engine, config.run.threads))
+        noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
+        self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
+
+    def has_own_task(self) -> bool:
+        """Whether the run was started with a model and data of the caller's."""
+        return self._environment().own_task
+
+    def is_finished(self) -> bool:
+        """Whether model and pictures are written, too."""
+        return all((self.path / name).exists() for name in (MODEL, TRAFFIC))
+
+    def _environment(self) -> Environment:
+        return read_environment(self.path / ENVIRONMENT)
+
+    def note_opening(self, opening: Opening) -> None:
+        """Write down what the authority opens, or refuses to open."""
+        with _explained(self.path):
+            self._append(OPENINGS, [opening])
+
+    def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
+        """Write down a round's messages and what was refused, also of a round that fails."""
+        with _explained(self.path):
+            self._append(LEDGER, entries)
+            self._append(INCIDENTS, incidents)
+
+    def note_clients(self, qualities: Mapping[str, str], devices: Mapping[str, Device]) -> None:
+        """Write down what a simulation knows of each client: its data's quality, its device."""
+        drawn = {client: asdict(device) for client, device in devices.items()}
+        for name, found in {QUALITIES: dict(qualities), DEVICES: drawn}.items():
+            if found:
+                self._write(name, json.dumps(found, indent=1).encode())
+
+    def note_round(
+        self, metrics: RoundMetrics, checkpoint: Checkpoint, turnout: Turnout | None = None
+    ) -> None:
+        """Write down one round; it counts once its checkpoint, written last, is in place."""
+        with _explained(self.path):
+            if turnout:
+                self._append(SELECTIONS, [turnout])
+            self._append(METRICS, [metrics])
+            # Clients' memories are in it, which are nobody else's.
+            write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
+
+    def note_history(self, history: History) -> None:
+        """Write down what differential privacy is spent on, before it is."""
+        with _explained(self.path):
+            self._write(PRIVACY, history.to_json().encode())
+
+    def history(self) -> History | None:
+        """What was noted last; None where nothing was.
+
+        Raises:
+            RunFolderError: it is damaged.
+        """
+        path = self.path / PRIVACY
+        if not path.is_file():
+            return None
+        with read_soundly(path):
+            content = read_bounded(path, MAX_HISTORY_BYTES)
+        return History.from_json(content)
+
+    def note_model(self, tensors: NamedTensors) -> None:
+        """Write the trained model."""
+        named = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        with _explained(self.path):
+            self._write(MODEL, safetensors.torch.save(named))
+
+    def note_protection(self, page: str) -> None:
+        """Write what differential privacy protects."""
+        with _explained(self.path):
+            self._write(PROTECTION, page.encode())
+
+    def note_picture(self, name: str, png: bytes) -> None:
+        """Write a plot."""
+        with _explained(self.path):
+            self._write(name, png)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last one, or None before the first.
+
+        Raises:
+            RunFolderError: it is damaged, or missing after rounds that are written down.
+        """
+        path = self.path / CHECKPOINT
+        if path.is_file():
+            return Checkpoint.read(path)
+        if len(read_rows(self.path / METRICS, RoundMetrics)) > 1:
+            raise RunFolderError(f"{path} is missing: this run cannot go on")
+        return None
+
+    def rewind(self, last: int) -> None:
+        """Drop the lines of all rounds after `last`, and what a killed process left half-written.
+
+        Raises:
+            RunFolderError: a file is damaged; nothing is changed.
+        """
+        rows: dict[str, Sequence[RoundMetrics | Entry | Incident | Turnout]] = {
+            METRICS: read_rows(self.path / METRICS, RoundMetrics),
+            SELECTIONS: read_rows(self.path / SELECTIONS, Turnout),
+            LEDGER: read_rows(self.path / LEDGER, Entry),
+            INCIDENTS: read_rows(self.path / INCIDENTS, Incident),
+        }
+        with _explained(self.path):
+            for name, found in rows.items():
+                if not (found or (self.path / name).exists()):
+                    continue  # not every run has every file
+                self._write(name, _lines([asdict(row) for row in found if row.round <= last]))
+            for partial in self.path.glob(".*.partial"):
+                partial.unlink()
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_atomically(self.path / name, content)
+
+    def _append(self, name: str, rows: Iterable[Any]) -> None:
+        append_whole(self.path / name, _lines([asdict(row) for row in rows]))
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """As `write_whole`; raises RunFolderError."""
+    with _explained(path.parent):
+        write_whole(path, content, mode)
+
+
+def _require_empty(path: Path) -> None:
+    with _explained(path):
+        if {entry.name for entry in path.iterdir()} - {LOCK}:
+            continued = way_on(path)
+            way_out = f", or continue its run with {continued}" if continued else ""
+            raise RunFolderError(f"{path} is not empty: name another folder{way_out}")
+
+
+def own_task_needed(folder: Path | str, call: str) -> str:
+    """The message that a run's folder does not hold its own task; `call` is one that takes it."""
+    return (
+        f"{folder}: this run had a task of its own, whose data and model its folder does not hold: "
+        f"give them in Python with {call}"
+    )
+
+
+def way_on(path: Path) -> str:
+    """The call that continues the run in this folder; empty where there is none to continue."""
+    folder = RunFolder(path)
+    if not holds_run(path) or folder.is_finished():
+        return ""
+    if folder.has_own_task():
+        return f"securefl.resume({str(path)!r}, task) in Python, where its task was made"
+    return f"`securefl run --resume {path}`, or securefl.resume({str(path)!r}) in Python"
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        way_out = "free some space" if error.errno == errno.ENOSPC else "name another folder"
+        if holds_run(folder):
+            way_out += f", then go on with {way_on(folder) or 'the same call'}"
+            way_out += " (after reproduce or leave-one-out: the same command)"
+        raise RunFolderError(f"{folder}: cannot be written ({reason}); {way_out}") from error
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)

@@ -1,0 +1,123 @@
+"""Run a federation from its first round to its last, or go on from where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import UnionType
+
+from securefl.config.schema import Config
+from securefl.errors import ConfigError, RunFolderError
+from securefl.exchange.committee import Committee
+from securefl.exchange.keyset import KeySet, OpeningKeys
+from securefl.exchange.match_open import MatchKeys
+from securefl.federation.identities import Identities
+from securefl.runs.folder_reader import read_config, read_run
+from securefl.runs.folder_writer import RunFolder, own_task_needed
+from securefl.runs.loop import OnRound, OnStart, Result, Rounds
+from securefl.runs.task_record import require_same_task, task_record
+from securefl.task import Task, client_names
+
+
+def run(  # noqa: PLR0913  (what a run may be given)
+    config: Config | None = None,
+    task: Task | None = None,
+    *,
+    keys: OpeningKeys | None = None,
+    match_keys: MatchKeys | None = None,
+    identities: Identities | None = None,
+    out: Path | str | None = None,
+    on_round: OnRound | None = None,
+    on_start: OnStart | None = None,
+) -> Result:
+    """Train by the settings of `config`, on its own data and model or on those of `task`.
+
+    Args:
+        config: the defaults are the demo's job.
+        task: your own model and data; the tables `[data]` and `[model]` then do not count,
+            and what is set in them is warned of.
+        keys: where sums are encrypted, a `KeySet` or a `Committee`; ephemeral where None.
+        match_keys: where profiles are encrypted; ephemeral ones where None.
+        identities: what clients sign with; made for this run where None.
+        out: a folder to leave all evidence in; nothing is written where None.
+        on_round: called after each round.
+        on_start: told, before the first round, which engine trains the clients, and why.
+
+    Raises:
+        ConfigError, DataError: before anything is written.
+        Diverged, OpeningRefused, MessageRefused, RunFolderError: the folder then holds all rounds
+            before.
+    """
+    _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
+    _require_task(task, keys, match_keys)
+    rounds = Rounds(config or Config(), task, keys, match_keys, identities)
+    if on_start:
+        on_start(rounds.engine)
+    if out is None:
+        return rounds.run(on_round)
+    about = b"" if task is None else task_record(task, client_names(rounds.config, task)).to_json()
+    folder = RunFolder.create(Path(out), rounds.config, about)
+    with folder.locked():
+        folder.note_session(rounds.config, rounds.key_id, rounds.engine, own_task=task is not None)
+        return rounds.run(on_round, folder)
+
+
+def resume(  # noqa: PLR0913  (what a run may be given)
+    folder: Path | str,
+    task: Task | None = None,
+    *,
+    keys: OpeningKeys | None = None,
+    match_keys: MatchKeys | None = None,
+    identities: Identities | None = None,
+    on_round: OnRound | None = None,
+    on_start: OnStart | None = None,
+) -> Result:
+    """Continue a run from its last complete round, with the settings in its folder.
+
+    In the clear and on a CPU the final model is, bit for bit, that of an uninterrupted run. Of what
+    happened before, `Result` holds the metrics; the folder holds everything.
+
+    Raises:
+        ConfigError: the run had a task of its own and `task` is None, or the other way round; or
+            `task` is another than the run's.
+        RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
+            that is complete.
+    """
+    _require_task(task, keys, match_keys)
+    config = read_config(Path(folder))
+    run_folder = RunFolder(Path(folder))
+    with run_folder.locked():
+        if run_folder.has_own_task() != (task is not None):
+            raise ConfigError(
+                own_task_needed(folder, f"securefl.resume({str(folder)!r}, task)")
+                if task is None
+                else f"{folder}: this run had no task of its own; resume it without one"
+            )
+        checkpoint = run_folder.checkpoint()
+        if task is not None:  # the weights of the first model count until a round has others
+            require_same_task(Path(folder), task, config, weights=checkpoint is None)
+        rounds = Rounds(config, task, keys, match_keys, identities)
+        rounds.go_back_to(checkpoint)
+        metrics = read_run(Path(folder)).metrics
+        before = [m for m in metrics if m.round <= rounds.round]
+        rounds.take_over(before, run_folder.history())
+        run_folder.rewind(rounds.round)
+        if rounds.complete and run_folder.is_finished():
+            done = rounds.stopped or f"complete, all {config.run.rounds} rounds"
+            raise RunFolderError(f"{folder}: this run is {done}")
+        run_folder.note_session(config, rounds.key_id, rounds.engine, own_task=task is not None)
+        if on_start:
+            on_start(rounds.engine)
+        return rounds.run(on_round, run_folder)
+
+
+def _require_task(task: object, keys: object, match_keys: object) -> None:
+    loaded = "securefl_keys.loading: {}(Path(folder), passphrase)"
+    _require(task, Task, "task", "securefl.Task(model, clients, test)")
+    _require(keys, KeySet | Committee, "keys", loaded.format("load_all"))
+    _require(match_keys, MatchKeys, "match_keys", loaded.format("load_match"))
+
+
+def _require(given: object, kind: type | UnionType, name: str, way: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        wanted = "KeySet or Committee" if isinstance(kind, UnionType) else kind.__name__
+        raise ConfigError(f"{name} is {type(given).__name__}: give {wanted}, as from {way}")

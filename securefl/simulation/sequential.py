@@ -1,0 +1,37 @@
+"""Trains the clients of a round one after the other, on whatever device the model is.
+
+The best engine for convolutions on a CPU, where a model of many clients at once is slower.
+"""
+
+from __future__ import annotations
+
+from securefl.federation.ongoing import End, Ongoing, no_sum
+from securefl.simulation.clients import Clients, Place
+from securefl.simulation.lockstep import InTurns
+from securefl.simulation.rng_isolation import LayerDraws
+
+
+class Sequential:
+    """All clients share one model, where none needs a sum in the middle of its round."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._place = Place(clients.model)
+        self._turns = InTurns(clients)
+
+    def train(self, ongoing: Ongoing) -> None:
+        """See `Engine.train`."""
+        if ongoing.plan.sums:
+            self._turns.train(ongoing)
+            return
+        clients = self._clients
+        for name in ongoing.times:
+            work = clients.work(name, ongoing.state, self._place, ongoing.memories[name])
+            exchange = End(ongoing.weight(name), no_sum)
+            with LayerDraws(clients.device, work.rng).drawing(), clients.casting():
+                contribution = clients.algorithm.client(ongoing.state, work, exchange)
+            ongoing.finish(name, contribution)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._turns.close()

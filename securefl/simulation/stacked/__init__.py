@@ -1,0 +1,1 @@
+"""Clients side by side in one stacked model."""

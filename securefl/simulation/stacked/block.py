@@ -1,0 +1,141 @@
+"""Clients that train side by side: what they begin with, what they send, and whom they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from securefl.algorithms.base import copied
+from securefl.exchange.layout import Row, Rows
+from securefl.federation.ongoing import Ongoing
+from securefl.simulation.stacked.model import parts, repeated
+from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
+
+
+class Repeated(Mapping[str, Tensor]):
+    """The same tensors for every client; each is made where it is first asked for."""
+
+    def __init__(self, named: NamedTensors, n_clients: int) -> None:
+        self._named = named
+        self._n_clients = n_clients
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            self._made[name] = repeated(self._named[name], self._n_clients)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
+def wide_state(state: State, n_clients: int) -> State:
+    """The state as each of the clients has it."""
+    tensors = {kind: Repeated(named, n_clients) for kind, named in state.tensors.items()}
+    return State(state.round, tensors, state.private)
+
+
+def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:
+    """What the clients keep, side by side: zeros, or the model's tensor, for who keeps nothing."""
+    model = (state.tensors.get(kind, {}) for kind in (Kind.PARAMETERS, Kind.STATISTICS))
+    known = {name: value for named in model for name, value in named.items()}
+
+    def joined(part: str) -> dict[str, Tensor]:
+        kept: list[NamedTensors] = [getattr(memory, part) for memory in memories]
+        names = {name: named[name] for named in kept for name in named}
+        absent = {n: known[n] if part == "own" else torch.zeros_like(v) for n, v in names.items()}
+        if vectors := _vectors(kept, absent):
+            return _side_by_side(Rows(torch.stack(vectors).to(device), absent))
+        return {
+            name: torch.cat([named.get(name, other).to(device) for named in kept])
+            for name, other in absent.items()
+        }
+
+    return Memory(**{field.name: joined(field.name) for field in fields(Memory)})
+
+
+def _vectors(kept: Sequence[NamedTensors], absent: NamedTensors) -> list[Tensor]:
+    """Each client's in one vector; none where those who keep anything do not keep like rows."""
+    rows = [named for named in kept if isinstance(named, Row) and named]
+    if not rows or len(rows) < sum(map(bool, kept)):
+        return []
+    first = rows[0]
+    of_one_type = all(value.dtype is first.vector.dtype for value in absent.values())
+    if not of_one_type or not all(row.is_like(first) for row in rows):
+        return []
+    other = torch.cat([value.reshape(-1) for value in absent.values()]).to(first.vector.device)
+    return [named.vector if isinstance(named, Row) and named else other for named in kept]
+
+
+def _side_by_side(rows: Rows) -> dict[str, Tensor]:
+    lying = rows.matrix_KN.split([value.numel() for value in rows.like.values()], dim=1)
+    return {
+        name: part.unflatten(1, value.shape).flatten(0, 1)
+        for part, (name, value) in zip(lying, rows.like.items(), strict=True)
+    }
+
+
+def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
+    """Each client's, whose tensors of a kind are a `Row`; what it keeps is nobody else's."""
+    tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
+    kept = {f.name: _kept(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
+    for i in range(n_clients):
+        memory = Memory(**{part: of[i] for part, of in kept.items()})
+        yield Contribution({kind: named[i] for kind, named in tensors.items()}, memory)
+
+
+def _kept(named: NamedTensors, n_clients: int) -> Sequence[NamedTensors]:
+    if len({value.dtype for value in named.values()}) == 1:
+        return list(_rows(named, n_clients))
+    return [copied(of) for of in _split(named, n_clients)]  # whose values no one type holds
+
+
+def _rows(named: NamedTensors, n_clients: int) -> Rows:
+    of = {name: parts(value.detach(), n_clients) for name, value in named.items()}
+    matrix_KN = torch.cat([value.reshape(n_clients, -1) for value in of.values()], dim=1)
+    return Rows(matrix_KN, {name: value[0] for name, value in of.items()})
+
+
+def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
+    of = {name: parts(value, n_clients).unbind() for name, value in named.items()}
+    return [{name: values[i] for name, values in of.items()} for i in range(n_clients)]
+
+
+class AllLeft(BaseException):
+    """Ends the round of clients side by side of whom nobody is in it any more.
+
+    A BaseException, so that no client code that catches Exception goes on.
+    """
+
+
+@dataclass(slots=True)
+class WideEnd:
+    """The ends of the exchange of clients side by side.
+
+    A client whose values are refused leaves the round: its channels go on, and nobody looks.
+    """
+
+    ongoing: Ongoing
+    names: Sequence[str]
+    left: set[str]
+    """Who has left."""
+    weight: Any
+    """One element a client, in the place of a number."""
+
+    def sum(self, name: str, values: NamedTensors) -> Total:
+        """See `Exchange.sum`; values and totals are side by side. Raises AllLeft."""
+        n_clients = len(self.names)
+        here = [i for i, client in enumerate(self.names) if client not in self.left]
+        asking = [self.names[i] for i in here]
+        if not asking:
+            raise AllLeft
+        total, stay = self.ongoing.sum_rows(name, asking, _rows(values, n_clients).of(here))
+        self.left |= set(asking) - set(stay)
+        return Total(Repeated(total.values, n_clients), total.weight, total.n_clients)

@@ -1,0 +1,246 @@
+"""Trains many clients at once, side by side in one wide model.
+
+The best engine for models of linear layers that are not large, and on a GPU. Shorter batches are
+padded to the longest, and those who have taken their steps wait for the longest.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import Algorithm, Loss, Work
+from securefl.algorithms.federated import Federated
+from securefl.algorithms.fnr import FNR
+from securefl.algorithms.participation import Participating
+from securefl.algorithms.public_training import ServerTuned
+from securefl.algorithms.servers.fednova import Normalised
+from securefl.algorithms.solvers.feddc import FedDC
+from securefl.algorithms.solvers.feddyn import FedDyn
+from securefl.algorithms.solvers.fedprox import FedProx
+from securefl.algorithms.solvers.per_fedavg import PerFedAvg
+from securefl.algorithms.solvers.scaffold import Scaffold
+from securefl.algorithms.solvers.sgd import SGD
+from securefl.data.resident import Resident, resident
+from securefl.data.samples import Samples, TensorSamples
+from securefl.errors import DataError
+from securefl.federation.ongoing import Ongoing
+from securefl.federation.training import round_generator
+from securefl.norms.padded import Present, padded_batch_norm
+from securefl.simulation.clients import Clients
+from securefl.simulation.sequential import Sequential
+from securefl.simulation.stacked.batches import wide_batches
+from securefl.simulation.stacked.block import (
+    AllLeft,
+    WideEnd,
+    separate,
+    wide_memory,
+    wide_state,
+)
+from securefl.simulation.stacked.grouping import Grouping
+from securefl.simulation.stacked.loss import wide_loss
+from securefl.simulation.stacked.refining import Refining, Trained, reason_against_refining
+from securefl.simulation.stacked.trial import require_padded, require_separate
+from securefl.simulation.stacked.unequal_steps import Ragged
+from securefl.simulation.stacked.workspaces import WidePlaces
+from securefl.types import Contribution
+
+SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
+"""What they do to a gradient, they do to each element of it by itself."""
+
+
+class Vectorised:
+    """Clients side by side in every round that allows it, else one after the other."""
+
+    def __init__(self, clients: Clients) -> None:
+        """`reason_against` has nothing against these clients."""
+        self._clients = clients
+        self._alone = Sequential(clients)
+        self._places = WidePlaces(clients.model)
+        self._resident = resident(clients.data, clients.device)
+        self._algorithm = cast("Federated", _federated(clients.algorithm))
+        self._grouping = _grouping(clients, self._algorithm)
+        around = _around(clients.algorithm)
+        self._refining = None
+        if isinstance(around, FNR):
+            self._refining = Refining(clients, around, self._places)
+
+    def train(self, ongoing: Ongoing) -> None:
+        """See `Engine.train`."""
+        norm = self._algorithm.normalisation(ongoing.state, self._clients.model)
+        if norm.window or norm.measurement:  # which look at all channels at once
+            self._alone.train(ongoing)
+            return
+        names = list(ongoing.times)
+        if norm.pooling is None:
+            most = self._places.most
+            found = self._grouping.cohorts(names, static=norm.static, most=most)
+        elif self._grouping.reason_against_one(names):
+            self._alone.train(ongoing)
+            return
+        else:
+            found = [names]
+        if self._refining:
+            self._refining.finish(ongoing, self._assessed(self._refining, found, ongoing))
+            return
+        for cohort in found:
+            for name, contribution in self._trained(cohort, ongoing):
+                ongoing.finish(name, contribution)
+
+    def _assessed(
+        self, refining: Refining, found: Sequence[Sequence[str]], ongoing: Ongoing
+    ) -> dict[str, Trained]:
+        trained = dict[str, Trained]()
+        for cohort in found:
+            contributions = self._trained(cohort, ongoing)
+            model = self._places.of(len(cohort)).model
+            trained |= refining.assessed(cohort, model, contributions)
+        return trained
+
+    def _trained(
+        self, names: Sequence[str], ongoing: Ongoing
+    ) -> Iterator[tuple[str, Contribution]]:
+        """What those of a cohort send who have not left the round; its wide model has trained."""
+        clients, state, k = self._clients, ongoing.state, len(names)
+        place, training = self._places.of(k), clients.training
+        place.load(state)
+        data = {name: clients.data[name] for name in names}
+        sizes = [self._grouping.batch_size(name) for name in names]
+        present = Present.of(sizes, clients.device)
+        steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm
+        if len(set(steps)) > 1:
+            algorithm = replace(algorithm, solver=Ragged(algorithm.solver, steps))
+        drawn = sum(size * n for size, n in zip(sizes, steps, strict=True))
+        together = self._resident or self._beside_each_other(data, drawn)
+        generators = [
+            round_generator(training.seed, state.round, clients.index[name]) for name in names
+        ]
+        work = Work(
+            place.model,
+            max(data.values(), key=len),
+            wide_batches(data, together, training.batch_size, generators, clients.device),
+            max(steps),
+            wide_loss(training.loss, k, present),
+            training.sgd(state.round),
+            wide_memory([ongoing.memories[name] for name in names], state, clients.device),
+            generators[0],
+        )
+        weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
+        end = WideEnd(ongoing, names, set(), weights)
+        try:
+            with clients.casting(), padded_batch_norm(place.model, present):
+                trained = algorithm.client(wide_state(state, k), work, end)
+        except AllLeft:
+            return iter(())
+        contributions = zip(names, separate(trained, k), strict=True)
+        return ((name, own) for name, own in contributions if name not in end.left)
+
+    def _beside_each_other(self, data: Mapping[str, Samples], n_drawn: int) -> Resident | None:
+        """A cohort's samples in one tensor, where they are no more than it draws."""
+        if sum(map(len, data.values())) > n_drawn:
+            return None
+        return resident(data, self._clients.device)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._alone.close()
+        if self._refining:
+            self._refining.close()
+
+
+def reason_against(clients: Clients) -> str:
+    """Why no round has clients side by side; empty where one may."""
+    algorithm = _federated(clients.algorithm)
+    if algorithm is None:
+        return "the algorithm looks at a client as a whole (privacy, or one of your own)"
+    if type(_innermost(algorithm)) not in SOLVERS:  # a subclass may do anything
+        return (
+            f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
+        )
+    if not all(isinstance(data, TensorSamples) for data in clients.data.values()):
+        return "a client's data are a Dataset, which may draw at random"
+    if why_not := _found_by_trying(clients):
+        return why_not
+    if algorithm.plan(algorithm.init(clients.model), clients.model).sums:
+        why_not = _grouping(clients, algorithm).reason_against_one(list(clients.data))
+        if why_not:
+            return f"clients wait for each other's sums, and {why_not}"
+    around = _around(clients.algorithm)
+    return reason_against_refining(clients.model, around) if isinstance(around, FNR) else ""
+
+
+def _grouping(clients: Clients, algorithm: Federated) -> Grouping:
+    grouping = Grouping(clients.data, clients.training, algorithm)
+    if min(map(len, clients.data.values())) >= clients.training.batch_size:
+        return grouping
+    waits = bool(algorithm.plan(algorithm.init(clients.model), clients.model).sums)
+    try:
+        for sizes in grouping.padded(in_one=waits):
+            require_padded(clients.model, _a_few(clients)[0], sizes)
+    except DataError as error:
+        return replace(grouping, reason_against_padding=str(error))
+    return grouping
+
+
+def _a_few(clients: Clients) -> tuple[Tensor, Tensor]:
+    first = next(iter(clients.data.values()))
+    return first.take(torch.arange(min(4, len(first))))
+
+
+def _found_by_trying(clients: Clients) -> str:
+    x, y = _a_few(clients)
+    try:
+        require_separate(clients.model, x)
+    except DataError as error:
+        return str(error)
+    return _reason_against_pass(copy.deepcopy((clients.model, clients.training.loss)), x, y)
+
+
+def _reason_against_pass(of: tuple[nn.Module, Loss], x: Tensor, y: Tensor) -> str:
+    (model, loss), known = of, _attributes(of)
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([]), torch.no_grad():
+        outputs = model(x.to(device))
+        before = torch.get_rng_state()
+        loss(outputs, y.to(device))
+        if not torch.equal(before, torch.get_rng_state()):
+            return "the loss draws at random"
+    if _attributes(of) != known:
+        return "the model or the loss changes attributes that are no buffers, which clients share"
+    return ""
+
+
+def _attributes(of: tuple[nn.Module, Loss]) -> bytes:
+    """All that the modules and the loss hold beside tensors; nothing where that cannot be read."""
+    model, loss = of
+    holders = [*model.modules(), *([loss] if hasattr(loss, "__dict__") else [])]
+    beside = {"_parameters", "_buffers", "_modules"}
+    held = [{k: v for k, v in vars(one).items() if k not in beside} for one in holders]
+    try:
+        return pickle.dumps(held)
+    except Exception:  # objects say in ways of their own that they are not pickled
+        return b""
+
+
+def _around(algorithm: Algorithm) -> Algorithm:
+    """What a client's round is of, whoever takes part."""
+    return algorithm.inner if isinstance(algorithm, Participating) else algorithm
+
+
+def _federated(algorithm: Algorithm) -> Federated | None:
+    """How clients train before anything else."""
+    around = _around(algorithm)
+    if type(around) is FNR or type(around) is ServerTuned:
+        around = around.inner
+    return around if type(around) is Federated else None
+
+
+def _innermost(algorithm: Federated) -> object:
+    solver = algorithm.solver
+    return solver.solver if isinstance(solver, Normalised) else solver

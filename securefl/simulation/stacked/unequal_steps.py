@@ -1,0 +1,62 @@
+"""Clients side by side that take unequal numbers of local steps.
+
+All take as many as the longest; each keeps the model that it had after its own last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.base import averaged_tensors
+from securefl.algorithms.solvers.base import Around, End, Session, Solver, Start
+from securefl.simulation.stacked.model import parts
+from securefl.types import NamedTensors
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A solver of clients side by side, each with its own number of local steps."""
+
+    solver: Solver
+    steps: Sequence[int]
+    """Of each client."""
+
+    def control(self, model: nn.Module) -> NamedTensors:
+        """See `Solver.control`."""
+        return self.solver.control(model)
+
+    def begin(self, start: Start) -> Session:
+        """See `Solver.begin`."""
+        return _Session(self.solver.begin(start), start.work.model, self.steps)
+
+
+@dataclass(slots=True)
+class _Session:
+    session: Session
+    model: nn.Module
+    steps: Sequence[int]
+    _n_taken: int = 0
+    _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Of clients that have ended: where it is in the wide model, and a copy."""
+
+    def gradients(self, around: Around) -> None:
+        self._keep_those_who_ended()
+        self.session.gradients(around)
+        self._n_taken += 1
+
+    def _keep_those_who_ended(self) -> None:
+        if ended := [i for i, n in enumerate(self.steps) if n == self._n_taken]:
+            for named in averaged_tensors(self.model).values():
+                for value in named.values():
+                    of = parts(value.detach(), len(self.steps))
+                    self._kept += [(of[i], of[i].clone()) for i in ended]
+
+    def end(self) -> End:
+        with torch.no_grad():
+            for target, value in self._kept:
+                target.copy_(value)
+        return self.session.end()
