@@ -17,6 +17,7 @@ from securefl.config.load import parse_tables
 from securefl.config.schema import Config
 from securefl.models import build_model
 from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 from securefl.task import Task
 
 LR = 0.01
@@ -95,7 +96,7 @@ class Job:
 
     def rounds(self, task: Task, run: Mapping[str, Any]) -> Rounds:
         """A run of this job; raises ConfigError where the settings refuse it."""
-        return Rounds(parse_tables(Config, self.tables(run)), task, None, None)
+        return simulated(parse_tables(Config, self.tables(run)), task, None, None)
 
     def casting(self) -> torch.autocast:
         """The context of a forward pass, for the ways that are not ours."""

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from securefl import Config, Task
-from securefl.runs.loop import Rounds
 from securefl.selection.round_participants import Turnout
+from securefl.simulation.compose import simulated
 from securefl.types import State
 
 SCALES = 1e-3, 1.0, 60.0, 200.0
@@ -75,7 +75,7 @@ def state_after(case: Case, encrypt: str) -> State:
         "train": {"batch_size": 2 * N_SAMPLES, "lr": 0.05},
         "exchange": {"encrypt": encrypt},
     }
-    rounds = Rounds(Config.model_validate(settings), task_of(case), None, None)
+    rounds = simulated(Config.model_validate(settings), task_of(case), None, None)
     small = {f"client-{i}": 1 for i in range(1, N_SMALL + 1)}
     rounds.follow([Turnout(n, small, tuple(small)) for n in range(1, case.rounds + 1)])
     while not rounds.complete:

@@ -15,7 +15,6 @@ from typing import get_args
 import torch
 from torch import nn
 
-from securefl.build.compose import Record, compose
 from securefl.config.fnr import FnrTable
 from securefl.config.load import load_config
 from securefl.config.schema import (
@@ -29,6 +28,7 @@ from securefl.config.schema import (
 from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
+from securefl.runs.loop import Record, compose
 from securefl.task import Task
 
 Settings = tuple[str, ...]

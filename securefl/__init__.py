@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
-    from securefl.runs.run import resume as resume
-    from securefl.runs.run import run as run
+    from securefl.simulation.run import resume as resume
+    from securefl.simulation.run import run as run
     from securefl.task import Task as Task
 
 _HOMES = {
@@ -40,8 +40,8 @@ _HOMES = {
     "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.config.load",
     "load_trained": "securefl.evaluation.named_data",
-    "resume": "securefl.runs.run",
-    "run": "securefl.runs.run",
+    "resume": "securefl.simulation.run",
+    "run": "securefl.simulation.run",
 }
 __all__ = list(_HOMES)
 

@@ -17,6 +17,7 @@ SecureFLError
 │   ├── OtherModel                  of a client that was sent another model than the others
 │   └── Duplicate                   a second one of the same client
 ├── PeerError                       another process is gone, or does not keep to the protocol
+│   └── WorkerLost                  a worker of a simulation has died: the round runs again
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
 │   ├── TotalRefused (MessageRefused) no total of honest clients
@@ -115,6 +116,10 @@ class Duplicate(MessageRefused):
 
 class PeerError(SecureFLError):
     """The process at the other end is gone, is not who it should be, or sends what none may."""
+
+
+class WorkerLost(PeerError):
+    """A worker of a simulation has died in the middle of a round, which is to run again."""
 
 
 class OpeningRefused(SecureFLError):

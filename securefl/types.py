@@ -58,6 +58,9 @@ class MessageSpec:
     gain_bits: tuple[tuple[int, int], ...] = ()
     """(n, b): the next n values are multiplied by 2^b where they are sealed. All parties have them
     from the state; without any, values are sealed as they are."""
+    like: NamedTensors | None = field(default=None, compare=False, repr=False)
+    """Tensors of the names, shapes and types that the update's values are; None where they are all
+    that the state has of this kind."""
 
 
 @dataclass(frozen=True, slots=True)

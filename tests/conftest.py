@@ -97,7 +97,7 @@ class Federation:
     def signed(self, name, payload, spec=None, /, **changes):
         """Any payload under a header of one's choice, signed by this client."""
         header = wire.describe(self.expected(spec), name, payload).model_copy(update=changes)
-        return wire.encode(header, payload, self.clients[name]._identity)
+        return wire.encode(header, payload, self.clients[name].signing_key)
 
     def collect(self, *names, spec=None, round_number=1):
         """The server's sum of what these clients send."""

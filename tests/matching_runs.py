@@ -105,7 +105,7 @@ class Sending:
         n_values = 2 * len(self.profile)
         expected = wire.Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
         header = wire.describe(expected, self.client.name, payload).model_copy(update=changes)
-        return wire.encode(header, payload, identity or self.client._identity)
+        return wire.encode(header, payload, identity or self.client.signing_key)
 
     def with_clear(self, place, value):
         """The honest payload with another number among those in the clear, signed."""

@@ -316,7 +316,7 @@ class Loop:
         identity, party = self.site.identity(name), client_party(self.config, name)
         bundle = self.site.bundle("client")
         sealing = sealers(party.common, bundle.public)
-        role = Client(name, party.weight, sealing, party.equal_weight, _identity=identity.key)
+        role = Client(name, party.weight, sealing, party.equal_weight, signing_key=identity.key)
         return ClientProcess(identity, party, role, bundle, self.said.append)
 
     def before_round(self, happens):
@@ -411,7 +411,7 @@ def fake_server(site, serve, who="alice"):
     config, said = site.config, []
     identity, party, bundle = site.identity(who), client_party(config, who), site.bundle("client")
     sealing = sealers(party.common, bundle.public)
-    role = Client(who, party.weight, sealing, 0.25, _identity=identity.key)
+    role = Client(who, party.weight, sealing, 0.25, signing_key=identity.key)
     process = ClientProcess(identity, party, role, bundle, said.append)
     enough, connections = asyncio.Event(), []
 

@@ -13,7 +13,7 @@ from jobs import LR, STEPS, Job, Laps, asked
 from models import made
 
 from securefl.config.schema import Config
-from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 from securefl.task import Task
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     job, n_rounds = asked()
     laps = Laps("securefl", "torch", "numpy")
     engine = sys.argv[3] if len(sys.argv) > 3 else "auto"
-    rounds = Rounds(configured(job, engine), task(job), None, None)
+    rounds = simulated(configured(job, engine), task(job), None, None)
     laps.start()
     for _ in range(n_rounds):
         rounds.step()

@@ -68,5 +68,5 @@ def join(  # noqa: PLR0913, PLR0917
     mine = process_identity(identity, passphrase, sound.ca, "client")
     party = client_party(config, mine.name)
     sealing = sealers(party.common, sound.public)
-    role = Client(mine.name, party.weight, sealing, party.equal_weight, _identity=mine.key)
+    role = Client(mine.name, party.weight, sealing, party.equal_weight, signing_key=mine.key)
     run_until_done(ClientProcess(mine, party, role, sound, say).run(at, wait))

@@ -113,7 +113,7 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
         --set algorithm.name=fixbn --set algorithm.weights=uniform --target-epsilon 3
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import load_config
-    from securefl.build.compose import planned_spending
+    from securefl.build.job import planned_spending
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
     from securefl.report.protection import epsilon_said, protections

@@ -151,7 +151,12 @@ def lay_over(model: nn.Module, own: NamedTensors) -> None:
 def update_messages(tensors: Mapping[Kind, NamedTensors]) -> tuple[MessageSpec, ...]:
     """The messages of a contribution: one for each kind of tensor that there is."""
     return tuple(
-        MessageSpec(f"update/{kind}", kind, sum(value.numel() for value in tensors[kind].values()))
+        MessageSpec(
+            f"update/{kind}",
+            kind,
+            sum(value.numel() for value in tensors[kind].values()),
+            like=tensors[kind],
+        )
         for kind in Kind  # always in this order, also in a state that was read from a file
         if tensors.get(kind)
     )

@@ -19,7 +19,6 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
-from securefl.build.compose import Record
 from securefl.build.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
 from securefl.config.schema import Config
 from securefl.errors import (
@@ -38,8 +37,9 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation import message as wire
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
-from securefl.runs.loop import Rounds
+from securefl.runs.loop import Record
 from securefl.selection.round_participants import Turnout
+from securefl.simulation.compose import simulated
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
 
@@ -129,7 +129,7 @@ def replayed(
     every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
-    rounds = Rounds(in_the_clear(config), task, None, None, record=record)
+    rounds = simulated(in_the_clear(config), task, None, None, record=record)
     rounds.follow(turnouts)
     models = [global_model(rounds.state)]
     with closing(rounds):
@@ -154,7 +154,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     weights = client_weights(config, data, batch_size)
     tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
     record = Record(Ledger(tap=tap))
-    rounds = Rounds(config, task, keys, match_keys, identities, record)
+    rounds = simulated(config, task, keys, match_keys, identities, record)
     stopped, ended = "", list[Leak]()
     try:
         with closing(rounds):

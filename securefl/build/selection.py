@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
 from securefl.build.algorithm import n_selected, randomness_of
+from securefl.build.job import Job
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
-from securefl.data.samples import Samples
 from securefl.errors import ConfigError
+from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
-from securefl.federation.delivery import Delivery
-from securefl.federation.profile_match import MatchChannel, ProfileQuestion, Profiling
-from securefl.federation.questions import LossQuestion, Question, SizeQuestion
-from securefl.federation.training import DEVICES, PROFILING, Training, round_generator
+from securefl.federation.engine import Engine
+from securefl.federation.profile_match import MatchChannel, ProfileQuestion
+from securefl.federation.profiling import Profiling
+from securefl.federation.query import LOSS, SIZE
+from securefl.federation.questions import NumberQuestion, Question
+from securefl.federation.server import Server
+from securefl.federation.training import DEVICES, PROFILING, round_generator
 from securefl.privacy.profiles import PrivateProfiler
 from securefl.privacy.randomness import Randomness
 from securefl.selection.afl import Afl
@@ -64,42 +66,29 @@ def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:
 class Ground:
     """What the rounds of a run are made of."""
 
-    model: nn.Module
-    """Copied where it is needed, not changed."""
-    data: Mapping[str, Samples]
-    """By client."""
-    public: Samples | None
-    """What the server profiles."""
-    training: Training
-    delivery: Delivery
-    needed: int
-    """Clients without whom a round comes to nothing."""
-    public_samples: float
-    """That a client trains on in a round, in expectation."""
+    job: Job
+    server: Server
+    engine: Engine
+    broadcast: Broadcast
+    channel: MatchChannel
+    """That profiles are matched over."""
+    profiling: Profiling
 
 
-def participation(
-    config: Config, ground: Ground, broadcast: Broadcast, channels: Iterator[MatchChannel]
-) -> Participation:
-    """Who takes part in the rounds of a run.
-
-    Args:
-        config: its settings.
-        ground: what its engine has.
-        broadcast: its engine's.
-        channels: that profiles are matched over, one after the other.
+def participation(config: Config, ground: Ground) -> Participation:
+    """Build who takes part in the rounds of a run.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
-    table, clients = config.selection, list(ground.data)
+    table, clients, job = config.selection, list(ground.job.names), ground.job
     choice = None
     if table.name != "all":
         selector = chosen_selector(table, clients)
         choice = Choice(
             FairnessFloor(selector, table.fairness) if table.fairness else selector,
             n_selected(config, len(clients)),
-            _questions(config, ground, channels),
+            _questions(config, ground),
             isinstance(selector, Cfcfm),
             selector if isinstance(selector, FedProf) else None,
         )
@@ -107,39 +96,47 @@ def participation(
         clients,
         choice,
         _conditions(config, clients),
-        Loads(ground.delivery, broadcast, ground.training, ground.data, ground.public_samples),
-        broadcast,
+        Loads(ground.server, ground.broadcast, job.training, job.data, job.public_samples),
+        ground.broadcast,
         config.run.seed,
-        ground.needed,
+        job.needed,
     )
 
 
-def _questions(config: Config, ground: Ground, channels: Iterator[MatchChannel]) -> list[Question]:
-    table = config.selection
-    delivery, data, model = ground.delivery, ground.data, ground.model
-    sizes = SizeQuestion(delivery, data)
+def _questions(config: Config, ground: Ground) -> list[Question]:
+    table, asked = config.selection, (ground.server, ground.engine)
     match table.name:
         case "fedprof" if table.asks_for_profiles:
-            if ground.public is None:
+            public = ground.job.public
+            if public is None:
                 raise ConfigError(
                     'selection.name = "fedprof": the server compares profiles with that of its own '
                     "samples: give Task(public=(x, y)), which no client holds"
                 )
-            profiling = _profiling(config, model, list(data))
-            return [ProfileQuestion(delivery, data, profiling, ground.public, channels)]
+            model, profiling = ground.job.task.model, ground.profiling
+            return [ProfileQuestion(*asked, profiling, model, public, ground.channel)]
         case "afl":
-            return [LossQuestion(delivery, data, model, ground.training.loss), sizes]
+            return [NumberQuestion(*asked, LOSS), NumberQuestion(*asked, SIZE)]
         case "data-share" | "fedprof":
-            return [sizes]
+            return [NumberQuestion(*asked, SIZE)]
         case _:
             return []
 
 
-def _profiling(config: Config, model: nn.Module, clients: Sequence[str]) -> Profiling:
+def score_noise(config: Config) -> ScoreNoise | None:
+    """Return the noise that hides a client in its opened score; None where none does."""
+    table = config.privacy
+    if table.level != "client":
+        return None
+    return ScoreNoise(table.score_clip, table.statistics_sigma * table.score_clip)
+
+
+def profiling_of(config: Config, clients: Sequence[str]) -> Profiling:
+    """Build how clients profile their data; no matter whether anybody asks for it."""
     table = config.privacy
     private = PrivateProfiler(table.statistics_clip, table.statistics_sigma)
     profiler = private if table.level == "record" else None
-    return Profiling(model, config.selection.layer, profiler, _randomness(config, clients))
+    return Profiling(config.selection.layer, profiler, _randomness(config, clients))
 
 
 def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], Randomness]:

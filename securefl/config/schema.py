@@ -83,10 +83,10 @@ class RunTable(Table):
 
     @model_validator(mode="after")
     def _workers_have_an_engine(self) -> RunTable:
-        if self.workers is not None and self.engine not in {"parallel", "vectorised"}:
+        if self.workers is not None and self.engine != "parallel":
             raise ValueError(
-                f'run.workers = {self.workers} goes with run.engine = "parallel" or "vectorised", '
-                f'not with "{self.engine}": set one of these, or leave run.workers out'
+                f'run.workers = {self.workers} goes with run.engine = "parallel", '
+                f'not with "{self.engine}": set that, or leave run.workers out'
             )
         return self
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -11,43 +10,21 @@ from torch import Tensor, nn
 from securefl.algorithms.base import lay_over, load_tensors
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
-from securefl.errors import ConfigError, Diverged
+from securefl.errors import ConfigError
 from securefl.evaluation.evaluate import Score, evaluate
 from securefl.metrics import Metric, chosen_metric, inferred_metric
-from securefl.runs.folder_reader import RoundMetrics
 from securefl.task import Task
 from securefl.trial import labelled, tried
 from securefl.types import Memory, State
 
-LOST = 1e6
-"""How many times the first round's loss no training comes back from."""
 
-
-def check_loss(round_number: int, loss: float, before: Sequence[RoundMetrics]) -> None:
-    """Raise Diverged where a round's model is lost, before its numbers run out.
-
-    Args:
-        round_number: from 1.
-        loss: on the test data, after the round.
-        before: the rounds before it, the first round first.
-    """
-    first = before[0].loss if before else math.inf
-    if not (math.isfinite(loss) and loss <= LOST * first):
-        raise Diverged(
-            f"round {round_number}: the loss on the test data is {loss:.3g}: training "
-            "diverged. Lower train.lr, or drop it earlier (train.lr_drops)"
-        )
-
-
-class TestBench:
+class Evaluator:
     """The test data of a task.
 
     The score is the global model's on the common test data. Where a part of the model is each
     client's own (client-specific BN), or where clients have test data of their own, it is the mean
     over clients of their models' scores (FedTAN, appendix D), which it then has, too.
     """
-
-    __test__ = False  # no test of pytest's
 
     def __init__(self, task: Task, names: Sequence[str]) -> None:
         """`names` are all clients'.

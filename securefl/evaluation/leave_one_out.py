@@ -30,7 +30,7 @@ from securefl.report.external import ExternalScore, LeaveOneOut
 from securefl.runs.folder_reader import holds_run, read_config, read_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
 from securefl.runs.loop import OnRound
-from securefl.runs.run import resume, run
+from securefl.simulation.run import resume, run
 from securefl.task import Task, configured_task, domains, own_settings
 
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"

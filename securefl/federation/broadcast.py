@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from securefl.algorithms.base import update_messages
 from securefl.errors import RunFolderError
-from securefl.federation.delivery import Delivery
+from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec, State
 
 
 class Broadcast:
     """A client of the last round is sent what that round changed; any other one, everything."""
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    def __init__(self, server: Server, names: Collection[str]) -> None:
+        """`names` are all clients'."""
+        self._server = server
+        self._names = names
         self._has: dict[str, int] = {}
         self._news: tuple[MessageSpec, ...] = ()
 
     def n_bytes(self, state: State, client: str) -> int:
         """That a client would be sent now."""
-        return sum(spec.n_values for spec in self._due(state, client)) * self._delivery.value_bytes
+        return sum(spec.n_values for spec in self._due(state, client)) * self._server.value_bytes
 
     def send(self, state: State, clients: Iterable[str]) -> None:
         """Write down what these clients are sent; nothing where they have it."""
         for client in clients:
-            self._delivery.broadcast(state, self._due(state, client), client)
+            self._server.note_broadcast(state, self._due(state, client), client)
             self._has[client] = state.round
 
     def forget(self, clients: Iterable[str]) -> None:
@@ -45,7 +47,7 @@ class Broadcast:
     def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
         """Take over what `numbers` gave; raises RunFolderError where it is of another run."""
         has, news = numbers.get("broadcast_has", {}), numbers.get("broadcast_news", {})
-        if not has.keys() <= self._delivery.clients.keys():
+        if not has.keys() <= set(self._names):
             raise RunFolderError("the checkpoint's broadcast_has is of other clients")
         if not news.keys() <= set(Kind):
             raise RunFolderError("the checkpoint's broadcast_news names what no model has")

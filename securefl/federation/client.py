@@ -7,22 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from numpy.typing import NDArray
 
 from securefl.exchange.base import Sealer
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
 from securefl.federation import message as wire
+from securefl.federation.contribution import PlainContribution
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
-
-
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """A contribution as a simulation hands it over in memory, where nothing is to be sealed."""
-
-    values: NDArray[np.floating]
-    weight: float
 
 
 @dataclass(slots=True)
@@ -38,16 +30,16 @@ class Client:
     """Of every client where all count alike; for n clients at most 1/n."""
     profile_sealer: ProfileSealer | None = None
     """How its profile leaves it; None where nobody asks for one."""
-    _identity: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
+    signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
 
     @property
     def identity(self) -> Ed25519PublicKey:
         """The public half, for the roster."""
-        return self._identity.public_key()
+        return self.signing_key.public_key()
 
     def identity_secret(self) -> bytes:
         """The identity's secret half, for a process of the simulation that plays this client."""
-        return self._identity.private_bytes_raw()
+        return self.signing_key.private_bytes_raw()
 
     def contribute(
         self,
@@ -71,12 +63,14 @@ class Client:
         expected = wire.Expected.over(sealer, about, spec.name, n_values, state)
         return self._signed(expected, payload)
 
-    def hand_over(self, spec: MessageSpec, tensors: NamedTensors, times: int = 1) -> Handed:
+    def hand_over(
+        self, spec: MessageSpec, tensors: NamedTensors, times: int = 1
+    ) -> PlainContribution:
         """What `contribute` seals; raises ValueRefused as it does."""
         sealer = self.sealers[spec.kind]
         limit, gains = sealer.max_value(spec.n_values), sealer.gains(spec)
         values = pack(f"{self.name}, {spec.name}", tensors, limit, gains)
-        return Handed(values, self.weight_in(spec, times))
+        return PlainContribution(values, self.weight_in(spec, times))
 
     def weight_in(self, spec: MessageSpec, times: int = 1) -> float:
         """What its values are weighed with in this sum, where it counts `times` times."""
@@ -102,4 +96,4 @@ class Client:
         return self._signed(expected, wire.NUMBER.pack(number))
 
     def _signed(self, expected: wire.Expected, payload: bytes) -> bytes:
-        return wire.encode(wire.describe(expected, self.name, payload), payload, self._identity)
+        return wire.encode(wire.describe(expected, self.name, payload), payload, self.signing_key)

@@ -1,31 +1,29 @@
-"""What clients are asked for before a selection, and what becomes of the answers.
+"""The server's side of what clients are asked before a selection, and what becomes of the answers.
 
 An answer that is refused is an incident: its client counts as not selected, and the round goes on.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Collection
+from typing import Literal, Protocol
 
-from torch import nn
-
-from securefl.algorithms.base import Loss, load_tensors
-from securefl.data.samples import Samples
 from securefl.errors import MessageRefused
-from securefl.evaluation.evaluate import mean_loss
 from securefl.federation import message as wire
-from securefl.federation.delivery import Delivery
+from securefl.federation.contribution import Refused
+from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
+from securefl.federation.query import LOSS, SIZE, Query
+from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
-from securefl.selection.base import Quantity
 from securefl.types import Kind, State
 
-SIZE, LOSS = "selection/size", "selection/loss"
+Quantity = Literal["divergence", "loss", "n_samples"]
+"""What selectors go by, of single clients."""
 ALLOWED = {SIZE: NumberRange(1, 2**40, whole=True), LOSS: NumberRange(-1e30, 1e30)}
 """Beyond, sums over clients and exponentials would leave the finite numbers."""
+_QUANTITIES: dict[str, Quantity] = {SIZE: "n_samples", LOSS: "loss"}
 
 
 class Question(Protocol):
@@ -33,7 +31,7 @@ class Question(Protocol):
 
     @property
     def quantity(self) -> Quantity:
-        """What the answers are."""
+        """Kind of the answers."""
 
     @property
     def reads_data(self) -> bool:
@@ -44,80 +42,64 @@ class Question(Protocol):
 
     @property
     def asked_bytes(self) -> int:
-        """What a client is sent with it, beside the model that it passes over its data with."""
+        """Bytes that a client is sent with it, beside the model that it needs for it."""
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
-        """The answers that count, by client; the round after `state` is to come."""
+        """Return the answers that count, by client; the round after `state` is to come."""
 
     def n_bytes(self, state: State, client: str) -> int:
         """Length of an answer."""
 
 
-class SizeQuestion:
-    """How many samples each client has, in the clear."""
+class NumberQuestion:
+    """One number of each client in the clear: its samples, or the global model's mean loss."""
 
-    quantity: Quantity = "n_samples"
-    reads_data = False
     asked_bytes = 0
 
-    def __init__(self, delivery: Delivery, data: Mapping[str, Samples]) -> None:
-        self._delivery = delivery
-        self._data = data
+    def __init__(self, server: Server, engine: Engine, name: str) -> None:
+        """`name` is `SIZE` or `LOSS`."""
+        self._server = server
+        self._engine = engine
+        self._name = name
+
+    @property
+    def quantity(self) -> Quantity:
+        """See `Question.quantity`."""
+        return _QUANTITIES[self._name]
+
+    @property
+    def reads_data(self) -> bool:
+        """See `Question.reads_data`."""
+        return self._name == LOSS
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
         """See `Question.ask`."""
-        sizes = {name: float(len(self._data[name])) for name in clients}
-        return _numbers(self._delivery, state, SIZE, sizes)
+        server, number, found = self._server, state.round + 1, dict[str, float]()
+        survey = server.ask_number(number, self._name, ALLOWED[self._name], clients)
+        for client, answer in self._engine.answers(
+            server.run, Query(self._name), state, clients
+        ).items():
+            try:
+                if isinstance(answer, Refused):
+                    raise MessageRefused(answer.reason)  # noqa: TRY301
+                entry = Entry(
+                    round=number,
+                    exchange=0,
+                    name=self._name,
+                    kind=Kind.SELECTION,
+                    sender=client,
+                    receiver=SERVER,
+                    form="plaintext",
+                    n_values=1,
+                    bytes=len(answer),
+                )
+                server.ledger.note(entry, answer)
+                found[client] = survey.receive(answer, client)
+            except MessageRefused as error:
+                server.report(Incident(number, self._name, client, str(error)))
+        return found
 
     def n_bytes(self, state: State, client: str) -> int:
         """See `Question.n_bytes`."""
-        return _number_bytes(self._delivery, state, SIZE, client)
-
-
-class LossQuestion:
-    """The global model's mean loss over a client's data, in the clear."""
-
-    quantity: Quantity = "loss"
-    reads_data = True
-    asked_bytes = 0
-
-    def __init__(
-        self, delivery: Delivery, data: Mapping[str, Samples], model: nn.Module, loss: Loss
-    ) -> None:
-        """`model` is copied, not changed."""
-        self._delivery = delivery
-        self._data = data
-        self._model = copy.deepcopy(model)
-        self._loss = loss
-
-    def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
-        """See `Question.ask`."""
-        load_tensors(self._model, state)
-        losses = {c: mean_loss(self._model, self._data[c], self._loss) for c in clients}
-        return _numbers(self._delivery, state, LOSS, losses)
-
-    def n_bytes(self, state: State, client: str) -> int:
-        """See `Question.n_bytes`."""
-        return _number_bytes(self._delivery, state, LOSS, client)
-
-
-def _numbers(
-    delivery: Delivery, state: State, name: str, numbers: Mapping[str, float]
-) -> dict[str, float]:
-    """One number of each client: sent, written down, and checked."""
-    round_number, found = state.round + 1, {}
-    survey = delivery.server.ask_number(round_number, name, ALLOWED[name], numbers)
-    for client, number in numbers.items():
-        message = delivery.clients[client].send_number(delivery.run, round_number, name, number)
-        about = round_number, 0, name, Kind.SELECTION, client, SERVER
-        delivery.ledger.note(Entry(*about, "plaintext", 1, len(message)), message)
-        try:
-            found[client] = survey.receive(message)
-        except MessageRefused as error:
-            delivery.report(Incident(round_number, name, client, str(error)))
-    return found
-
-
-def _number_bytes(delivery: Delivery, state: State, name: str, client: str) -> int:
-    expected = wire.number_expected(delivery.run, state.round + 1, name)
-    return wire.n_bytes(expected, client, wire.NUMBER.size)
+        expected = wire.number_expected(self._server.run, state.round + 1, self._name)
+        return wire.n_bytes(expected, client, wire.NUMBER.size)

@@ -1,137 +1,300 @@
-"""A round while its clients train: what they send is added up as it comes."""
+"""The server's side of a round, without input or output of its own.
+
+It says which messages may come and how large they are, takes what has come, says whose does not
+count and why, says which sums are to be opened, is given what was opened, and ends with the totals.
+Whoever carries the messages drives it: in memory, to worker processes, or to sites. In the clear
+the bits of a total depend on the order in which contributions are taken: drivers take them in the
+order of `RoundContext.times`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from securefl.errors import DataError
-from securefl.exchange.layout import Rows
-from securefl.federation.contribution import HandedRows, Way
-from securefl.federation.delivery import Delivery, OpenExchange
-from securefl.federation.outgoing import Outgoing, Sent
-from securefl.simulation.client_state import Memories
-from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
+import torch
+from torch import Tensor
+
+from securefl.errors import DataError, MessageRefused, TooFewContributions
+from securefl.exchange.base import OpenedSum
+from securefl.exchange.layout import gains_of, unpack
+from securefl.federation.clients_round import Answer
+from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
+from securefl.federation.incidents import Incident, nobody_left
+from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
+from securefl.federation.plain_sum import InMemorySum
+from securefl.federation.round_context import RoundContext
+from securefl.federation.server import Server, ServerSum, SumRequest
+from securefl.federation.state_digest import state_digest, with_total
+from securefl.federation.total import as_sent, total_bytes
+from securefl.types import Kind, MessageSpec, NamedTensors, Total
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSum:
-    """A sum in the middle of a round, while what clients send for it arrives."""
-
-    way: Way
-    _exchange: OpenExchange
-    _counted: list[str] = field(default_factory=list)
-
-    def take(self, client: str, sent: Sent) -> None:
-        """See `OpenExchange.take`."""
-        if self._exchange.take(client, sent):
-            self._counted.append(client)
-
-    def take_rows(self, handed: HandedRows) -> None:
-        """See `OpenExchange.take_rows`."""
-        self._counted.extend(self._exchange.take_rows(handed))
-
-    def total(self) -> tuple[Total, list[str]]:
-        """Raises as `OpenExchange.finish`; and who may go on: whose values were not refused."""
-        (total,) = self._exchange.finish(receivers=self._counted).values()
-        return total, self._counted
+def _tensor(of: OpenedSum | PlainContribution) -> Tensor:
+    return torch.from_numpy(of.values)
 
 
-class OpenRound:
-    """The round after a state, of the clients in `times`, each of whom counts so often."""
+@dataclass(slots=True)
+class _Collecting:
+    """Sums of messages that travel together, while contributions arrive."""
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        state: State,
-        plan: Plan,
-        times: Mapping[str, int],
-        memories: Memories,
-    ) -> None:
-        """`memories` gets what clients want to keep, once their contribution counts."""
-        self.state = state
-        self.plan = plan
-        self.times = times
-        self.memories = memories
-        sums = {way.spec.name: way for way in delivery.ways(plan.sums)}
-        ways = sums, delivery.ways(plan.update)
-        self.outgoing = Outgoing.after(state, delivery.run, ways, times, delivery.clients)
-        self._delivery = delivery
+    specs: tuple[MessageSpec, ...]
+    signed: dict[str, ServerSum]
+    in_memory: dict[str, InMemorySum]
+    counted: list[str] = field(default_factory=list)
+    opened: dict[str, OpenedSum] = field(default_factory=dict)
+
+
+class ServerRound:
+    """The round after a state; who is out of it stays out."""
+
+    def __init__(self, server: Server, context: RoundContext) -> None:
+        self.context = context
+        self.server = server
+        self._present = dict.fromkeys(context.times)
+        self._due = {spec.name: spec for spec in context.plan.sums}
+        self._exchange = 0
+        self._collecting: _Collecting | None = None
+        self._refused: list[Incident] = []
+        self._diverged = False
+        self._told = state_digest(context.state) if context.signed else ""
+        """Digest of the state that clients were sent, and of the totals since."""
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Clients that are still in the round, in order."""
+        return tuple(self._present)
+
+    @property
+    def possible(self) -> tuple[MessageSpec, ...]:
+        """Messages of which one may come next; the update's are those of its first."""
+        return (*self._due.values(), *self.context.plan.update[:1])
+
+    def most_bytes(self, client: str, specs: Sequence[MessageSpec]) -> int:
+        """Length of the longest message that a client may send of these."""
+        return max(self.server.n_bytes(self.context.number, spec, client) for spec in specs)
+
+    # Contributions.
+
+    def begin_sum(self, name: str) -> None:
+        """Begin the sum that clients ask for by this name; raises DataError for one not due."""
+        if name not in self._due:
+            raise DataError(f"clients ask for the sum {name!r}, which is not due")
+        self._begin((self._due.pop(name),))
+
+    def begin_update(self) -> None:
+        """Begin the sums at the round's end; raises DataError where a planned one was left out."""
         # Where nothing before a layer learns (BN on the input), no gradient is asked for.
-        self._due = {spec.name for spec in plan.sums if spec.kind is not Kind.GRADIENTS}
-        self._exchange = 1
-        self._ending: OpenExchange | None = None
+        left = {name for name, spec in self._due.items() if spec.kind is not Kind.GRADIENTS}
+        if left:
+            raise DataError(
+                f"no client asked for the planned sums {sorted(left)}: is a BN layer "
+                "never called, or used by another way than its own forward?"
+            )
+        self._due = {}
+        self._begin(self.context.plan.update)
 
-    def weight(self, name: str) -> float:
-        """A client's, before it is divided by the sum of weights."""
-        return self.outgoing.weight(name)
+    def take(self, client: str, sent: Sent) -> bool:
+        """Add what a client has sent of each message; False if any was refused.
 
-    def sum(self, asks: Mapping[str, tuple[str, NamedTensors]]) -> tuple[Total, list[str]]:
-        """One sum in the middle of the round, and who may go on: whose values were not refused.
+        All are admitted before the first is added: a client counts in all of them or in none.
+        """
+        now = self._now
+        if isinstance(sent, Refused):
+            self.lose(client, sent.name, sent.reason, diverged=True)
+            return False
+        additions = []
+        for spec, message in zip(now.specs, sent, strict=True):
+            try:
+                additions.append(self._admitted(client, spec, message))
+            except MessageRefused as error:
+                self.lose(client, spec.name, str(error))
+                return False
+        for add in additions:
+            add()
+        now.counted.append(client)
+        return True
 
-        Args:
-            asks: of each client that is still training, the sum's name and its values.
+    def take_rows(self, sent: PlainRows) -> None:
+        """As `take`, of clients side by side and of one message in memory."""
+        now = self._now
+        (spec,) = now.specs
+        total, n_values, counted = now.in_memory[spec.name], sent.rows.n_values, []
+        for i, (client, weight) in enumerate(zip(sent.names, sent.weights, strict=True)):
+            if refused := sent.refused.get(client):
+                self.lose(client, refused.name, refused.reason, diverged=True)
+                continue
+            self._note_in_memory(client, spec, sent.rows.like)
+            try:
+                total.check(client, weight, n_values)
+            except MessageRefused as error:
+                self.lose(client, spec.name, str(error))
+            else:
+                counted.append(i)
+        if counted:
+            total.add_rows(sent, counted)
+        now.counted += [sent.names[i] for i in counted]
+
+    def lose(self, client: str, what: str, reason: str, *, diverged: bool = False) -> None:
+        """Go on without a client; `diverged` where its own values cannot be sent."""
+        self._present.pop(client, None)
+        self._diverged = self._diverged or diverged
+        self._refused.append(Incident(self.context.number, what, client, reason))
+        self.server.report(self._refused[-1])
+
+    # Totals.
+
+    def requests(self) -> Iterator[SumRequest]:
+        """Yield the sealed sums, each to be opened and given to `opened` before the next.
 
         Raises:
-            DataError: they are for different sums, or for one that the plan does not list.
+            Diverged: every client's contribution was refused, values among them.
+            TooFewContributions: every client's message was refused.
         """
-        opened = self.open_sum({name for name, _ in asks.values()})
-        for client, (_, values) in asks.items():
-            opened.take(client, self.outgoing.asked(client, opened.way, values))
-        return opened.total()
+        now = self._now
+        if not now.specs:
+            return
+        self.require_somebody()
+        if not now.counted:
+            raise self._nobody()
+        for spec in now.specs:
+            if spec.kind in self.server.sealed and spec.name in now.signed:
+                request = now.signed[spec.name].request()
+                self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())
+                yield request
 
-    def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
-        """As `sum`, of clients side by side: in the clear, one reduction over the client axis."""
-        if not self.outgoing.due({name}).handed:
-            return self.sum({c: (name, row) for c, row in zip(clients, rows, strict=True)})
-        opened = self.open_sum({name})
-        opened.take_rows(self.outgoing.asked_by_row(clients, opened.way, rows))
-        return opened.total()
-
-    def open_sum(self, names: set[str]) -> OpenSum:
-        """The sum in the middle of the round that clients ask for by these names.
+    def opened(self, name: str, total: OpenedSum) -> None:
+        """Take what was opened of a sealed sum.
 
         Raises:
-            DataError: they are for different sums, or for one that the plan does not list.
+            TotalRefused: it does not weigh what its clients do.
         """
-        way = self.outgoing.due(names)
-        exchange = self._begin((way,))
-        self._exchange += 1
-        self._due.discard(way.spec.name)
-        return OpenSum(way, exchange)
+        now = self._now
+        now.signed[name].check_weight(total)
+        (spec,) = (spec for spec in now.specs if spec.name == name)
+        self._note(spec, (AUTHORITY, SERVER), "plaintext", total.as_bytes())
+        now.opened[name] = total
 
-    def finish(self, name: str, contribution: Contribution) -> None:
-        """A client has trained: its contribution is added, and what it keeps is kept."""
-        sent = self.outgoing.trained(name, contribution)
-        self.finish_sent(name, sent, contribution.memory)
+    def answer(self) -> Answer:
+        """End a sum in the middle of the round: the total, for all who are still present.
 
-    def finish_sent(self, name: str, sent: Sent, memory: Memory) -> None:
-        """As `finish`, of what a client has sent at the end of its round."""
-        if self._begun_ending().take(name, sent):
-            self.memories[name] = memory
+        Raises:
+            TooFewContributions: fewer contributions than any total may have.
+        """
+        now = self._now
+        (spec,) = now.specs
+        opened = as_sent(self._read(spec), self.server.plain.dtype)
+        if self._told:
+            self._told = with_total(self._told, total_bytes(opened, self.server.plain.dtype))
+        for client in now.counted:
+            size = self.server.total_bytes(spec)
+            self._note(spec, (SERVER, client), "plaintext", {"total": _tensor(opened)}, size)
+        self._collecting = None
+        return Answer(opened, tuple(now.counted))
 
     def totals(self) -> dict[Kind, Total]:
-        """Of all contributions.
-
-        Raises:
-            DataError: a sum of the plan was never asked for.
-            Diverged, TooFewContributions, OpeningRefused: as `OpenExchange.finish`.
-        """
-        if not self.plan.update:
+        """End the round: totals by kind; raises as `answer`, and DataError for unknown layouts."""
+        if self._collecting is None and not self.context.plan.update:
             return {}
-        totals = self._begun_ending().finish()
-        return {spec.kind: totals[spec.name] for spec in self.plan.update}
+        return {spec.kind: self._total(spec) for spec in self._now.specs}
 
-    def _begun_ending(self) -> OpenExchange:
-        if self._ending is None:
-            if self._due:
-                raise DataError(
-                    f"no client asked for the planned sums {sorted(self._due)}: is a BN layer "
-                    "never called, or used by another way than its own forward?"
-                )
-            self._ending = self._begin(self.outgoing.update)
-        return self._ending
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Clients whose contributions are in the sums that were begun last."""
+        return tuple(self._now.counted)
 
-    def _begin(self, ways: tuple[Way, ...]) -> OpenExchange:
-        about = self.outgoing.round, self.outgoing.state
-        return self._delivery.begin(about, self._exchange, ways)
+    def require_somebody(self) -> None:
+        """Raise Diverged or TooFewContributions where no client is left."""
+        if not self._present:
+            raise self._nobody()
+
+    def _nobody(self) -> Exception:
+        first = self._refused[0].reason if self._refused else "no client is there"
+        return nobody_left(self.context.number, first, diverged=self._diverged)
+
+    @property
+    def _now(self) -> _Collecting:
+        if self._collecting is None:
+            self.begin_update()
+        assert self._collecting is not None  # noqa: S101 -- for mypy
+        return self._collecting
+
+    def _begin(self, specs: tuple[MessageSpec, ...]) -> None:
+        number, server, in_memory = self.context.number, self.server, self.context.in_memory
+        self._exchange += 1
+        self._collecting = _Collecting(
+            specs,
+            {s.name: server.start(number, s, self._told) for s in specs if s.name not in in_memory},
+            {
+                s.name: InMemorySum(server.plain, server.roster, s.n_values)
+                for s in specs
+                if s.name in in_memory
+            },
+        )
+
+    def _admitted(
+        self, client: str, spec: MessageSpec, message: bytes | PlainContribution
+    ) -> Callable[[], None]:
+        now = self._now
+        if isinstance(message, bytes):
+            form: Form = "ciphertext" if spec.kind in self.server.sealed else "plaintext"
+            self._note(spec, (client, SERVER), form, message)
+            return now.signed[spec.name].admit(message, client)
+        self._note_in_memory(client, spec, {"values": _tensor(message)})
+        return now.in_memory[spec.name].admit(client, message)
+
+    def _read(self, spec: MessageSpec) -> OpenedSum:
+        """Return a total without its gains."""
+        now = self._now
+        try:
+            if spec.name in now.in_memory:
+                return now.in_memory[spec.name].opened()
+            if spec.name not in now.opened:
+                request = now.signed[spec.name].request()
+                return self.server.plain.open(request.total, spec.n_values)
+        except TooFewContributions as error:
+            if not self._refused:
+                raise
+            raise TooFewContributions(
+                f"{error}. Refused before: {self._refused[0].reason}"
+            ) from error
+        found = now.opened[spec.name]
+        return OpenedSum(found.values / gains_of(spec), found.weight, found.n_clients)
+
+    def _total(self, spec: MessageSpec) -> Total:
+        opened, like = self._read(spec), spec.like
+        if like is None:
+            like = self.context.state.tensors.get(spec.kind, {})
+        if sum(value.numel() for value in like.values()) != spec.n_values:
+            raise DataError(
+                f"the plan's {spec.name!r} has {spec.n_values} values and the state's {spec.kind} "
+                "others: say in MessageSpec.like which tensors they are"
+            )
+        return Total(unpack(opened.values, like), opened.weight, opened.n_clients)
+
+    def _note_in_memory(self, client: str, spec: MessageSpec, content: NamedTensors) -> None:
+        size = self.server.n_bytes(self.context.number, spec, client)
+        self._note(spec, (client, SERVER), "plaintext", content, size)
+
+    def _note(
+        self,
+        spec: MessageSpec,
+        way: tuple[str, str],
+        form: Form,
+        content: Content,
+        n_bytes: int | None = None,
+    ) -> None:
+        """Write a message down; `n_bytes` of what has no bytes here, as it would be on a wire."""
+        sender, receiver = way
+        entry = Entry(
+            round=self.context.number,
+            exchange=self._exchange,
+            name=spec.name,
+            kind=spec.kind,
+            sender=sender,
+            receiver=receiver,
+            form=form,
+            n_values=spec.n_values,
+            bytes=len(content) if n_bytes is None else n_bytes,
+        )
+        self.server.ledger.note(entry, content)

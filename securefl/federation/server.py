@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from securefl.errors import Duplicate, MessageRefused, TotalRefused
 from securefl.exchange.base import Adder, OpenedSum, RunningSum
 from securefl.exchange.matching import Matcher
+from securefl.exchange.plain import PlainChannel
 from securefl.exchange.profile import Profile
 from securefl.federation import message as wire
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import SERVER, Entry, Ledger
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
-from securefl.types import Kind, MessageSpec, Weighing
+from securefl.federation.total import n_total_bytes
+from securefl.types import Kind, MessageSpec, State, Weighing
 
 WEIGHT_MARGIN = 0.01
 """Of a sealed total's weight, by which it may differ from its clients': more than rounding does."""
@@ -51,30 +57,70 @@ class SumRequest:
 class Server:
     """Adds what the roster's clients send, one sum for each message that the plan knows."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what a server has)
         self,
         run: str,
         roster: wire.Roster,
         adders: Mapping[Kind, Adder],
         shares: Shares | None = None,
+        *,
+        plain: PlainChannel | None = None,
+        sealed: frozenset[Kind] = frozenset(),
+        ledger: Ledger | None = None,
+        report: Callable[[Incident], None] = lambda _incident: None,
     ) -> None:
-        """Where `shares` are None, each weight is in (0, 1] and no more is known of it."""
+        """Begin a run.
+
+        Args:
+            run: its id, 64 hex digits.
+            roster: clients that may take part.
+            adders: by kind of message.
+            shares: clients' weights; where None, each is in (0, 1] and no more is known of it.
+            plain: opens sums in the clear.
+            sealed: kinds that travel as ciphertext.
+            ledger: takes down every message.
+            report: is told of every contribution that does not count.
+        """
+        self.run = run
+        self.roster = roster
+        self.plain = plain or PlainChannel("float32")
+        self.sealed = sealed
+        self.ledger = ledger or Ledger()
+        self.report = report
         self._shares = shares
-        self._run = run
-        self._roster = roster
         self._adders = adders
+
+    @property
+    def value_bytes(self) -> int:
+        """Of one value in the model's precision."""
+        return np.dtype(self.plain.dtype).itemsize
+
+    def total_bytes(self, spec: MessageSpec) -> int:
+        """Of a total on its way to a client."""
+        return n_total_bytes(spec.n_values, self.plain.dtype)
+
+    def note_broadcast(self, state: State, news: Sequence[MessageSpec], client: str) -> None:
+        """Write down what a client is sent at the start of the round after `state`."""
+        for spec in news:
+            entry = Entry(
+                round=state.round + 1,
+                exchange=0,
+                name=f"model/{spec.kind}",
+                kind=spec.kind,
+                sender=SERVER,
+                receiver=client,
+                form="plaintext",
+                n_values=spec.n_values,
+                bytes=spec.n_values * self.value_bytes,
+            )
+            self.ledger.note(entry, state.tensors[spec.kind])
 
     def start(self, round_number: int, spec: MessageSpec, state: str = "") -> ServerSum:
         """Begin the sum of one message; `state` is the digest of the model that clients got."""
         adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
         running = adder.start(spec.n_values)
         most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
-        return ServerSum(self._roster, expected, adder.n_bytes(spec.n_values), running, most)
-
-    @property
-    def roster(self) -> wire.Roster:
-        """Who may take part."""
-        return self._roster
+        return ServerSum(self.roster, expected, adder.n_bytes(spec.n_values), running, most)
 
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Exact length of a client's message."""
@@ -85,17 +131,17 @@ class Server:
         self, round_number: int, name: str, allowed: NumberRange, asked: Collection[str]
     ) -> NumberSurvey:
         """Begin to collect a number of each of these clients."""
-        expected = wire.number_expected(self._run, round_number, name)
-        return NumberSurvey(self._roster, expected, allowed, asked)
+        expected = wire.number_expected(self.run, round_number, name)
+        return NumberSurvey(self.roster, expected, allowed, asked)
 
     def ask_profile(
         self, round_number: int, matcher: Matcher, baseline: Profile, asked: Collection[str]
     ) -> ProfileSurvey:
         """Begin to match the profiles of these clients with the baseline."""
-        return ProfileSurvey(self._run, self._roster, round_number, matcher, baseline, asked)
+        return ProfileSurvey(self.run, self.roster, round_number, matcher, baseline, asked)
 
     def _expected(self, round_number: int, spec: MessageSpec, state: str) -> wire.Expected:
-        adder, about = self._adders[spec.kind], (self._run, round_number)
+        adder, about = self._adders[spec.kind], (self.run, round_number)
         return wire.Expected.over(adder, about, spec.name, spec.n_values, state)
 
 
@@ -121,8 +167,10 @@ class ServerSum:
         """Check one contribution and add it; raises as `admit` does, and is then unchanged."""
         self.admit(message)()
 
-    def admit(self, message: bytes) -> Callable[[], None]:
+    def admit(self, message: bytes, client: str | None = None) -> Callable[[], None]:
         """Check one contribution; what comes back adds it, before any other is admitted.
+
+        Where `client` is given, it must be that one's own.
 
         The ciphertext parser sees only bytes that a client of the roster has signed for this run,
         round and message, and whose length and coefficients are in range.
@@ -134,6 +182,8 @@ class ServerSum:
         signed, payload = wire.split(message, self._n_bytes)
         self._roster.check(signed, self._expected)
         sender = signed.header.sender
+        if client not in {None, sender}:
+            raise MessageRefused(f"{client}: sent a message of {sender!r}")
         if sender in self._signed:
             raise Duplicate(f"{sender} has contributed to {self._expected.name!r} already")
         if len(payload) != self._n_bytes:

@@ -63,8 +63,8 @@ class Survey:
         self._asked = frozenset(asked)
         self._answered: set[str] = set()
 
-    def admit(self, message: bytes) -> tuple[wire.SignedHeader, bytes]:
-        """Header and payload of an answer.
+    def admit(self, message: bytes, client: str | None = None) -> tuple[wire.SignedHeader, bytes]:
+        """Header and payload of an answer; of `client`, where it is known who has sent it.
 
         Raises:
             MessageRefused: it fails a check, its client was not asked, or has answered already.
@@ -72,6 +72,8 @@ class Survey:
         signed, payload = wire.split(message, self._n_bytes)
         self._roster.check(signed, self.expected)
         sender, name = signed.header.sender, self.expected.name
+        if client not in {None, sender}:
+            raise MessageRefused(f"{client}: sent the {name} of {sender!r}")
         if sender not in self._asked:
             raise MessageRefused(f"{sender} was not asked for its {name}")
         if sender in self._answered:
@@ -97,9 +99,9 @@ class NumberSurvey:
         self._survey = Survey(roster, expected, wire.NUMBER.size, asked)
         self._allowed = allowed
 
-    def receive(self, message: bytes) -> float:
+    def receive(self, message: bytes, client: str | None = None) -> float:
         """The number; raises MessageRefused as `Survey.admit`, and where it is not allowed."""
-        signed, payload = self._survey.admit(message)
+        signed, payload = self._survey.admit(message, client)
         (number,) = wire.NUMBER.unpack(payload)
         if number not in self._allowed:
             name = self._survey.expected.name
@@ -125,14 +127,14 @@ class ProfileSurvey:
         self._baseline = baseline
         self._scores: list[tuple[wire.SignedHeader, bytes]] = []
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: bytes, client: str | None = None) -> None:
         """Match one profile.
 
         Raises:
             MessageRefused: as `Survey.admit`, and where it is of another length or version than the
                 baseline, or, in the clear, no profile.
         """
-        signed, payload = self._survey.admit(message)
+        signed, payload = self._survey.admit(message, client)
         self._scores.append((signed, self._matcher.match(payload, self._baseline)))
 
     def request(self) -> ScoreRequest:

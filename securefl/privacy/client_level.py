@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from securefl.algorithms.base import Algorithm, Work
 from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
+from securefl.exchange.layout import hollow
 from securefl.privacy.bounded import clipped
 from securefl.privacy.client_noise import ClientNoise, NoisyExchange
 from securefl.privacy.randomness import RandomnessOf, noisy, seeded_layers
@@ -76,11 +77,13 @@ class ClientLevel:
         for spec in plan.update:
             self.noise.deviation(self.noise.sum_sigma, self.noise.clip, spec.n_values)
         # Noise has its own size, whatever the tensors': no range is made for theirs.
-        plan = replace(plan, update=tuple(replace(spec, gain_bits=()) for spec in plan.update))
+        plan = replace(plan, update=tuple(map(_noisy_message, plan.update)))
         if self.noise.quantile is None:
             return plan
         self.noise.bit_deviation(self.noise.quantile)
-        spec = MessageSpec(f"update/{Kind.CLIPPING}", Kind.CLIPPING, len(plan.update))
+        bits = {str(spec.kind): torch.zeros((), dtype=torch.float64) for spec in plan.update}
+        like = dict(sorted(bits.items()))
+        spec = MessageSpec(f"update/{Kind.CLIPPING}", Kind.CLIPPING, len(like), like=like)
         return replace(plan, update=(*plan.update, spec))
 
     def client(self, state: State, work: Work, exchange: Exchange) -> Contribution:
@@ -155,6 +158,16 @@ class ClientLevel:
             )
             for name, mean in total.values.items()
         }
+
+
+def _noisy_message(spec: MessageSpec) -> MessageSpec:
+    """Noisy differences travel in double, in the order of their names."""
+    known = spec.like or {}
+    like = {
+        name: hollow(value.shape, torch.float64, value.device)
+        for name, value in sorted(known.items())
+    }
+    return replace(spec, gain_bits=(), like=like)
 
 
 def _finite(contribution: Contribution) -> bool:

@@ -13,7 +13,7 @@ from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, Table, Value
 from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics
 from securefl.runs.folder_writer import RunFolder
-from securefl.runs.run import resume, run
+from securefl.simulation.run import resume, run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,42 +1,43 @@
-"""A run's objects, and its rounds one after the other."""
+"""The loop of rounds: one for simulations, worker processes and real sites."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 
-from securefl.algorithms.base import copied, lay_over, load_tensors
-from securefl.build.algorithm import divergence_advice
-from securefl.build.compose import Record, compose
-from securefl.build.privacy import warmed_up
-from securefl.build.terms import check_reproducible, noise_seed, score_seed
+from securefl.algorithms.base import Algorithm, copied, lay_over, load_tensors
 from securefl.config.schema import Config
-from securefl.errors import ConfigError, Diverged, RunFolderError
+from securefl.errors import ConfigError, Diverged, RunFolderError, TotalRefused, WorkerLost
 from securefl.evaluation.evaluate import Score
-from securefl.evaluation.evaluator import TestBench, check_loss
-from securefl.exchange.committee import Committee
-from securefl.exchange.keyset import KeySet, OpeningKeys
-from securefl.exchange.match_open import MatchKeys
+from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
-from securefl.federation.identities import Identities
+from securefl.federation.broadcast import Broadcast
+from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Ledger
+from securefl.federation.round import ServerRound
+from securefl.federation.round_context import RoundContext
+from securefl.federation.server import Server, SumRequest
+from securefl.federation.suspects import Suspects
+from securefl.federation.training import Training, round_generator
 from securefl.metrics import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
 from securefl.privacy.meter import Meter
-from securefl.report.pictures import pictures
-from securefl.report.protection import protection_page
+from securefl.privacy.randomness import seeded_layers
+from securefl.privacy.spending import Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
-from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_run
+from securefl.runs.divergence import check_loss
+from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics
 from securefl.runs.folder_writer import RunFolder
+from securefl.selection.participation import Participation
 from securefl.selection.round_participants import Turnout
 from securefl.simulation.threads import torch_threads
-from securefl.task import Task, client_names, configured_task, own_settings, placed
+from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 
 MEGABYTE = 1e6
@@ -117,52 +118,74 @@ class Result:
         )
 
 
-class Rounds:
-    """A run's objects, and its state between two rounds."""
+@dataclass(slots=True)
+class Record:
+    """What the roles write down while a run goes on."""
 
-    def __init__(
-        self,
-        config: Config,
-        task: Task | None,
-        keys: OpeningKeys | None,
-        match_keys: MatchKeys | None,
-        identities: Identities | None = None,
-        record: Record | None = None,
-    ) -> None:
-        """Nothing has happened yet; `record` is a fresh one where None."""
-        if not config.exchange.seals_sums:
-            keys = None
-        elif keys is None:
-            keys = _ephemeral(config)
-        elif config.exchange.committee:
-            raise ConfigError(
-                f"exchange.committee = {config.exchange.committee} makes keys of its own, and keys "
-                "are given: leave one of them out"
-            )
-        if task is not None:
-            config = own_settings(config, task)
-        if keys:
-            check_reproducible(noise_seed(config), keys.seed)
-        if match_keys:
-            check_reproducible(score_seed(config), match_keys.seed)
-        task = placed(task or configured_task(config), config.run.device)
-        task = warmed_up(config, task)
-        self.config, self._task = config, task
-        self.key_id = keys.public.key_id if keys else ""
-        self._test = TestBench(task, client_names(config, task))
-        self._record = record or Record()
+    ledger: Ledger = field(default_factory=Ledger)
+    incidents: list[Incident] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
+    folder: RunFolder | None = None
+
+    def log_opening(self, opening: Opening) -> None:
+        """Write an opening down, on disk before the total is released."""
+        self.openings.append(opening)
+        if self.folder:
+            self.folder.note_opening(opening)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop is made of."""
+
+    config: Config
+    task: Task
+    algorithm: Algorithm
+    training: Training
+    server: Server
+    engine: Engine
+    opener: Opener
+    broadcast: Broadcast
+    participation: Participation
+    score: Callable[[nn.Module, State], Score]
+    """Scores the model after a round; the model holds the global one before and after."""
+    record: Record
+    engine_words: str
+    """Which engine trains the clients, and why."""
+    least_clients: int
+    """Contributions of a sealed total."""
+    spending: Spending | None = None
+    """Of differential privacy; None where no noise is added."""
+    key_id: str = ""
+    """Empty where nothing is encrypted."""
+    qualities: Mapping[str, str] = field(default_factory=dict)
+    """By client, what its data are like; empty where nobody knows."""
+    advice: Callable[[int], str] = lambda _done: ""
+    """Why training may have diverged after so many rounds, and what helps."""
+    at_end: Callable[[RunFolder, History], None] = lambda _folder, _history: None
+    """Leaves pages and pictures in the folder."""
+
+
+class Rounds:
+    """A run's state between two rounds, and its rounds one after the other."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Nothing has happened yet; raises DataError where the algorithm cannot run on the model."""
+        self._parts = parts
+        self.config = parts.config
+        self.key_id = parts.key_id
+        """Empty where nothing is encrypted."""
+        self.engine = parts.engine_words
+        """Which one trains the clients, and why."""
+        self._record = parts.record
         self._metrics: list[RoundMetrics] = []
         self._turnouts: list[Turnout] = []
-        composed = compose(config, task, keys, self._record, match_keys, identities)
-        self._algorithm, self._training = composed.algorithm, composed.training
-        self._local, self._participation = composed.rounds, composed.participation
-        self.engine = composed.engine
-        """Which one trains the clients, and why."""
-        self._meter = Meter(composed.spending) if composed.spending else None
-        self._own_algorithm = task.algorithm is not None
-        self._qualities = _by_client(config, task)
-        self._model = copy.deepcopy(task.model)
-        self._state = self._algorithm.init(self._model)
+        self._participation = parts.participation
+        self._meter = Meter(parts.spending) if parts.spending else None
+        self._suspects = Suspects(parts.least_clients)
+        self._model = copy.deepcopy(parts.task.model)
+        self._state = parts.algorithm.init(self._model)
+        parts.algorithm.plan(self._state, self._model)  # raises where it cannot
 
     @property
     def complete(self) -> bool:
@@ -192,7 +215,7 @@ class Rounds:
     @property
     def plan(self) -> Plan:
         """What clients will send in the next round."""
-        return self._local.plan(self._state)
+        return self._parts.algorithm.plan(self._state, self._model)
 
     def go_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Start from a checkpoint; raises RunFolderError where it does not fit."""
@@ -203,18 +226,17 @@ class Rounds:
                 "the checkpoint is of another model, or of another algorithm, than this run's: "
                 "resume with the model that the run began with, and with its config.json unchanged"
             )
-        if not checkpoint.memories.keys() <= self._local.memories.keys():
+        if not checkpoint.memories.keys() <= set(self._participation.clients):
             raise RunFolderError(
                 "the checkpoint is of other clients than this run's: resume with the data that the "
                 "run began with, and with its config.json unchanged"
             )
-        if not self._own_algorithm:  # what that one keeps, it alone knows
+        if self._parts.task.algorithm is None:  # what that one keeps, it alone knows
             for client, memory in checkpoint.memories.items():
                 check_memory(client, memory, self._model)
         checkpoint = checkpoint.beside(self._state)
         self._state = checkpoint.state
-        for client, memory in checkpoint.memories.items():
-            self._local.memories[client] = memory
+        self._parts.engine.restore(checkpoint.memories)
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 
@@ -235,7 +257,7 @@ class Rounds:
 
     def close(self) -> None:
         """Let go of processes and threads; `run` does so by itself."""
-        self._local.close()
+        self._parts.engine.close()
 
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left; processes and threads end with them."""
@@ -247,12 +269,12 @@ class Rounds:
     def _run(self, on_round: OnRound | None, folder: RunFolder | None) -> Result:
         self._record.folder = folder
         if folder:
-            folder.note_clients(self._qualities, self._participation.devices)
+            folder.note_clients(self._parts.qualities, self._participation.devices)
         while not self.complete:
             try:
                 metrics = self.step(folder)
             except Diverged as error:
-                advice = divergence_advice(self.config, self.round)
+                advice = self._parts.advice(self.round)
                 raise Diverged(f"{error}{advice}{self._keep_last_good(folder)}") from error
             if on_round:
                 on_round(metrics)
@@ -270,24 +292,24 @@ class Rounds:
             self._turnouts,
             self._meter.history if self._meter else History(),
             self.stopped,
-            self._task,
+            self._parts.task,
             self._own_tensors(),
         )
 
     def _own_tensors(self) -> dict[str, NamedTensors]:
-        memories = self._local.memories
+        memories = self._parts.engine.memories
         if not any(memory.own for memory in memories.values()):
             return {}
         return {name: copied(memory.own) for name, memory in memories.items()}
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
         """One round more; raises as `run` does."""
-        with torch_threads(self._training.threads):
+        with torch_threads(self._parts.training.threads):
             return self._step(folder)
 
     def _step(self, folder: RunFolder | None) -> RoundMetrics:
         started = time.perf_counter()
-        record, lr = self._record, self._training.sgd(self._state.round).lr
+        record, lr = self._record, self._parts.training.sgd(self._state.round).lr
         if self._meter:
             spent = self._meter.charge(self.round)
             if folder:
@@ -321,25 +343,107 @@ class Rounds:
         self._turnouts.append(turnout)
         if folder:
             numbers = self._participation.numbers()
-            checkpoint = Checkpoint(self._state, self._local.memories, numbers)
+            checkpoint = Checkpoint(self._state, self._parts.engine.memories, numbers)
             noted = turnout if self._participation.recorded else None
             folder.note_round(metrics, checkpoint, noted)
         return metrics
 
     def _next_state(self) -> tuple[Turnout, State]:
-        """A round's clients, and what they make of the state; it stays where nobody is present."""
-        state, local = self._state, self._local
-        turnout = self._participation.turnout(state, local.plan(state))
+        """Return a round's clients, and what they make of the state.
+
+        It stays as it is where nobody is present, or where a client has spoilt a sealed total.
+        """
+        parts, state, plan = self._parts, self._state, self.plan
+        parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
+        here = parts.engine.present(state.round + 1, self._participation.clients)
+        turnout = self._participation.turnout(state, plan, self._suspects.taking_part(here))
         if not turnout.present:
-            return turnout, local.passed(state)
-        return turnout, local.round(state, {c: turnout.selected[c] for c in turnout.present})
+            return turnout, self._passed()
+        times = {client: turnout.selected[client] for client in turnout.present}
+        parts.broadcast.send(state, times)
+        context = self._context(plan, times)
+        ongoing = ServerRound(parts.server, context)
+        try:
+            ongoing = self._trained(ongoing)
+            totals = ongoing.totals()
+        except TotalRefused as error:
+            return turnout, self._without_total(ongoing, error)
+        seed = round_generator(parts.training.seed, state.round, 0).initial_seed()
+        device = next(self._model.parameters()).device
+        with seeded_layers(device, seed):  # one's own algorithm may draw here
+            after = parts.algorithm.update(state, totals)
+        if not isinstance(after, State):
+            raise ConfigError(
+                f"the algorithm's update() gave a {type(after).__name__}: it must return a "
+                "securefl.types.State"
+            )
+        parts.engine.counted(ongoing)
+        self._suspects.opened()
+        parts.broadcast.changed(plan.update, after)
+        return turnout, after
+
+    def _trained(self, ongoing: ServerRound) -> ServerRound:
+        """Have clients train; from the round's start where a worker is lost, with the same seeds.
+
+        No total is opened twice.
+        """
+        opened: dict[str, OpenedSum] = {}
+
+        def open_once(request: SumRequest) -> OpenedSum:
+            name = request.expected.name
+            if name not in opened:
+                opened[name] = self._parts.opener.open(request)
+            return opened[name]
+
+        entries, incidents = self._record.ledger.entries, self._record.incidents
+        n_entries, n_incidents = len(entries), len(incidents)
+        while True:
+            try:
+                self._parts.engine.train(ongoing, open_once)
+            except WorkerLost:
+                del entries[n_entries:], incidents[n_incidents:]
+                ongoing = ServerRound(self._parts.server, ongoing.context)
+            else:
+                return ongoing
+
+    def _context(self, plan: Plan, times: Mapping[str, int]) -> RoundContext:
+        server, in_memory = self._parts.server, frozenset[str]()
+        if self._parts.engine.in_memory and not server.ledger.tap:
+            specs = (*plan.sums, *plan.update)
+            in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
+        return RoundContext(server.run, self._state, plan, times, in_memory)
+
+    def _passed(self) -> State:
+        """Return the state after a round without any contribution: the model stays."""
+        self._parts.broadcast.changed((), self._state)
+        return replace(self._state, round=self.round + 1)
+
+    def _without_total(self, ongoing: ServerRound, error: TotalRefused) -> State:
+        """Pass a round whose total was refused, and look for the client that has spoilt it.
+
+        Raises:
+            TotalRefused: too few clients are left to find out whose fault it is.
+        """
+        among, known = ongoing.present, set(self._suspects.guilty)
+        names = ", ".join(among)
+        for client in among:
+            ongoing.lose(client, "total", f"{client}: {error}; one of {names} has spoiled it")
+        if not self._suspects.refused(among):
+            raise TotalRefused(
+                f"{error}; one of {names} has spoiled it, and where one is left out the others are "
+                "too few, or do so too: revoke whom you do not trust"
+            ) from error
+        for client in sorted(self._suspects.guilty - known):
+            why = "left out from now on: totals open without it, and with it are refused"
+            ongoing.lose(client, "total", f"{client}: {why}")
+        return self._passed()
 
     def _score(self, state: State) -> Score:
-        """Of the model after a round; Diverged where it is lost, before its numbers run out."""
+        """Score the model after a round; Diverged where it is lost, before its numbers run out."""
         load_tensors(self._model, state)
-        score = self._test.score(self._model, state, self._local.memories)
+        score = self._parts.score(self._model, state)
         try:
-            check_loss(state.round, score.loss, self._metrics)
+            check_loss(state.round, score.loss, self._metrics[0].loss if self._metrics else None)
         except Diverged:
             load_tensors(self._model, self._state)
             raise
@@ -353,17 +457,7 @@ class Rounds:
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
-        if self._meter:
-            folder.note_protection(protection_page(self.config, self._meter.history))
-        for name, png in pictures(read_run(folder.path)).items():
-            folder.note_picture(name, png)
-
-
-def _ephemeral(config: Config) -> OpeningKeys:
-    n_officers, seed = config.exchange.committee, noise_seed(config)
-    if n_officers:
-        return Committee.ephemeral(n_officers, seed=seed)
-    return KeySet.ephemeral(seed=seed)
+        self._parts.at_end(folder, self._meter.history if self._meter else History())
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
@@ -374,14 +468,3 @@ def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
         for group, named in groups.items()
         for name, value in named.items()
     }
-
-
-def _by_client(config: Config, task: Task) -> dict[str, str]:
-    """What each client's data are like, where the task says so."""
-    if len(task.qualities) not in {0, len(task.clients)}:
-        raise ConfigError(
-            f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "
-            "or none"
-        )
-    names = client_names(config, task) if task.qualities else ()
-    return dict(zip(names, task.qualities, strict=True))

@@ -10,8 +10,8 @@ import torch
 from securefl.config.devices import DeviceSpecification
 from securefl.data.samples import Samples
 from securefl.federation.broadcast import Broadcast
-from securefl.federation.delivery import Delivery
 from securefl.federation.questions import Question
+from securefl.federation.server import Server
 from securefl.federation.training import Training
 from securefl.selection.devices import Cost, Device, Load, cost, draw_devices
 from securefl.types import Plan, State
@@ -25,7 +25,7 @@ class Loads:
     model turns out not to need. Of a client's epochs those batches count that it trains on.
     """
 
-    delivery: Delivery
+    server: Server
     broadcast: Broadcast
     training: Training
     data: Mapping[str, Samples]
@@ -39,12 +39,12 @@ class Loads:
 
         Without a plan there is no training, and the model is sent where a question needs it.
         """
-        server, data = self.delivery.server, self.data[client]
+        server, data = self.server, self.data[client]
         upload = download = 0
         if plan:
             sums = (*plan.sums, *plan.update)
             upload = sum(server.n_bytes(state.round + 1, spec, client) for spec in sums)
-            download = sum(self.delivery.total_bytes(spec) for spec in plan.sums)
+            download = sum(server.total_bytes(spec) for spec in plan.sums)
         if plan or any(question.reads_data for question in asked):
             download += self.broadcast.n_bytes(state, client)
         download += sum(question.asked_bytes for question in asked)

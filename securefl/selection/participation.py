@@ -92,8 +92,10 @@ class Participation:
         """Whether there is something to say of a round's clients."""
         return self.choice is not None or self.conditions != Conditions()
 
-    def turnout(self, state: State, plan: Plan) -> Turnout:
+    def turnout(self, state: State, plan: Plan, here: Sequence[str] | None = None) -> Turnout:
         """The clients of the round after `state`, which is to follow `plan`.
+
+        Of those that are `here`; of all where None.
 
         Where fewer than `needed` are present, nobody is: the round passes without them. Answers
         come before training, so those of late and lost clients count.
@@ -102,10 +104,11 @@ class Participation:
             TooFewContributions: no client has given an answer that counts.
             OpeningRefused: the authority does not open the scores.
         """
-        new = self._unknown()
+        here = self.clients if here is None else here
+        new = self._unknown(here)
         asked = self._costs(state, None, new, self._questions)
         first = self._ask(state, new, self._questions)
-        times, scores = self._selected(state, plan)
+        times, scores = self._selected(state, plan, here)
         again = [client for client in times if client not in new]
         costs = self._costs(state, plan, [c for c in times if c in new], ())
         costs |= self._costs(state, plan, again, self._repeated)
@@ -143,10 +146,10 @@ class Participation:
     def _repeated(self) -> list[Question]:
         return [question for question in self._questions if question.reads_data]
 
-    def _unknown(self) -> list[str]:
-        """Clients that have not yet given all answers."""
+    def _unknown(self, here: Sequence[str]) -> list[str]:
+        """Clients of those here that have not yet given all answers."""
         known = [self._known.get(question.quantity, {}) for question in self._questions]
-        return [c for c in self.clients if any(c not in answers for answers in known)]
+        return [c for c in here if any(c not in answers for answers in known)]
 
     def _passed(
         self,
@@ -181,17 +184,19 @@ class Participation:
             self._known.setdefault(question.quantity, {}).update(found)
         return answers
 
-    def _selected(self, state: State, plan: Plan) -> tuple[dict[str, int], dict[str, float]]:
+    def _selected(
+        self, state: State, plan: Plan, here: Sequence[str]
+    ) -> tuple[dict[str, int], dict[str, float]]:
         """Clients by how often they are selected, and FedProf's scores."""
         if followed := self._followed.get(state.round + 1):
             return dict(followed.selected), dict(followed.scores)
         if self.choice is None:
-            return dict.fromkeys(self.clients, 1), {}
+            return dict.fromkeys(here, 1), {}
         known = {q.quantity: self._known.get(q.quantity, {}) for q in self._questions}
-        candidates = tuple(c for c in self.clients if all(c in a for a in known.values()))
+        candidates = tuple(c for c in here if all(c in a for a in known.values()))
         if not candidates:
             raise TooFewContributions(
-                f"round {state.round + 1}: of {len(self.clients)} clients none has given an answer "
+                f"round {state.round + 1}: of {len(here)} clients none has given an answer "
                 "that counts, so none can be selected: see incidents.jsonl for the reasons"
             )
         timed = candidates if self.choice.by_time else ()

@@ -8,20 +8,36 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from securefl.config.schema import Config
 from securefl.errors import ConfigError
+from securefl.federation.client import Client
 from securefl.federation.engine import Engine
+from securefl.federation.profiling import Profiling
+from securefl.federation.query import Respondent
+from securefl.federation.site import Trainer
 from securefl.norms.standardised import Convolution
 from securefl.simulation.clients import Clients
-from securefl.simulation.processes.engine import Parallel, reason_against_workers
-from securefl.simulation.processes.messages import Inner
+from securefl.simulation.in_memory import InMemory
+from securefl.simulation.processes.engine import Workers, reason_against_workers
 from securefl.simulation.sequential import Sequential
-from securefl.simulation.stacked.engine import Vectorised, reason_against
+from securefl.simulation.stacked.engine import Stacked, reason_against
+from securefl.types import Floats
 
 MOST_PARAMETERS = 1_500_000
 """Of a model that is faster side by side on a CPU: larger ones fill its caches by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEnds:
+    """What a simulation's clients send and answer with."""
+
+    clients: Mapping[str, Client]
+    respondent: Respondent
+    profiling: Profiling
+    precision: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,50 +49,48 @@ class Chosen:
     """For whoever starts a run."""
 
 
-def chosen_engine(name: str, clients: Clients, n_workers: int | None = None) -> Chosen:
-    """The engine of this name, or for `auto` the fastest.
+def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
+    """Return the engine that the settings name, or for `auto` the fastest.
 
     Args:
-        name: as in the settings.
-        clients: of the run.
-        n_workers: where None, of `parallel` one for each core, or GPU, and of others none.
+        config: the settings.
+        trained: what the run's clients train with.
+        ends: what else they have.
 
     Raises:
         ConfigError: the engine that is asked for cannot train these clients.
     """
+    name = config.run.engine
     if name == "sequential":
-        return Chosen(Sequential(clients), "sequential, as asked for")
+        return Chosen(_here(Sequential(trained), ends), "sequential, as asked for")
     if name == "parallel":
-        engine = _workers(name, clients, Sequential, n_workers)
+        if reason := reason_against_workers(trained):
+            raise ConfigError(
+                f'run.engine = "{name}": no worker can train these clients: {reason}; or set '
+                'run.engine = "sequential"'
+            )
+        made = ends.clients, ends.profiling, ends.precision
+        engine = Workers(trained, *made, config.run.workers)
         return Chosen(engine, f"parallel, as asked for: {_hired(engine)} one after the other")
     if name == "vectorised":
-        if why_not := reason_against(clients):
+        if why_not := reason_against(trained):
             raise ConfigError(
                 f'run.engine = "vectorised" cannot train clients side by side: {why_not}; use '
                 '"sequential", or "auto"'
             )
-        if n_workers is None:
-            return Chosen(Vectorised(clients), "vectorised, as asked for")
-        engine = _workers(name, clients, Vectorised, n_workers)
-        return Chosen(engine, f"vectorised, as asked for: {_hired(engine)} side by side")
-    if why_not := _slower(clients) or reason_against(clients):
-        return Chosen(Sequential(clients), f"sequential: {why_not}")
-    where = "on a GPU" if clients.device.type == "cuda" else "of linear layers"
-    return Chosen(Vectorised(clients), f"vectorised: clients of a model {where} train side by side")
+        return Chosen(_here(Stacked(trained), ends), "vectorised, as asked for")
+    if why_not := _slower(trained) or reason_against(trained):
+        return Chosen(_here(Sequential(trained), ends), f"sequential: {why_not}")
+    where = "on a GPU" if trained.device.type == "cuda" else "of linear layers"
+    words = f"vectorised: clients of a model {where} train side by side"
+    return Chosen(_here(Stacked(trained), ends), words)
 
 
-def _workers(
-    name: str, clients: Clients, inside: Callable[[Clients], Inner], n_workers: int | None
-) -> Parallel:
-    if reason := reason_against_workers(clients):
-        raise ConfigError(
-            f'run.engine = "{name}": no worker can train these clients: {reason}; or set '
-            'run.engine = "sequential", or "vectorised" without run.workers'
-        )
-    return Parallel(clients, inside, n_workers)
+def _here(trainer: Trainer, ends: ClientEnds) -> InMemory:
+    return InMemory(trainer, ends.clients, ends.respondent)
 
 
-def _hired(engine: Parallel) -> str:
+def _hired(engine: Workers) -> str:
     n, n_threads = engine.n_workers, engine.n_threads
     workers = f"{n} worker{'s' if n > 1 else ''}"
     return f"{workers} with {n_threads} torch thread{'s' if n_threads > 1 else ''}, clients of each"

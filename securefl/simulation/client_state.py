@@ -65,6 +65,24 @@ class Memories(Mapping[str, Memory]):
         return len(self._names)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryStore:
+    """What a worker's clients keep, in its memory: that of the last round alone."""
+
+    memories: Memories
+
+    def before(self, round_number: int) -> Memories:
+        """See `Store.before`."""
+        del round_number
+        return self.memories
+
+    def keep(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+        """See `Store.keep`."""
+        del round_number
+        for name, memory in memories.items():
+            self.memories[name] = memory
+
+
 def _outside(inside: set[int], named: NamedTensors) -> NamedTensors:
     """Copied, where it is a view of rows that are about to be written."""
     if not named:

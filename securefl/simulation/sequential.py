@@ -5,9 +5,9 @@ The best engine for convolutions on a CPU, where a model of many clients at once
 
 from __future__ import annotations
 
-from securefl.federation.ongoing import End, Ongoing, no_sum
+from securefl.federation.clients_round import ClientsRound, End, no_sum
 from securefl.simulation.clients import Clients, Place
-from securefl.simulation.lockstep import InTurns
+from securefl.simulation.lockstep import Lockstep
 from securefl.simulation.rng_isolation import LayerDraws
 
 
@@ -17,12 +17,12 @@ class Sequential:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._place = Place(clients.model)
-        self._turns = InTurns(clients)
+        self._lockstep = Lockstep(clients)
 
-    def train(self, ongoing: Ongoing) -> None:
-        """See `Engine.train`."""
+    def train(self, ongoing: ClientsRound) -> None:
+        """See `Trainer.train`."""
         if ongoing.plan.sums:
-            self._turns.train(ongoing)
+            self._lockstep.train(ongoing)
             return
         clients = self._clients
         for name in ongoing.times:
@@ -33,5 +33,5 @@ class Sequential:
             ongoing.finish(name, contribution)
 
     def close(self) -> None:
-        """See `Engine.close`."""
-        self._turns.close()
+        """See `Trainer.close`."""
+        self._lockstep.close()

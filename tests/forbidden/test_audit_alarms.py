@@ -185,9 +185,11 @@ def test_the_verdict_follows_from_what_the_server_could_read(tmp_path, name, ver
 
 def test_a_fallback_to_plaintext_is_red(tmp_path, monkeypatch):
     """Of one kind, in one run: a table of its own, every row of it alarming."""
-    sealed = securefl.build.compose.sealed_kinds
+    sealed = securefl.simulation.compose.sealed_kinds
     monkeypatch.setattr(
-        securefl.build.compose, "sealed_kinds", lambda config: sealed(config) - {Kind.STATISTICS}
+        securefl.simulation.compose,
+        "sealed_kinds",
+        lambda config: sealed(config) - {Kind.STATISTICS},
     )
     folder, task = tmp_path / "run", task_of("model")
     securefl.run(settings("model"), task, out=folder)
@@ -214,7 +216,7 @@ def test_a_leak_on_the_wire_alone_is_red(tmp_path):
 
 def exposed(name):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.build.compose, "sealed_kinds", lambda _: frozenset())
+        patch.setattr(securefl.simulation.compose, "sealed_kinds", lambda _: frozenset())
         return tapped(settings(name), task_of(name), 1).leaks
 
 

@@ -14,6 +14,7 @@ import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
 from on_the_wire import nothing_is_handed_over
+from securefl.federation.delivery import Delivery, OpenExchange
 from tenseal import sealapi
 
 import securefl
@@ -34,7 +35,6 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation import message as wire
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
-from securefl.federation.delivery import Delivery, OpenExchange
 from securefl.federation.ledger import SERVER, Entry, Ledger
 from securefl.federation.opening_history import History
 from securefl.federation.profile_match import MatchChannel
@@ -336,7 +336,7 @@ def signed_anew(client, message, payload=None, **changes):
     about = wire.describe(expected, client.name, payload)
     sizes = {"payload_bytes": about.payload_bytes, "payload_sha256": about.payload_sha256}
     header = before[0].header.model_copy(update=sizes | changes)
-    return wire.encode(header, payload, client._identity)
+    return wire.encode(header, payload, client.signing_key)
 
 
 @mutant("fedavg", PARAMETERS, FOLDER, TAP)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from on_the_wire import nothing_is_handed_over
+from securefl.federation.delivery import OpenExchange
 from torch import nn
 from torch.nn import functional
 
@@ -29,7 +30,6 @@ from securefl.errors import (
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
-from securefl.federation.delivery import OpenExchange
 from securefl.models import build_model
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.client_level import ClientLevel
@@ -37,7 +37,7 @@ from securefl.privacy.clipping import Clipping
 from securefl.privacy.events import Gaussian
 from securefl.privacy.randomness import secret
 from securefl.privacy.shares import Shares
-from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -87,7 +87,7 @@ def task(norm="batch", sizes=SIZES, model=None, seed=0, **changes):
 
 def begun(*settings, job=None):
     """A run that has not begun, its task's model with GroupNorm."""
-    return Rounds(config(*CLIENT, *settings), job or task("group"), None, None)
+    return simulated(config(*CLIENT, *settings), job or task("group"), None, None)
 
 
 def names(*places):
@@ -199,7 +199,7 @@ def test_masks_of_layers_that_draw_are_each_clients_own(level):
     secret_noise = [s for s in level if s != "privacy.noise=seeded"]
     for _ in range(2):
         made = config(*secret_noise, "run.rounds=1")
-        rounds = Rounds(made, task("group", model=model), None, None)
+        rounds = simulated(made, task("group", model=model), None, None)
         drawn.clear()  # what the guard drew
         rounds.run(None)
         runs.append(set(drawn))
@@ -506,7 +506,7 @@ def tried(level, names):
     made += ["selection.fraction=0.8"] if names["selection"] != "all" else []
     made += ["devices.preset=emnist"] if names["selection"] == "cfcfm" else []
     try:
-        rounds = Rounds(config(*made), task(norm), None, None)
+        rounds = simulated(config(*made), task(norm), None, None)
     except (ConfigError, DataError) as error:
         refusal = str(error)
     else:

@@ -544,7 +544,7 @@ def test_a_message_under_another_clients_name_is_refused_even_with_its_signature
 
     def change(process):
         process.client.name = "bob"
-        process.client._identity = site.signing_key("bob")
+        process.client.signing_key = site.signing_key("bob")
 
     record, incidents = a_run(site, change)
     assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
@@ -553,7 +553,7 @@ def test_a_message_under_another_clients_name_is_refused_even_with_its_signature
 
 def test_a_message_that_another_key_has_signed_is_refused(site):
     def change(process):
-        process.client._identity = Ed25519PrivateKey.generate()
+        process.client.signing_key = Ed25519PrivateKey.generate()
 
     record, incidents = a_run(site, change)
     assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]

@@ -439,7 +439,7 @@ def request_of(site, names=CLIENTS, round_number=1, bundles="bundles", state="cd
     arriving = server.start(round_number, SPEC, state)
     for name in names:
         sealing = {SPEC.kind: CkksSealer(public)}
-        client = Client(name, 0.25, sealing, _identity=site.signing_key(name))
+        client = Client(name, 0.25, sealing, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
         arriving.receive(client.contribute(run, round_number, SPEC, tensors, state=state))
     return arriving.request()

@@ -70,7 +70,7 @@ def flipped(message, position, mask=1):
 
 def signed_text(federation, text, payload=b"", name=FAULTY):
     """A message with any bytes as its header, signed by a client of the roster."""
-    signature = wire.signature_over(text, federation.clients[name]._identity)
+    signature = wire.signature_over(text, federation.clients[name].signing_key)
     return wire.MAGIC + struct.pack("<H", len(text)) + text + signature + payload
 
 
@@ -237,7 +237,7 @@ def test_a_contribution_under_another_key_is_refused(federation, foreign_key_set
         FAULTY,
         honest.weight,
         {federation.spec.kind: CkksSealer(foreign_key_set.public)},
-        _identity=honest._identity,
+        signing_key=honest.signing_key,
     )
     tensors = {"mean": torch.from_numpy(federation.values[FAULTY])}
     message = stray.contribute(federation.run, 1, federation.spec, tensors)

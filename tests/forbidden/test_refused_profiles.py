@@ -99,7 +99,7 @@ EVERYWHERE = {
     "of another name": lambda s: s.signed(s.payload, name="profile/score"),
     "of another form": lambda s: s.signed(s.payload, form="match/none"),
     "another key in the header": lambda s: s.signed(s.payload, key_id="ab" * 32),
-    "signed by another client": lambda s: s.signed(s.payload, s.other._identity),
+    "signed by another client": lambda s: s.signed(s.payload, s.other.signing_key),
     "in another client's name": lambda s: s.signed(s.payload, sender="client-1"),
     "in a stranger's name": lambda s: s.signed(s.payload, sender="client-99"),
 }

@@ -89,7 +89,7 @@ class Match:
         """A signed header of one's choice."""
         expected = self.request("client-1").expected
         header = wire.describe(expected, client, b"").model_copy(update=changes)
-        message = wire.encode(header, b"", identity or self.clients[client]._identity)
+        message = wire.encode(header, b"", identity or self.clients[client].signing_key)
         n = len(header.model_dump_json())
         return wire.SignedHeader(header, message[6 : 6 + n], message[6 + n : 6 + n + 64])
 

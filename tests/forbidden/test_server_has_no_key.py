@@ -14,7 +14,6 @@ import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from reachability import KEY_PARTS, keyed_contexts, reachable
 
-from securefl.build.compose import Record, compose
 from securefl.crypto.artefact import Artefact
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.committee_public import Combiner
@@ -27,6 +26,7 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
+from securefl.runs.loop import Record, compose
 from securefl.types import Kind, MessageSpec
 
 NEVER_AT_THE_SERVER = (

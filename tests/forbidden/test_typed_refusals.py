@@ -46,7 +46,7 @@ class Attempt:
 
     def message(self, identity=None, /, **changes):
         header = wire.describe(self.federation.expected(), FAULTY, self.payload)
-        signer = identity or self.clients[FAULTY]._identity
+        signer = identity or self.clients[FAULTY].signing_key
         return wire.encode(header.model_copy(update=changes), self.payload, signer)
 
     @property

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from securefl.algorithms.normalisation.window import Window
 from securefl.data.resident import near
-from securefl.runs.loop import Rounds
 from securefl.simulation.clients import Clients
+from securefl.simulation.compose import simulated
 from securefl.simulation.sequential import Sequential
 from securefl.simulation.stacked.engine import Vectorised
 from securefl.types import Memory, NamedTensors, Plan, State, Total
@@ -75,7 +75,7 @@ class Round:
 
 def clients_of(config, job):
     """A run's, with their model and their samples elsewhere."""
-    clients = Rounds(config, job, None, None)._local._clients
+    clients = simulated(config, job, None, None)._local._clients
     model = copy.deepcopy(clients.model).to(ELSEWHERE)
     return replace(clients, model=model, data=near(clients.data, model))
 

@@ -10,7 +10,7 @@ from side_by_side import SMALL, vector
 from torch.profiler import ProfilerActivity, profile
 
 import securefl
-from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 
 MEMCPY = re.compile(r"Memcpy (HtoD|DtoH)\b")
 """As torch's profiler names what a GPU's copy engines do: "Memcpy HtoD (Pageable -> Device)"."""
@@ -47,7 +47,7 @@ def memcpys(names):
 
 def copies_of_a_round(device, job, *settings):
     """Of the second: in the first, libraries load and memory is found."""
-    rounds = Rounds(configured(device, *settings), job, None, None)
+    rounds = simulated(configured(device, *settings), job, None, None)
     rounds.step()
     on_gpu = torch.device(device).type == "cuda"
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]

@@ -11,8 +11,8 @@ import torch
 import securefl
 from securefl.federation.ledger import Entry
 from securefl.runs.folder_reader import RoundMetrics
-from securefl.runs.loop import Rounds
 from securefl.selection.round_participants import Turnout
+from securefl.simulation.compose import simulated
 from securefl.types import Memory, State
 
 
@@ -74,7 +74,7 @@ def same_memory(one, other):
 
 def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
-    rounds, seen, n_entries = Rounds(config, task, keys, None), [], [0]
+    rounds, seen, n_entries = simulated(config, task, keys, None), [], [0]
     next_state, who = rounds._next_state, rounds._participation
     fleet = who.conditions.fleet
     noting = NotingFleet(fleet)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import securefl
-from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 from securefl.types import Kind
 
 CLIP = 0.5
@@ -48,7 +48,7 @@ def steep_rounds(n_clients, width, *settings):
         "privacy.colluders=0",
     ]
     config = securefl.load_config(None, [*base, *settings])
-    return Rounds(config, steep_task(n_clients, width), None, None)
+    return simulated(config, steep_task(n_clients, width), None, None)
 
 
 def direction(rounds):

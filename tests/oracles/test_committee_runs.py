@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from reachability import reachable
 
 from securefl import run
-from securefl.build.compose import Record, compose
 from securefl.config.load import load_config
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.params import CkksParameters
@@ -23,7 +22,7 @@ from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
 from securefl.federation.network.party import check_scope
-from securefl.runs.loop import Rounds
+from securefl.runs.loop import Record, compose
 from securefl.types import MessageSpec
 from securefl_cli.main import main
 
@@ -148,7 +147,7 @@ def test_keys_and_a_committee_of_the_settings_exclude_each_other(tiny_config, ti
     """Whose keys would count?"""
     config = tiny_config(exchange={"committee": 2})
     with pytest.raises(ConfigError, match=r"exchange\.committee = 2 makes keys of its own"):
-        Rounds(config, tiny_task(), KeySet.ephemeral(), None)
+        simulated(config, tiny_task(), KeySet.ephemeral(), None)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import securefl
 from securefl.algorithms.public_training import PublicData
-from securefl.build.compose import Record, compose
 from securefl.errors import ConfigError, DataError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.training import round_generator
@@ -30,6 +29,7 @@ from securefl.privacy.dp_fixbn import StatisticsRelease, evenly
 from securefl.privacy.moments import MomentRelease
 from securefl.privacy.randomness import Seeded
 from securefl.privacy.shares import Shares
+from securefl.runs.loop import Record, compose
 from securefl.types import Kind, Total
 
 pytestmark = pytest.mark.usefixtures("quick", "uncounted")

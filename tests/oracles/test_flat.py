@@ -21,9 +21,9 @@ from securefl.errors import ValueRefused
 from securefl.federation.client import Client
 from securefl.models import build_model
 from securefl.norms.frozen import at_rest_twin
-from securefl.runs.loop import Rounds
 from securefl.simulation import clients
 from securefl.simulation.clients import Place
+from securefl.simulation.compose import simulated
 from securefl.simulation.processes.ipc import ALIGNED
 from securefl.types import State
 
@@ -213,7 +213,7 @@ def test_tensors_on_another_device_lie_in_a_vector_there():
 def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine):
     """The next round begins where the last that counted has ended."""
     chosen = "algorithm.name=fedbn", "solver.name=scaffold", f"run.engine={engine}"
-    rounds = Rounds(configured("cpu", *chosen), task(sizes=(10, 10, 10)), None, None)
+    rounds = simulated(configured("cpu", *chosen), task(sizes=(10, 10, 10)), None, None)
     rounds.step()
     memories = rounds._local.memories
     before = copy.deepcopy(dict(memories))

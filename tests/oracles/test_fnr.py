@@ -29,8 +29,8 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.build.algorithm import chosen_algorithm
-from securefl.build.compose import Record, compose
 from securefl.errors import ConfigError, DataError
+from securefl.runs.loop import Record, compose
 from securefl.types import Kind
 
 E, ROUNDS, MU, STRENGTH = 3, 3, 0.7, 0.4

@@ -19,9 +19,9 @@ from torch.nn import functional
 import securefl
 from securefl.algorithms.fnr import FNR
 from securefl.build.algorithm import chosen_algorithm
-from securefl.build.compose import Record, compose
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
+from securefl.runs.loop import Record, compose
 
 ROUNDS, BATCH, STRENGTH = 4, 5, 0.4
 STEPS = (1, 1, 2, 1)

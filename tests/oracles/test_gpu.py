@@ -19,7 +19,7 @@ from torch import nn
 
 import securefl
 from securefl.runs.checkpoint import Checkpoint
-from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason
@@ -142,7 +142,7 @@ def test_a_run_goes_on_from_a_file_on_the_gpu(tmp_path):
     """What solver, server and clients have kept is where the model is."""
     settings = (*POLICIES["fedbn"], *SOLVERS["scaffold"], *SERVERS["fedadam"])
     config = configured(DEVICE, *settings, "run.rounds=4", "run.engine=sequential")
-    one, other = (Rounds(config, clients(), None, None) for _ in range(2))
+    one, other = (simulated(config, clients(), None, None) for _ in range(2))
     one.step()
     path = tmp_path / "checkpoint"
     path.write_bytes(Checkpoint(one.state, one._local.memories).to_bytes())

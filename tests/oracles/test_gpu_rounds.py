@@ -16,7 +16,7 @@ from by_hand import task
 from on_device import configured, copies_of_a_round
 from test_precision import COARSE, far, single, trained
 
-from securefl.runs.loop import Rounds
+from securefl.simulation.compose import simulated
 
 DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
 ENGINES = ("sequential", "vectorised")
@@ -74,7 +74,7 @@ def test_more_steps_are_copied_no_more_often(way, name, engine):
 def test_samples_are_in_the_gpus_memory_before_the_first_round(engine):
     """Those to train with, and those to test on."""
     config = configured(DEVICE, "algorithm.name=fedavg", f"run.engine={engine}")
-    rounds = Rounds(config, task(), None, None)
+    rounds = simulated(config, task(), None, None)
     held = [*rounds._local._clients.data.values(), rounds._test._common]
     assert {values.device.type for of in held for values in (of.x, of.y)} == {DEVICE}
     rounds.close()

@@ -31,8 +31,8 @@ from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics
-from securefl.runs.run import run
 from securefl.simulation.processes.interrupts import deaf_to_interrupts
+from securefl.simulation.run import run
 from securefl.task import Task
 
 MOST_PARTS = 8

@@ -34,7 +34,8 @@ class Asked:
         weight = equal_weight(n_clients)
         sealers = {Kind.STATISTICS: CkksSealer(keys.public)}
         self._clients = [
-            Client(name, weight, sealers, weight, _identity=identities.keys[name]) for name in names
+            Client(name, weight, sealers, weight, signing_key=identities.keys[name])
+            for name in names
         ]
         self.log: list[Opening] = []
         opener = keys.opener(policy.flooding, n_clients)

@@ -1,40 +1,53 @@
-"""Trains clients in several processes at once, each of which has clients of its own.
+"""Has clients train in several processes at once, each of which has clients of its own.
 
-Client i belongs to worker i mod n, so that all workers are about as far while contributions are
-added in the clients' order: with `Sequential` in the workers and as many torch threads, the sums
-have the bits that they have where one process trains; with `Vectorised` they are as far off as
-rounding, since others are side by side. A worker runs ahead by so many contributions as fit into
-its slots.
+Client i belongs to worker i mod n, so that all workers have about as much to do; contributions are
+added in the clients' order. With as many torch threads, sums have the bits that they have where one
+process trains. A worker that dies is replaced, and the round runs again from its start: what
+clients keep was not kept yet.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import sys
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from securefl.data.samples import TensorSamples
-from securefl.errors import ConfigError
-from securefl.exchange.base import Sealer
-from securefl.exchange.ckks import CkksSealer
-from securefl.exchange.plain import PlainChannel
-from securefl.federation.round import OpenRound
+from securefl.errors import ConfigError, PeerError, WorkerLost
+from securefl.federation.client import Client
+from securefl.federation.contribution import Refused
+from securefl.federation.engine import OpenSum
+from securefl.federation.profiling import Profiling
+from securefl.federation.query import Query
+from securefl.federation.remote import Lost, RemoteRound, answers, counted
+from securefl.federation.round import ServerRound
+from securefl.federation.site import Reply, Request
+from securefl.simulation.client_state import Memories
 from securefl.simulation.clients import Clients
-from securefl.simulation.processes.ipc import Block, packed, packed_bytes
-from securefl.simulation.processes.messages import Inner, Member, Order, Shard, TorchSettings
-from securefl.simulation.processes.shared_round import Part, SharedRound
+from securefl.simulation.processes.ipc import Gone, packed
+from securefl.simulation.processes.messages import (
+    Failed,
+    Member,
+    SealingKeys,
+    Setup,
+    TorchSettings,
+    key_ids,
+)
 from securefl.simulation.processes.worker_process import WorkerProcess
-from securefl.types import Kind, Memory, State
+from securefl.types import Floats, Memory, State
 
-_VALUE_BYTES = 8
+MOST_DEATHS = 3
+"""Of workers in one round."""
+_LOG = logging.getLogger(__name__)
 
 
 def n_cores() -> int:
-    """Cores that this process may use; one where it is itself one of several."""
+    """Number of cores that this process may use; one where it is itself one of several."""
     if multiprocessing.parent_process() is not None:
         return 1
     if hasattr(os, "sched_getaffinity"):
@@ -42,52 +55,151 @@ def n_cores() -> int:
     return os.cpu_count() or 1
 
 
-class Parallel:
-    """Workers live from the first round to `close`. One that dies is replaced."""
+class Workers:
+    """An `Engine` and a `Transport`: workers live from the first round to `close`."""
+
+    in_memory = True
 
     def __init__(
-        self, clients: Clients, inner: Callable[[Clients], Inner], n_workers: int | None = None
+        self,
+        trained: Clients,
+        clients: Mapping[str, Client],
+        profiling: Profiling | None,
+        precision: Floats,
+        n_workers: int | None = None,
     ) -> None:
         """Nothing is started.
 
         Args:
-            clients: of the run.
-            inner: makes the engine in each worker, of the worker's own clients.
+            trained: what the clients train with.
+            clients: who seals and signs.
+            profiling: how clients profile their data.
+            precision: that totals travel in.
             n_workers: where None, one for each core, or for each GPU where the model is on one.
         """
+        self._trained = trained
         self._clients = clients
-        self._inner = inner
-        on_gpu = clients.device.type == "cuda"
+        self._profiling = profiling
+        self._precision = precision
+        self._memories = Memories(trained.data)
+        self._staged: Mapping[str, Memory] = {}
+        self._deaths = (0, 0)
+        """Round, and workers that have died in it."""
+        on_gpu = trained.device.type == "cuda"
         usual = torch.cuda.device_count() if on_gpu else n_cores()
-        self.n_workers = min(n_workers or usual, len(clients.data))
-        self._team = _Team()
-        weakref.finalize(self, self._team.close)
+        self.n_workers = min(n_workers or usual, len(trained.data))
+        self._home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
+        self._workers: dict[str, WorkerProcess] = {}
+        weakref.finalize(self, _end_all, self._workers)
 
     @property
     def n_threads(self) -> int:
         """Of torch, in each worker."""
-        wanted = self._clients.training.threads
+        wanted = self._trained.training.threads
         return wanted or max(1, torch.get_num_threads() // self.n_workers)
 
-    def train(self, ongoing: OpenRound) -> None:
-        """See `Engine.train`."""
-        team = self._team
+    @property
+    def memories(self) -> Mapping[str, Memory]:
+        """See `Engine.memories`: a copy of what the workers' clients keep."""
+        return self._memories
+
+    def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
+        """See `Engine.present`: all of them."""
+        del round_number
+        return names
+
+    def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
+        """See `Engine.train`; raises WorkerLost where the round is to run again."""
+        number = ongoing.context.number
+        if self._deaths[0] != number:
+            self._deaths = number, 0
+        remote = RemoteRound(self, self._home, ongoing, open_sum)
+        remote.run()
+        self._staged = remote.staged
+
+    def counted(self, ongoing: ServerRound) -> None:
+        """See `Engine.counted`."""
+        for name in ongoing.counted:
+            if name in self._staged:
+                self._memories[name] = self._staged[name]
+        self._staged = {}
         try:
-            for number in range(len(team.workers), self.n_workers):
-                n_clients = len(self._names(number))
-                team.workers.append(WorkerProcess(self._settings(number), n_clients))
-            order = _Orders(ongoing, team)
-            parts = [self._part(number, ongoing) for number in range(self.n_workers)]
-            busy = [part for part in parts if part.names]
-            shared = SharedRound(ongoing, busy, order.tell, self._clients.device)
-            shared.run()
-            team.largest = max(team.largest, shared.largest)
+            counted(self, ongoing, self._home)
+        except WorkerLost:
+            pass  # the one in its place is given the copies
+
+    def answers(
+        self, run: str, query: Query, state: State, names: Collection[str]
+    ) -> Mapping[str, bytes | Refused]:
+        """See `Engine.answers`."""
+        while True:
+            try:
+                return answers(self, self._home, (run, query, state), names)
+            except WorkerLost:
+                continue
+
+    def restore(self, memories: Mapping[str, Memory]) -> None:
+        """See `Engine.restore`."""
+        for name, memory in memories.items():
+            self._memories[name] = memory
+        for worker in self._workers.values():
+            worker.is_told = False
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        _end_all(self._workers)
+
+    def call(
+        self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
+    ) -> dict[str, Reply | Lost]:
+        """See `Transport.call`; raises what is raised in a worker, and WorkerLost."""
+        del ongoing
+        try:
+            for site in requests:  # all are started before the first is waited for
+                self._worker(site)
+            for site, request in requests.items():
+                self._brought_up_to_date(site).tell(request)
+            return {site: self._heard(site) for site in requests}
+        except WorkerLost:
+            raise
         except BaseException:
             self.close()  # the workers are in the middle of a round that nobody wants
             raise
 
+    def _worker(self, site: str) -> WorkerProcess:
+        if site not in self._workers:
+            self._workers[site] = WorkerProcess(self._settings(int(site)))
+        worker = self._workers[site]
+        if worker.pid is None:
+            worker.start()
+        return worker
+
+    def _brought_up_to_date(self, site: str) -> WorkerProcess:
+        """Return a worker that knows its clients and the keys in use."""
+        worker, some = self._workers[site], next(iter(self._clients.values()))
+        if not worker.is_told:
+            worker.tell(self._setup(site))
+            worker.is_told, worker.keys = True, ()
+        if worker.keys != (keys := key_ids(some)):
+            worker.tell(SealingKeys.of(some))
+            worker.keys = keys
+        return worker
+
+    def _setup(self, site: str) -> Setup:
+        run, names = self._trained, [n for n, home in self._home.items() if home == site]
+        clients = Clients(
+            run.algorithm,
+            run.model,
+            {name: run.data[name] for name in names},
+            run.training,
+            {name: run.index[name] for name in names},
+        )
+        members = tuple(Member.of(self._clients[name]) for name in names)
+        memories = {name: self._memories[name] for name in names}
+        return Setup(clients, members, memories, self._profiling, self._precision)
+
     def _settings(self, number: int) -> TorchSettings:
-        device = self._clients.device
+        device = self._trained.device
         on_gpu = device.type == "cuda"  # whose own is the first worker's
         return TorchSettings(
             self.n_threads,
@@ -97,40 +209,51 @@ class Parallel:
             ((device.index or 0) + number) % torch.cuda.device_count() if on_gpu else None,
         )
 
-    def _names(self, number: int) -> list[str]:
-        return list(self._clients.data)[number :: self.n_workers]
+    def _heard(self, site: str) -> Reply:
+        worker = self._workers[site]
+        try:
+            heard = worker.hear()
+        except Gone:
+            raise self._lost(worker) from None
+        if isinstance(heard, Failed):
+            raise heard.error
+        reply: Reply = heard
+        return reply
 
-    def _part(self, number: int, ongoing: OpenRound) -> Part:
-        names = self._names(number)
-        here = set(names)
-        return Part(
-            self._team.workers[number],
-            [name for name in ongoing.times if name in here],
-            lambda: self._shard(names, ongoing),
-        )
+    def _lost(self, dead: WorkerProcess) -> WorkerLost:
+        """End all, since the others are in the middle of a round that begins again.
 
-    def _shard(self, names: Sequence[str], ongoing: OpenRound) -> Shard:
-        run, roles = self._clients, ongoing.outgoing.clients
-        clients = Clients(
-            run.algorithm,
-            run.model,
-            {name: run.data[name] for name in names},
-            run.training,
-            {name: run.index[name] for name in names},
-        )
-        members = tuple(
-            Member(name, role.weight, role.equal_weight, role.identity_secret())
-            for name, role in ((name, roles[name]) for name in names)
-        )
-        return Shard(clients, members, self._inner)
+        Raises:
+            ConfigError: it has not even begun.
+            PeerError: several have died in this round.
+        """
+        code, spoke = dead.exit_code(), dead.has_spoken
+        for worker in self._workers.values():
+            worker.end()
+        if not spoke and code is not None and code >= 0:
+            raise ConfigError(_no_start(code))
+        number, n_deaths = self._deaths
+        self._deaths = number, n_deaths + 1
+        if n_deaths + 1 >= MOST_DEATHS:
+            raise PeerError(
+                f"round {number}: workers have died {MOST_DEATHS} times (exit code {code}; -9 is "
+                "how the system ends what takes too much memory): have fewer of them "
+                '(run.workers), or set run.engine = "sequential"; a run folder can be resumed from '
+                "its last round"
+            )
+        words = f"round {number}: a worker has died (exit code {code}); the round runs again"
+        _LOG.warning("%s, with the same seeds", words)
+        return WorkerLost(words)
 
-    def close(self) -> None:
-        """See `Engine.close`."""
-        self._team.close()
+
+def _end_all(workers: dict[str, WorkerProcess]) -> None:
+    """Leave no process behind; safe to call twice."""
+    while workers:
+        workers.popitem()[1].end()
 
 
 def reason_against_workers(clients: Clients) -> str:
-    """Why nothing of this run can be given to another process; empty where it can."""
+    """Return why nothing of this run can be given to another process; empty where it can."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
         return (
@@ -155,89 +278,10 @@ def reason_against_workers(clients: Clients) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class _Team:
-    """Workers, and what they share."""
-
-    workers: list[WorkerProcess] = field(default_factory=list)
-    block: Block | None = None
-    """The state of the round."""
-    largest: int = 0
-    """Bytes of any contribution until now."""
-
-    def close(self) -> None:
-        """Nothing is left behind; safe to call twice."""
-        while self.workers:
-            self.workers.pop().close()
-        if self.block:
-            self.block.remove()
-            self.block = None
-
-    def shared(self, state: State) -> State | str:
-        """The block that a state is in; itself where there is no shared memory."""
-        parts = packed(state)
-        needed = packed_bytes(parts)
-        if self.block is None or self.block.n_bytes < needed:
-            if self.block:
-                self.block.remove()
-            self.block = Block.made(needed)
-        if self.block is None:
-            return state
-        self.block.write(0, parts)
-        return self.block.name
-
-
-class _Orders:
-    """What the workers are told of one round."""
-
-    def __init__(self, ongoing: OpenRound, team: _Team) -> None:
-        outgoing, specs = ongoing.outgoing, ongoing.plan.update
-        self._ongoing = ongoing
-        self._state = team.shared(ongoing.state)
-        expected = sum(_VALUE_BYTES * spec.n_values for spec in specs) + 2**14
-        self._slot_bytes = max(team.largest, expected)
-        sealers = next(iter(outgoing.clients.values())).sealers
-        self._sealers = sealers
-        self._key = ",".join(sorted({sealer.key_id for sealer in sealers.values()}))
-
-    def tell(self, part: Part) -> None:
-        """A worker trains clients of this round."""
-        worker, ongoing, outgoing = part.worker, self._ongoing, self._ongoing.outgoing
-        knows_key = worker.is_told and worker.key == self._key
-        if not worker.is_told:
-            worker.tell(part.shard())
-        order = Order(
-            self._state,
-            ongoing.plan,
-            outgoing.run,
-            outgoing.sums,
-            outgoing.update,
-            {name: ongoing.times[name] for name in part.names},
-            frozenset(name for name in part.names if _kept(ongoing.memories[name])),
-            worker.slots(self._slot_bytes),
-            None if knows_key else self._public_keys(),
-        )
-        worker.tell(order)
-        worker.is_told, worker.key = True, self._key
-
-    def _public_keys(self) -> dict[Kind, PlainChannel | str]:
-        files: dict[str, PlainChannel | str] = {}
-        for sealer in self._sealers.values():
-            if sealer.key_id not in files:
-                files[sealer.key_id] = _key(sealer)
-        return {kind: files[sealer.key_id] for kind, sealer in self._sealers.items()}
-
-
-def _kept(memory: Memory) -> bool:
-    return any(getattr(memory, field.name) for field in fields(memory))
-
-
-def _key(sealer: Sealer) -> PlainChannel | str:
-    if isinstance(sealer, CkksSealer):
-        return sealer.public_key.to_json()
-    if isinstance(sealer, PlainChannel):
-        return sealer
-    raise ConfigError(
-        f"workers: there is no way to give a {type(sealer).__name__} to another process; use "
-        'run.engine = "sequential"'
+def _no_start(exit_code: int) -> str:
+    script = getattr(sys.modules["__main__"], "__file__", "")
+    read = f"Each worker reads {script} anew: put" if script else "Put"
+    return (
+        f"a worker ended (exit code {exit_code}) before it began; what it said is above. {read} "
+        'what the script does under `if __name__ == "__main__":`, or set run.engine = "sequential"'
     )

@@ -1,4 +1,4 @@
-"""Values that cross between this run's own processes, in a pipe or in shared memory.
+"""Values that cross between this run's own processes, in a pipe.
 
 Tensors and arrays cross as their bytes, beside a pickle of all else, and are copied once at each
 end. What is on a GPU arrives on the receiver's.
@@ -7,16 +7,12 @@ end. What is on a GPU arrives on the receiver's.
 from __future__ import annotations
 
 import io
-import os
 import pickle
-import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
-from types import FunctionType
-from typing import Any, final
+from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -34,17 +30,15 @@ class Gone(BaseException):
     """
 
 
-class _Pickler(pickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Takes classes and functions along that were defined in a notebook or a script."""
+
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Tensor and (flat := _flat(obj)) is not None:
             raw = pickle.PickleBuffer(_bytes_of(flat.cpu().view(torch.uint8)))
             layout = tuple(obj.shape), obj.stride()
             return _tensor, (raw, obj.dtype, *layout, obj.device.type)
-        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__" and _typed_in():
-            raise pickle.PicklingError(
-                f"{obj.__qualname__} is defined in a notebook or at a prompt"
-            )
-        return NotImplemented
+        return super().reducer_override(obj)
 
 
 def _flat(tensor: Tensor) -> Tensor | None:
@@ -71,12 +65,6 @@ def _tensor(
     return torch.frombuffer(raw, dtype=dtype).as_strided(shape, stride).to(device)
 
 
-def _typed_in() -> bool:
-    """Whether what this process runs has no file that another one could read."""
-    main = sys.modules["__main__"]
-    return getattr(main, "__spec__", None) is None and not hasattr(main, "__file__")
-
-
 def packed(value: Any) -> list[memoryview]:
     """The pickle of a value, and the bytes beside it.
 
@@ -85,14 +73,8 @@ def packed(value: Any) -> list[memoryview]:
     """
     beside: list[pickle.PickleBuffer] = []
     head = io.BytesIO()
-    _Pickler(head, 5, buffer_callback=beside.append).dump(value)
+    _Pickler(head, protocol=5, buffer_callback=beside.append).dump(value)
     return [head.getbuffer(), *(buffer.raw() for buffer in beside)]
-
-
-def packed_bytes(parts: Sequence[memoryview]) -> int:
-    """Room that these take in a block, at most."""
-    n_parts = 1 + len(parts)
-    return _LENGTH_BYTES * n_parts + sum(part.nbytes for part in parts) + ALIGNED * n_parts
 
 
 def _unpacked(lengths: Sequence[int], space: memoryview) -> Any:
@@ -143,91 +125,3 @@ def receive(pipe: Connection) -> Any:
 
 def _lengths(parts: Sequence[memoryview]) -> bytes:
     return np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes()
-
-
-@final
-class Block:
-    """Memory that several processes share, each of them with a `Block` of its name."""
-
-    def __init__(self, memory: SharedMemory) -> None:
-        self._memory = memory
-
-    @classmethod
-    def made(cls, n_bytes: int) -> Block | None:
-        """A new one; None where the machine has not so much left (a container's /dev/shm)."""
-        try:
-            block = cls(SharedMemory(create=True, size=n_bytes))
-        except OSError:
-            return None
-        if block._reserved(n_bytes):
-            return block
-        block.remove()
-        return None
-
-    @classmethod
-    def named(cls, name: str) -> Block:
-        """Another process's."""
-        return cls(SharedMemory(name))
-
-    @property
-    def name(self) -> str:
-        """By which other processes find it."""
-        return self._memory.name
-
-    @property
-    def _bytes(self) -> memoryview:
-        if self._memory.buf is None:
-            raise RuntimeError("this process has closed it")
-        return self._memory.buf
-
-    @property
-    def n_bytes(self) -> int:
-        """Its size; the system may round it up."""
-        return self._memory.size
-
-    def write(self, start: int, parts: Sequence[memoryview]) -> None:
-        """What `packed` gave, for which there must be room from `start` on."""
-        lengths = [part.nbytes for part in parts]
-        head = _lengths(parts)
-        first = start + _starts([len(head)])[1]
-        for begin, part in zip(_starts(lengths), parts, strict=False):
-            self._bytes[first + begin : first + begin + part.nbytes] = part
-        self._bytes[start : start + len(head)] = memoryview(head)
-
-    def read(self, start: int) -> Any:
-        """What was written there; a copy."""
-        n_parts = self._numbers(start, 1)[0]
-        lengths = self._numbers(start + _LENGTH_BYTES, n_parts)
-        space = _space(lengths)
-        first = start + _starts([_LENGTH_BYTES * (1 + n_parts)])[1]
-        with self._bytes[first : first + len(space)] as whole:
-            space[: len(whole)] = whole
-        return _unpacked(lengths, space)
-
-    def _numbers(self, start: int, count: int) -> list[int]:
-        with self._bytes[start : start + _LENGTH_BYTES * count] as raw:
-            numbers: list[int] = np.frombuffer(bytes(raw), np.int64).tolist()
-        return numbers
-
-    def _reserved(self, n_bytes: int) -> bool:
-        """Where shared memory is a file, its pages are there; else its first use kills us."""
-        path = Path("/dev/shm") / self.name  # noqa: S108  (not a temporary file of our choice)
-        if not path.exists():
-            return True
-        file = os.open(path, os.O_RDWR)
-        try:
-            os.posix_fallocate(file, 0, n_bytes)
-        except OSError:
-            return False
-        finally:
-            os.close(file)
-        return True
-
-    def close(self) -> None:
-        """This process needs it no more."""
-        self._memory.close()
-
-    def remove(self) -> None:
-        """It is gone once no process has it open."""
-        self._memory.close()
-        self._memory.unlink()

@@ -1,31 +1,27 @@
-"""What the main process and its workers tell each other."""
+"""What a worker is told beside the requests of a site, and what it says where it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.match_public import MatchPublicKey
+from securefl.crypto.public import PublicKey
+from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
+from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.match_ckks import CkksProfileSealer
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.matching import ProfileSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
-from securefl.federation.contribution import Parcel, Unsent, Way
-from securefl.federation.ongoing import Ongoing
+from securefl.federation.profiling import Profiling
 from securefl.simulation.clients import Clients
-from securefl.types import Kind, Memory, Plan, State, Total
-
-Layout = Mapping[str, Mapping[str, tuple[tuple[int, ...], torch.dtype, str]]]
-"""Names, shapes, types and kinds of device of the tensors in each message."""
-
-
-class Inner(Protocol):
-    """An engine that trains the clients of one process."""
-
-    def train(self, ongoing: Ongoing) -> None:
-        """See `Engine.train`."""
+from securefl.types import Floats, Kind, Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,125 +53,91 @@ class Member:
     equal_weight: float
     identity: bytes = field(repr=False)
 
+    @classmethod
+    def of(cls, client: Client) -> Member:
+        """Return what a worker needs of a client."""
+        return cls(client.name, client.weight, client.equal_weight, client.identity_secret())
+
     def client(self, sealers: Mapping[Kind, Sealer]) -> Client:
-        """Who seals and signs."""
-        identity = Ed25519PrivateKey.from_private_bytes(self.identity)
-        return Client(self.name, self.weight, sealers, self.equal_weight, _identity=identity)
+        """Return who seals and signs."""
+        key = Ed25519PrivateKey.from_private_bytes(self.identity)
+        return Client(self.name, self.weight, sealers, self.equal_weight, signing_key=key)
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """The clients that a worker is given, before the first round."""
+class Setup:
+    """A worker's clients, before its first round."""
 
     clients: Clients
     members: tuple[Member, ...]
-    inner: Callable[[Clients], Inner]
+    memories: Mapping[str, Memory]
+    """What they have kept so far."""
+    profiling: Profiling | None
+    precision: Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
-    """Where a worker puts what its clients send, until the main process has added it."""
+class SealingKeys:
+    """What clients seal with from now on; public keys as their files."""
 
-    count: int
-    """How many contributions may wait: so far ahead may the worker run."""
-    n_bytes: int
-    """Of each; larger ones go through the pipe."""
-    block: str
-    """Empty where there is no shared memory."""
+    sums: Mapping[Kind, PlainChannel | str]
+    profiles: tuple[str, str] | PlainMatch | None
+    """Form and key."""
 
+    @classmethod
+    def of(cls, client: Client) -> SealingKeys:
+        """Return what this client seals with, as all others do."""
+        return cls(
+            {kind: _sum_key(sealer) for kind, sealer in client.sealers.items()},
+            _profile_key(client.profile_sealer),
+        )
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a worker is told at a round's start."""
+    def sealers(self) -> dict[Kind, Sealer]:
+        """Return how each kind leaves a client."""
+        files = {key for key in self.sums.values() if isinstance(key, str)}
+        made = {text: CkksSealer(PublicKey.from_json(text)) for text in files}
+        return {kind: made[k] if isinstance(k, str) else k for kind, k in self.sums.items()}
 
-    state: State | str
-    """Or the name of the block that it is in."""
-    plan: Plan
-    run: str
-    sums: Mapping[str, Way]
-    update: tuple[Way, ...]
-    times: Mapping[str, int]
-    """Its own clients of this round, in order."""
-    remember: frozenset[str]
-    """Those of them that have kept something."""
-    slots: Slots
-    public_keys: Mapping[Kind, PlainChannel | str] | None
-    """What clients seal with, keys as their files; None where it is what it was."""
-
-
-# What a worker says.
+    def profile_sealer(self) -> ProfileSealer | None:
+        """Return how profiles leave a client."""
+        if not isinstance(self.profiles, tuple):
+            return self.profiles
+        form, key = self.profiles
+        return CkksProfileSealer(FORMS[form], MatchPublicKey.from_json(key))
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """What has this client kept?"""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """What a client has sent for a sum."""
-
-    name: str
-    """Of the sum."""
-    client: str
-    parcels: Sequence[Parcel] | Unsent
-    layout: Layout
+def key_ids(client: Client) -> tuple[str, ...]:
+    """Name the keys that clients seal with."""
+    sealers = {sealer.key_id for sealer in client.sealers.values()}
+    profile = client.profile_sealer
+    return (*sorted(sealers), profile.key_id if profile else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """All clients that are still training here have posted what they have for a sum, and wait."""
+def _sum_key(sealer: Sealer) -> PlainChannel | str:
+    if isinstance(sealer, CkksSealer):
+        return sealer.public_key.to_json()
+    if isinstance(sealer, PlainChannel):
+        return sealer
+    raise _unknown(sealer)
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a client leaves at the end of its round."""
-
-    parcels: Sequence[Parcel] | Unsent
-    memory: Memory
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A client has trained."""
-
-    name: str
-    slot: int
-    n_bytes: int
-    """What its content takes in a slot."""
-    layout: Layout | None
-    """Of its messages; None: as of the last that has trained here."""
-    content: Content | None
-    """None: it is in the slot."""
+def _profile_key(sealer: ProfileSealer | None) -> tuple[str, str] | PlainMatch | None:
+    if isinstance(sealer, CkksProfileSealer):
+        return sealer.match_form.name, sealer.public_key.to_json()
+    if sealer is None or isinstance(sealer, PlainMatch):
+        return sealer
+    raise _unknown(sealer)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """All clients have."""
+def _unknown(sealer: object) -> ConfigError:
+    return ConfigError(
+        f"workers: there is no way to give a {type(sealer).__name__} to another process; use "
+        'run.engine = "sequential"'
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something was raised."""
+    """Something was raised in a worker."""
 
     error: Exception
-
-
-# What a worker hears in the middle of a round.
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A sum, and of all clients those who may go on."""
-
-    total: Total
-    left: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """This slot can be used again."""
-
-    slot: int

@@ -1,4 +1,4 @@
-"""A worker, as the main process holds it: its process, its pipe, and its slots."""
+"""A worker, as the main process holds it: its process and its pipe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from securefl.simulation.processes.interrupts import deaf_to_interrupts
-from securefl.simulation.processes.ipc import Block, Gone, receive, send
-from securefl.simulation.processes.messages import Content, Free, Slots, TorchSettings, Trained
+from securefl.simulation.processes.ipc import Gone, receive, send
+from securefl.simulation.processes.messages import TorchSettings
 from securefl.simulation.processes.worker import work
 
-LOOK_AHEAD_BYTES = 2**25
-"""Of what a worker's clients have sent that may wait to be added."""
-MOST_SLOTS = 64
 WITHHELD = "SECUREFL_PASSPHRASE"
 """Of the command line; a worker opens nothing."""
 _PATIENCE_S = 5.0
@@ -25,7 +22,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @contextmanager
 def _without_passphrase() -> Iterator[None]:
-    """A process that is started meanwhile does not get the passphrase with its environment."""
+    """Keep the passphrase out of the environment of a process that is started meanwhile."""
     given = os.environ.pop(WITHHELD, None)
     try:
         yield
@@ -37,34 +34,17 @@ def _without_passphrase() -> Iterator[None]:
 class WorkerProcess:
     """One that can be started again in its own place."""
 
-    def __init__(self, settings: TorchSettings, n_clients: int) -> None:
-        """Nothing is started; `n_clients` are its own."""
+    def __init__(self, settings: TorchSettings) -> None:
+        """Nothing is started."""
         self._settings = settings
-        self._n_clients = n_clients
-        self._slot_bytes = 0
-        self._block: Block | None = None
         self._pipe: Connection | None = None
         self._process: multiprocessing.process.BaseProcess | None = None
         self.is_told = False
         """Whether it knows its clients."""
-        self.key = ""
-        """The key that it has been told its clients seal with."""
+        self.keys: tuple[str, ...] = ()
+        """The keys that it has been told its clients seal with."""
         self.has_spoken = False
         """Whether it has begun to work."""
-
-    @property
-    def pipe(self) -> Connection:
-        """What it says."""
-        if self._pipe is None:
-            raise Gone
-        return self._pipe
-
-    @property
-    def sentinel(self) -> int:
-        """Is ready once the process has ended."""
-        if self._process is None:
-            raise Gone
-        return self._process.sentinel
 
     @property
     def pid(self) -> int | None:
@@ -72,7 +52,7 @@ class WorkerProcess:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """A fresh process that knows nothing, in the place of another if there is one."""
+        """Start a fresh process that knows nothing, in the place of another if there is one."""
         self.end()
         self._pipe, theirs = _SPAWN.Pipe()
         try:
@@ -85,50 +65,29 @@ class WorkerProcess:
             theirs.close()  # or its end would not be noticed
 
     def exit_code(self) -> int | None:
-        """Once it has ended: of a signal, the negative number."""
+        """Return it once the process has ended: of a signal, the negative number."""
         if self._process is None:
             return None
         self._process.join(_PATIENCE_S)
         return self._process.exitcode
 
     def tell(self, value: Any) -> None:
-        """Nothing where it has ended, which `pipe` and `sentinel` show."""
+        """Send a value; nothing where it has ended, which `hear` shows."""
         with suppress(Gone):
-            send(self.pipe, value)
+            if self._pipe is None:
+                raise Gone
+            send(self._pipe, value)
 
     def hear(self) -> Any:
-        """What it says next; raises Gone where it has ended."""
-        heard = receive(self.pipe)
+        """Return what it says next; raises Gone where it has ended."""
+        if self._pipe is None:
+            raise Gone
+        heard = receive(self._pipe)
         self.has_spoken = True
         return heard
 
-    def slots(self, n_bytes: int) -> Slots:
-        """Room for contributions of this size; larger than before where it must be."""
-        if n_bytes > self._slot_bytes:
-            self._remove_block()
-            self._slot_bytes = n_bytes
-            self._block = Block.made(n_bytes * self.n_slots)
-        name = self._block.name if self._block else ""
-        return Slots(self.n_slots, self._slot_bytes, name)
-
-    @property
-    def n_slots(self) -> int:
-        """How many contributions may wait."""
-        most = min(MOST_SLOTS, self._n_clients)
-        return min(most, max(2, LOOK_AHEAD_BYTES // self._slot_bytes))
-
-    def take(self, trained: Trained) -> Content:
-        """What a client leaves; its slot is free again."""
-        content = trained.content
-        if content is None:
-            if self._block is None:
-                raise RuntimeError("a slot in no block")
-            content = self._block.read(trained.slot * self._slot_bytes)
-        self.tell(Free(trained.slot))
-        return content
-
     def end(self) -> None:
-        """At once; harmless where it has ended."""
+        """End it at once; harmless where it has ended."""
         if self._pipe:
             self._pipe.close()
             self._pipe = None
@@ -141,15 +100,4 @@ class WorkerProcess:
                     self._process.join()
             self._process.close()
             self._process = None
-        self.is_told, self.key, self.has_spoken = False, "", False
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        self.end()
-        self._remove_block()
-        self._slot_bytes = 0
-
-    def _remove_block(self) -> None:
-        if self._block:
-            self._block.remove()
-            self._block = None
+        self.is_told, self.keys, self.has_spoken = False, (), False

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from securefl.algorithms.base import copied
 from securefl.exchange.layout import Row, Rows
-from securefl.federation.ongoing import Ongoing
+from securefl.federation.clients_round import ClientsRound
 from securefl.simulation.stacked.model import parts, repeated
 from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
@@ -122,7 +122,7 @@ class WideEnd:
     A client whose values are refused leaves the round: its channels go on, and nobody looks.
     """
 
-    ongoing: Ongoing
+    ongoing: ClientsRound
     names: Sequence[str]
     left: set[str]
     """Who has left."""

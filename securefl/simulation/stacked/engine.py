@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from securefl.algorithms.base import Algorithm, Loss, Work
 from securefl.algorithms.federated import Federated
-from securefl.algorithms.fnr import FNR
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.public_training import ServerTuned
 from securefl.algorithms.servers.fednova import Normalised
@@ -30,7 +29,7 @@ from securefl.algorithms.solvers.sgd import SGD
 from securefl.data.resident import Resident, resident
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import DataError
-from securefl.federation.ongoing import Ongoing
+from securefl.federation.clients_round import ClientsRound
 from securefl.federation.training import round_generator
 from securefl.norms.padded import Present, padded_batch_norm
 from securefl.simulation.clients import Clients
@@ -45,7 +44,6 @@ from securefl.simulation.stacked.block import (
 )
 from securefl.simulation.stacked.grouping import Grouping
 from securefl.simulation.stacked.loss import wide_loss
-from securefl.simulation.stacked.refining import Refining, Trained, reason_against_refining
 from securefl.simulation.stacked.trial import require_padded, require_separate
 from securefl.simulation.stacked.unequal_steps import Ragged
 from securefl.simulation.stacked.workspaces import WidePlaces
@@ -55,7 +53,7 @@ SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
 """What they do to a gradient, they do to each element of it by itself."""
 
 
-class Vectorised:
+class Stacked:
     """Clients side by side in every round that allows it, else one after the other."""
 
     def __init__(self, clients: Clients) -> None:
@@ -66,13 +64,9 @@ class Vectorised:
         self._resident = resident(clients.data, clients.device)
         self._algorithm = cast("Federated", _federated(clients.algorithm))
         self._grouping = _grouping(clients, self._algorithm)
-        around = _around(clients.algorithm)
-        self._refining = None
-        if isinstance(around, FNR):
-            self._refining = Refining(clients, around, self._places)
 
-    def train(self, ongoing: Ongoing) -> None:
-        """See `Engine.train`."""
+    def train(self, ongoing: ClientsRound) -> None:
+        """See `Trainer.train`."""
         norm = self._algorithm.normalisation(ongoing.state, self._clients.model)
         if norm.window or norm.measurement:  # which look at all channels at once
             self._alone.train(ongoing)
@@ -86,25 +80,12 @@ class Vectorised:
             return
         else:
             found = [names]
-        if self._refining:
-            self._refining.finish(ongoing, self._assessed(self._refining, found, ongoing))
-            return
         for cohort in found:
             for name, contribution in self._trained(cohort, ongoing):
                 ongoing.finish(name, contribution)
 
-    def _assessed(
-        self, refining: Refining, found: Sequence[Sequence[str]], ongoing: Ongoing
-    ) -> dict[str, Trained]:
-        trained = dict[str, Trained]()
-        for cohort in found:
-            contributions = self._trained(cohort, ongoing)
-            model = self._places.of(len(cohort)).model
-            trained |= refining.assessed(cohort, model, contributions)
-        return trained
-
     def _trained(
-        self, names: Sequence[str], ongoing: Ongoing
+        self, names: Sequence[str], ongoing: ClientsRound
     ) -> Iterator[tuple[str, Contribution]]:
         """What those of a cohort send who have not left the round; its wide model has trained."""
         clients, state, k = self._clients, ongoing.state, len(names)
@@ -148,17 +129,15 @@ class Vectorised:
         return resident(data, self._clients.device)
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """See `Trainer.close`."""
         self._alone.close()
-        if self._refining:
-            self._refining.close()
 
 
 def reason_against(clients: Clients) -> str:
     """Why no round has clients side by side; empty where one may."""
     algorithm = _federated(clients.algorithm)
     if algorithm is None:
-        return "the algorithm looks at a client as a whole (privacy, or one of your own)"
+        return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
     if type(_innermost(algorithm)) not in SOLVERS:  # a subclass may do anything
         return (
             f"the solver {type(algorithm.solver).__name__} looks at a client's samples as a whole"
@@ -171,8 +150,7 @@ def reason_against(clients: Clients) -> str:
         why_not = _grouping(clients, algorithm).reason_against_one(list(clients.data))
         if why_not:
             return f"clients wait for each other's sums, and {why_not}"
-    around = _around(clients.algorithm)
-    return reason_against_refining(clients.model, around) if isinstance(around, FNR) else ""
+    return ""
 
 
 def _grouping(clients: Clients, algorithm: Federated) -> Grouping:
@@ -236,7 +214,7 @@ def _around(algorithm: Algorithm) -> Algorithm:
 def _federated(algorithm: Algorithm) -> Federated | None:
     """How clients train before anything else."""
     around = _around(algorithm)
-    if type(around) is FNR or type(around) is ServerTuned:
+    if type(around) is ServerTuned:
         around = around.inner
     return around if type(around) is Federated else None
 

@@ -13,8 +13,9 @@ from securefl.exchange.match_open import MatchKeys
 from securefl.federation.identities import Identities
 from securefl.runs.folder_reader import read_config, read_run
 from securefl.runs.folder_writer import RunFolder, own_task_needed
-from securefl.runs.loop import OnRound, OnStart, Result, Rounds
+from securefl.runs.loop import OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
+from securefl.simulation.compose import simulated
 from securefl.task import Task, client_names
 
 
@@ -49,7 +50,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     """
     _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
     _require_task(task, keys, match_keys)
-    rounds = Rounds(config or Config(), task, keys, match_keys, identities)
+    rounds = simulated(config or Config(), task, keys, match_keys, identities)
     if on_start:
         on_start(rounds.engine)
     if out is None:
@@ -95,7 +96,7 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         checkpoint = run_folder.checkpoint()
         if task is not None:  # the weights of the first model count until a round has others
             require_same_task(Path(folder), task, config, weights=checkpoint is None)
-        rounds = Rounds(config, task, keys, match_keys, identities)
+        rounds = simulated(config, task, keys, match_keys, identities)
         rounds.go_back_to(checkpoint)
         metrics = read_run(Path(folder)).metrics
         before = [m for m in metrics if m.round <= rounds.round]

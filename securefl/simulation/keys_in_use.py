@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from securefl.exchange.base import Adder, Sealer
+from securefl.exchange.base import Adder, OpenedSum, Sealer
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import OpeningKeys, for_round
 from securefl.exchange.policy import Policy
 from securefl.federation.authority import Authority
+from securefl.federation.server import SumRequest
 from securefl.types import Kind, MessageSpec
 
 
 @dataclass(slots=True)
-class Sealing:
-    """What clients, server and authority hold of the key in use."""
+class KeysInUse:
+    """What clients, server and authority hold of the key in use; the authority of a simulation."""
 
     kinds: frozenset[Kind]
     """The kinds that travel sealed."""
@@ -38,14 +39,19 @@ class Sealing:
         self.adders |= dict.fromkeys(self.kinds, CkksAdder(keys.adding))
         self.authority.opener = keys.opener(self.policy.flooding, self.max_clients)
 
-    def be_ready_for(self, specs: Iterable[MessageSpec]) -> None:
+    def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """Take the next key where this one could not open all of a round's sums.
 
         Raises:
             KeyWornOut: no key could.
         """
+        del round_number
         parameters = self.keys.public.parameters
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in self.kinds)
         keys = for_round(self.keys, needed, self.policy.flooding)
         if keys is not self.keys:
             self.take(keys)
+
+    def open(self, request: SumRequest) -> OpenedSum:
+        """See `Authority.open`."""
+        return self.authority.open(request)

@@ -1,8 +1,8 @@
-"""Client threads that run one at a time and stop where they ask for a sum.
+"""Work that stops in mid-call where it asks for something, until it is given the answer.
 
 A client of FedTAN asks for a sum in the middle of its forward and of its backward pass, and cannot
-go on before all others have asked too. So each runs in a thread of its own; but only one moves at
-any moment, in the clients' order. No result depends on the machine's scheduling.
+go on before all others have asked too. So its work runs in a thread of its own; but only one of
+them moves at any moment. No result depends on the machine's scheduling.
 """
 
 from __future__ import annotations
@@ -14,43 +14,42 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from securefl.types import NamedTensors, Total
-
+Question = TypeVar("Question")
+Reply = TypeVar("Reply")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A client waits for this sum."""
+class Waiting(Generic[Question]):
+    """The work waits for an answer."""
 
-    name: str
-    values: NamedTensors
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[Result]):
-    """A client has finished."""
+class Finished(Generic[Result]):
+    """The work has ended."""
 
     result: Result
 
 
-class LeftRound(BaseException):
-    """Unwinds the thread of a client whose round is over.
+class Dismissed(BaseException):
+    """Unwinds the thread of work that nobody wants any more.
 
     A BaseException, so that no client code that catches Exception keeps its thread alive.
     """
 
 
-class ClientThread(Generic[Result]):
-    """One client's work, which `resume` moves on to its next question."""
+class Pausable(Generic[Question, Reply, Result]):
+    """One piece of work, which `resume` moves on to its next question."""
 
     def __init__(
         self,
         pool: Executor,
-        work: Callable[[Callable[[str, NamedTensors], Total]], Result],
+        work: Callable[[Callable[[Question], Reply]], Result],
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`work` gets the function that asks for a sum; `pool` has a thread free for it.
+        """`work` gets the function that asks; `pool` has a thread free for it.
 
         `around` makes a context for each of its moves.
         """
@@ -60,16 +59,16 @@ class ClientThread(Generic[Result]):
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)
         self._left = False
-        self._answer: Total | None = None
-        self._outcome: Ask | Done[Result] | BaseException | None = None
-        self._finished: Future[None] | None = None
+        self._reply: Reply | None = None
+        self._outcome: Waiting[Question] | Finished[Result] | BaseException | None = None
+        self._ended: Future[None] | None = None
 
-    def resume(self, answer: Total | None = None) -> Ask | Done[Result]:
-        """Run until the client asks or is done; raises what the client's work raised."""
-        if self._finished is None:
+    def resume(self, reply: Reply | None = None) -> Waiting[Question] | Finished[Result]:
+        """Run until the work asks or is done; raises what it raised."""
+        if self._ended is None:
             # Not earlier: a thread that Ctrl-C leaves to nobody would wait forever.
-            self._finished = self._pool.submit(self._run)
-        self._answer = answer
+            self._ended = self._pool.submit(self._run)
+        self._reply = reply
         with self._around():
             self._go.release()
             self._stopped.acquire()
@@ -77,36 +76,36 @@ class ClientThread(Generic[Result]):
         outcome, self._outcome = self._outcome, None
         if isinstance(outcome, BaseException):
             raise outcome
-        return cast("Ask | Done[Result]", outcome)
+        return cast("Waiting[Question] | Finished[Result]", outcome)
 
     def dismiss(self) -> None:
-        """Have the client's work end where it stands. Harmless after it is done."""
+        """Have the work end where it stands. Harmless after it is done."""
         self._left = True
         self._go.release()
 
     def wait(self) -> None:
-        """Until a dismissed client's work has ended."""
-        if self._finished:
-            self._finished.result()
+        """Wait until dismissed work has ended."""
+        if self._ended:
+            self._ended.result()
 
     def _run(self) -> None:
         self._go.acquire()
         if self._left:
             return
         try:
-            self._outcome = Done(self._work(self._ask))
-        except LeftRound:
+            self._outcome = Finished(self._work(self._ask))
+        except Dismissed:
             return
         except BaseException as error:
             self._outcome = error
         self._stopped.release()
 
-    def _ask(self, name: str, values: NamedTensors) -> Total:
+    def _ask(self, question: Question) -> Reply:
         if self._left:  # asked while it cleans up
-            raise LeftRound
-        self._outcome = Ask(name, values)
+            raise Dismissed
+        self._outcome = Waiting(question)
         self._stopped.release()
         self._go.acquire()
-        if self._left or self._answer is None:
-            raise LeftRound
-        return self._answer
+        if self._left or self._reply is None:
+            raise Dismissed
+        return self._reply

@@ -1,0 +1,172 @@
+"""What all parties of a run make of its settings: algorithm, local training, weights, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from securefl.algorithms.base import Algorithm
+from securefl.algorithms.participation import Aggregation, Participating
+from securefl.build.algorithm import chosen_algorithm
+from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
+from securefl.build.independence_check import guard
+from securefl.build.privacy import (
+    check_delta,
+    client_level,
+    fewest_shares,
+    record_level,
+    spending,
+    warmed_up,
+)
+from securefl.build.terms import (
+    check_precision,
+    check_sealed,
+    client_weights,
+    equal_weight,
+    least_clients,
+    precision_of,
+    sealed_kinds,
+    training_of,
+)
+from securefl.config.schema import Config
+from securefl.data.resident import near
+from securefl.data.samples import Samples, samples
+from securefl.errors import ConfigError
+from securefl.exchange.plain import PlainChannel
+from securefl.federation.server import Shares
+from securefl.federation.training import Training
+from securefl.privacy.spending import Spending
+from securefl.task import Task, client_data, configured_task, own_settings, placed
+from securefl.types import Kind, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The same at every party, but for `data`: of these a site uses its own."""
+
+    config: Config
+    task: Task
+    data: Mapping[str, Samples]
+    """By client, in the order in which they are added up."""
+    public: Samples | None
+    algorithm: Algorithm
+    training: Training
+    weights: Mapping[str, float]
+    needed: int
+    """Clients without whom a round comes to nothing."""
+    public_samples: float
+    """That a client trains on in a round, in expectation."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients', in the order in which they are added up."""
+        return tuple(self.weights)
+
+    @property
+    def equal_weight(self) -> float:
+        """Of every client where all count alike."""
+        return equal_weight(len(self.weights))
+
+    @property
+    def sealed(self) -> frozenset[Kind]:
+        """Kinds that travel as ciphertext."""
+        return sealed_kinds(self.config)
+
+    @property
+    def plain(self) -> PlainChannel:
+        """How values travel in the clear."""
+        return PlainChannel(precision_of(self.task.model), least_clients(self.config))
+
+    @property
+    def shares(self) -> Shares | None:
+        """Clients' weights as the server checks them.
+
+        None where clients are drawn with replacement: one counts as often as it is drawn.
+        """
+        if self.config.selection.replacement == "with":
+            return None
+        return Shares(self.weights, self.equal_weight)
+
+    def spending(self) -> Spending | None:
+        """Of differential privacy; None where no noise is added."""
+        if self.config.privacy.level == "none":
+            return None
+        return spending(self.config, _plan_of(self.algorithm, self.task.model), self.task.model)
+
+
+def job_of(config: Config, task: Task | None) -> Job:
+    """Build the job that these settings describe, on their own data and model where no task is.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the data do not go together.
+    """
+    if task is not None:
+        config = own_settings(config, task)
+    task = placed(task or configured_task(config), config.run.device)
+    task = warmed_up(config, task)
+    data, batch_size = client_data(config, task)
+    public = None if task.public is None else samples(task.public, "the public samples")
+    data = near(data, task.model)
+    training = training_of(config, task.loss, batch_size)
+    weights = client_weights(config, data, batch_size)
+    algorithm = _algorithm(config, task, training, len(data))
+    check_precision(config, task.model)
+    check_delta(config, len(task.clients))
+    guard(config, task.model, task.loss, data)
+    check_refinement(config, task, algorithm, data)
+    check_sealed(config, algorithm, task.model, len(data))
+    needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
+    public_samples = expected_public(algorithm)
+    aggregation = Aggregation(config.selection.aggregation)
+    algorithm = Participating(algorithm, len(data), sum(weights.values()), aggregation)
+    algorithm = client_level(config, algorithm, task.model, len(data))
+    return Job(config, task, data, public, algorithm, training, weights, needed, public_samples)
+
+
+def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
+    """What each round of a run is going to release, by its `privacy.sigma`.
+
+    All that σ has no say in is looked at once, before this returns: the guard takes seconds.
+
+    Raises:
+        ConfigError, DataError: the settings, the model and the data do not go together, or the run
+            adds no noise.
+    """
+    if config.privacy.level == "none":
+        raise ConfigError(
+            'privacy.level = "none": nothing is noisy, so ε is infinite; set privacy.level = '
+            '"record" or "client"'
+        )
+    data, batch_size = client_data(config, task)
+    check_precision(config, task.model)
+    check_delta(config, len(task.clients))
+    guard(config, task.model, task.loss, data)
+    training = training_of(config, task.loss, batch_size)
+    plan_of = _plan_of(_algorithm(config, task, training, len(data)), task.model)
+    return lambda sigma: spending(config.with_sigma(sigma), plan_of, task.model)
+
+
+def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
+    first = algorithm.init(model)
+    return lambda done: algorithm.plan(replace(first, round=done), model)
+
+
+def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:
+    algorithm = task.algorithm
+    if algorithm is None:
+        chosen = chosen_algorithm(config, sealed_kinds(config))
+        private = record_level(config, chosen, n_clients, training.batch_size)
+        return refined(config, task, private, training.sgd)
+    if config.privacy.level != "none":
+        raise ConfigError(
+            f'privacy.level = "{config.privacy.level}" with an algorithm of your own: nobody knows '
+            "what it sends of a record; name one of the settings' algorithms, or leave privacy out"
+        )
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
+            "and update of securefl.algorithms.base.Algorithm"
+        )
+    return algorithm

@@ -1,0 +1,220 @@
+"""The clients' side of a round: state in, sums asked for, contributions out.
+
+It seals and signs, and has no input or output of its own: an `Outlet` carries what leaves it. The
+same object serves all clients of a simulation, those of one worker process, and one site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Protocol
+
+import torch
+
+from securefl.errors import ConfigError, DataError, ValueRefused
+from securefl.exchange.base import OpenedSum
+from securefl.exchange.layout import Row, Rows, unpack
+from securefl.federation.client import Client
+from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
+from securefl.federation.round_context import RoundContext
+from securefl.federation.state_digest import state_digest, with_total
+from securefl.federation.total import total_bytes
+from securefl.types import (
+    Contribution,
+    Floats,
+    Memory,
+    MessageSpec,
+    NamedTensors,
+    Plan,
+    State,
+    Total,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sum in the middle of a round, as clients hear it."""
+
+    opened: OpenedSum
+    staying: Sequence[str]
+    """Clients that go on: whose values were not refused."""
+
+
+class Outlet(Protocol):
+    """Carries what leaves the clients of one round to its server."""
+
+    def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
+        """Have a sum made of what these clients send; waits until it is there."""
+
+    def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
+        """Carry a client's contribution; it keeps `memory` once the round's totals are in."""
+
+
+class ClientsRound:
+    """One round of the clients that train here."""
+
+    def __init__(
+        self,
+        context: RoundContext,
+        clients: Mapping[str, Client],
+        memories: Mapping[str, Memory],
+        outlet: Outlet,
+        precision: Floats,
+    ) -> None:
+        """Nothing has left the clients yet.
+
+        Args:
+            context: the round's; of its clients those in `times` train here.
+            clients: who seals and signs, by name.
+            memories: what each has kept from the rounds before.
+            outlet: carries what they send.
+            precision: that totals travel in.
+        """
+        self.context = context
+        self.memories = memories
+        self._clients = clients
+        self._outlet = outlet
+        self._precision = precision
+        self._sums = {spec.name: spec for spec in context.plan.sums}
+        self._received = state_digest(context.state) if context.signed else ""
+        """Digest of the state that clients were sent, and of the totals since."""
+
+    @property
+    def state(self) -> State:
+        """What all begin with."""
+        return self.context.state
+
+    @property
+    def plan(self) -> Plan:
+        """What they are going to send."""
+        return self.context.plan
+
+    @property
+    def times(self) -> Mapping[str, int]:
+        """The clients, in order, and how often each counts."""
+        return self.context.times
+
+    def weight(self, name: str) -> float:
+        """Weight of a client before it is divided by the sum of weights."""
+        return self.times[name] * self._clients[name].weight
+
+    def sum(self, asks: Mapping[str, tuple[str, NamedTensors]]) -> tuple[Total, list[str]]:
+        """Return one sum in the middle of the round, and who goes on.
+
+        Args:
+            asks: of each client that is still training, the sum's name and its values.
+
+        Raises:
+            DataError: they are for different sums, or for one that the plan does not list.
+        """
+        spec = self._due({name for name, _ in asks.values()})
+        sent = {
+            client: self._sent(client, (spec,), {spec.name: values})
+            for client, (_, values) in asks.items()
+        }
+        like = next(iter(asks.values()))[1]
+        return self._answered(self._outlet.ask(spec.name, sent), like)
+
+    def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
+        """As `sum`, of clients side by side: in memory one reduction over the client axis."""
+        if name not in self.context.in_memory:
+            return self.sum({c: (name, row) for c, row in zip(clients, rows, strict=True)})
+        sent = self._sent_rows(self._due({name}), clients, rows)
+        return self._answered(self._outlet.ask(name, sent), rows.like)
+
+    def finish(self, name: str, contribution: Contribution) -> None:
+        """Send what a client has trained; nothing where what it would keep is not finite."""
+        if not isinstance(contribution, Contribution):
+            raise ConfigError(
+                f"the algorithm's client() gave a {type(contribution).__name__}: it must return a "
+                "securefl.types.Contribution"
+            )
+        sent: Sent
+        if lost := not_finite(contribution.memory):
+            sent = Refused("memory", f"{name}: its own {lost} is not finite")
+        else:
+            tensors = {f"update/{kind}": named for kind, named in contribution.tensors.items()}
+            sent = self._sent(name, self.plan.update, tensors)
+        self._outlet.hand_in(name, sent, contribution.memory)
+
+    def _due(self, names: set[str]) -> MessageSpec:
+        if len(names) != 1 or not names <= self._sums.keys():
+            raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
+        return self._sums[next(iter(names))]
+
+    def _answered(self, answer: Answer, like: NamedTensors) -> tuple[Total, list[str]]:
+        opened = answer.opened
+        if self._received:
+            self._received = with_total(self._received, total_bytes(opened, self._precision))
+        total = Total(unpack(opened.values, like), opened.weight, opened.n_clients)
+        return total, list(answer.staying)
+
+    def _sent(
+        self, name: str, specs: Sequence[MessageSpec], tensors: Mapping[str, NamedTensors]
+    ) -> Sent:
+        """Return a client's messages that travel together."""
+        client = self._clients[name]
+        made: list[bytes | PlainContribution] = []
+        for spec in specs:
+            try:
+                made.append(self._message(client, spec, tensors[spec.name]))
+            except ValueRefused as error:
+                return Refused(spec.name, error.without_value)
+        return made
+
+    def _message(
+        self, client: Client, spec: MessageSpec, values: NamedTensors
+    ) -> bytes | PlainContribution:
+        times, context = self.times[client.name], self.context
+        if spec.name in context.in_memory:
+            return client.hand_over(spec, values, times)
+        return client.contribute(context.run, context.number, spec, values, times, self._received)
+
+    def _sent_rows(self, spec: MessageSpec, names: Sequence[str], rows: Rows) -> PlainRows:
+        of = [self._clients[name] for name in names]
+        limit = min(client.sealers[spec.kind].max_value(rows.n_values) for client in of)
+        fine = dict(zip(names, rows.within(limit), strict=True))
+        sent = {
+            name: self._sent(name, (spec,), {spec.name: row})
+            for name, row in zip(names, rows, strict=True)
+            if not fine[name]
+        }
+        refused = {name: own for name, own in sent.items() if isinstance(own, Refused)}
+        weights = [client.weight_in(spec, self.times[client.name]) for client in of]
+        return PlainRows(names, rows, weights, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One client's end of the exchange."""
+
+    weight: float
+    ask: Callable[[str, NamedTensors], Total]
+
+    def sum(self, name: str, values: NamedTensors) -> Total:
+        """See `Exchange.sum`."""
+        return self.ask(name, values)
+
+
+def no_sum(name: str, values: NamedTensors) -> Total:
+    """Refuse: what a client hears that asks in a round without sums."""
+    del values
+    raise DataError(f"the algorithm asks for the sum {name!r} that its plan() does not list")
+
+
+def not_finite(memory: Memory) -> str:
+    """Return the name of the first tensor with a NaN or an infinity; empty where there is none."""
+    parts: list[NamedTensors] = [getattr(memory, field.name) for field in fields(memory)]
+    kept = [named for named in parts if named]
+    wholes = chain.from_iterable(
+        [named.vector] if isinstance(named, Row) else named.values() for named in kept
+    )
+    # Zeros, or NaN: one pass, where `isfinite` makes a mask first.
+    zeros = [(whole * 0).sum() for whole in wholes]
+    # All at once: of a GPU each answer by itself would be waited for.
+    if not zeros or (torch.stack([zero.to(zeros[0].device) for zero in zeros]) == 0).all():
+        return ""
+    tensors = chain.from_iterable(named.items() for named in kept)
+    return next(name for name, value in tensors if not torch.isfinite(value).all())

@@ -1,0 +1,53 @@
+"""How clients profile their data (FedProf): the layer, and the noise of differential privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from securefl.algorithms.profiles import profiles
+from securefl.algorithms.profiling import View
+from securefl.data.samples import Samples, in_order
+from securefl.errors import DataError
+from securefl.exchange.profile import Profile
+from securefl.privacy.randomness import Randomness, Secret
+
+
+class Profiler(Protocol):
+    """Makes profiles that are not the exact ones."""
+
+    def __call__(self, view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
+        """Return a profile in the view's unit; raises DataError where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """The same for all clients of a run."""
+
+    layer: str | None
+    """`default_layer` where None."""
+    profiler: Profiler | None = None
+    """Of clients; exact where None, as the server's baseline of public samples always is."""
+    randomness: Callable[[int, str], Randomness] = lambda _version, _client: Secret()
+    """By rounds completed and client: of the client's profile, or of its score in the clear."""
+
+    def profiles(self, view: View, data: Mapping[str, Samples]) -> dict[str, Profile | DataError]:
+        """Return each client's profile, or why it has none."""
+        if self.profiler is None:
+            return profiles(view, data)
+        made: dict[str, Profile | DataError] = {}
+        for client, of in data.items():
+            randomness = self.randomness(view.version, client)
+            try:
+                made[client] = self.profiler(view, inputs(of), randomness)
+            except DataError as error:
+                made[client] = error
+        return made
+
+
+def inputs(data: Samples) -> Iterator[Tensor]:
+    """Yield the samples in batches, without their labels."""
+    return (x for x, _ in in_order(data))

@@ -1,0 +1,107 @@
+"""What the server asks single clients for, and their answers: one signed message each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from securefl.algorithms.base import Loss, load_tensors
+from securefl.algorithms.profiling import View
+from securefl.data.samples import Samples
+from securefl.errors import DataError, ValueRefused
+from securefl.evaluation.evaluate import mean_loss
+from securefl.exchange.matching import PROFILE
+from securefl.exchange.profile import Profile
+from securefl.federation.client import Client
+from securefl.federation.contribution import Refused
+from securefl.federation.profiling import Profiling
+from securefl.types import State
+
+SIZE, LOSS = "selection/size", "selection/loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question that several clients are asked alike."""
+
+    name: str
+    """Of the message that answers it: `SIZE`, `LOSS` or `PROFILE`."""
+    unit: float = 1.0
+    """That a profile is measured in."""
+
+
+class Respondent:
+    """Answers for the clients whose data are here."""
+
+    def __init__(
+        self,
+        clients: Mapping[str, Client],
+        data: Mapping[str, Samples],
+        model: nn.Module,
+        loss: Loss,
+        profiling: Profiling | None = None,
+    ) -> None:
+        """`model` is copied once it is needed; without `profiling` there are no profiles."""
+        self._clients = clients
+        self._data = data
+        self._untrained = model
+        self._loss = loss
+        self._profiling = profiling
+        self._copy: nn.Module | None = None
+
+    def answers(
+        self, run: str, query: Query, state: State, names: Collection[str]
+    ) -> dict[str, bytes | Refused]:
+        """Return each client's signed message, or why it has none."""
+        if query.name == PROFILE:
+            return self._profiles(run, query, state, names)
+        number: Callable[[str], float]
+        if query.name == SIZE:
+            number = self._size
+        elif query.name == LOSS:
+            load_tensors(self._model, state)
+            number = self._mean_loss
+        else:
+            raise DataError(f"clients are asked for {query.name!r:.80}, which they do not know")
+        return {
+            name: self._clients[name].send_number(run, state.round + 1, query.name, number(name))
+            for name in names
+        }
+
+    @property
+    def _model(self) -> nn.Module:
+        if self._copy is None:
+            self._copy = copy.deepcopy(self._untrained)
+        return self._copy
+
+    def _size(self, name: str) -> float:
+        return float(len(self._data[name]))
+
+    def _mean_loss(self, name: str) -> float:
+        return mean_loss(self._model, self._data[name], self._loss)
+
+    def _profiles(
+        self, run: str, query: Query, state: State, names: Collection[str]
+    ) -> dict[str, bytes | Refused]:
+        if self._profiling is None:
+            raise DataError("clients are asked for profiles, which these settings have none of")
+        load_tensors(self._model, state)
+        data = {name: self._data[name] for name in names}
+        view = View(self._model, self._profiling.layer, state.round, query.unit)
+        made = self._profiling.profiles(view, data)
+        return {name: self._sealed(run, state.round + 1, name, made[name]) for name in names}
+
+    def _sealed(
+        self, run: str, round_number: int, name: str, made: Profile | DataError
+    ) -> bytes | Refused:
+        try:
+            if isinstance(made, DataError):
+                raise made
+            return self._clients[name].send_profile(run, round_number, made.in_range())
+        except ValueRefused as error:
+            return Refused(PROFILE, error.without_value)
+        except DataError as error:
+            return Refused(PROFILE, str(error))

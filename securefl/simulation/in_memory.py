@@ -1,0 +1,97 @@
+"""All clients in this process: what they send is handed to the server's round as they make it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from securefl.federation.client import Client
+from securefl.federation.clients_round import Answer, ClientsRound
+from securefl.federation.contribution import PlainRows, Refused, Sent
+from securefl.federation.engine import OpenSum, open_all
+from securefl.federation.query import Query, Respondent
+from securefl.federation.round import ServerRound
+from securefl.federation.site import Trainer
+from securefl.simulation.client_state import Memories
+from securefl.types import Memory, State
+
+
+@dataclass(slots=True)
+class _Handover:
+    """An `Outlet` to the server's round in the same process."""
+
+    ongoing: ServerRound
+    open_sum: OpenSum
+    staged: dict[str, Memory] = field(default_factory=dict)
+    """What clients keep once the round's totals are in."""
+
+    def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
+        self.ongoing.begin_sum(name)
+        if isinstance(sent, PlainRows):
+            self.ongoing.take_rows(sent)
+        else:
+            for client, own in sent.items():
+                self.ongoing.take(client, own)
+        open_all(self.ongoing, self.open_sum)
+        return self.ongoing.answer()
+
+    def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
+        if self.ongoing.take(client, sent):
+            self.staged[client] = memory
+
+
+class InMemory:
+    """An `Engine` whose clients one trainer trains here."""
+
+    in_memory = True
+
+    def __init__(
+        self, trainer: Trainer, clients: Mapping[str, Client], respondent: Respondent
+    ) -> None:
+        self._trainer = trainer
+        self._clients = clients
+        self._respondent = respondent
+        self._memories = Memories(clients)
+        self._staged: dict[str, Memory] = {}
+
+    @property
+    def memories(self) -> Mapping[str, Memory]:
+        """See `Engine.memories`."""
+        return self._memories
+
+    def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
+        """See `Engine.present`: all of them."""
+        del round_number
+        return names
+
+    def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
+        """See `Engine.train`."""
+        handover = _Handover(ongoing, open_sum)
+        precision = ongoing.server.plain.dtype
+        self._trainer.train(
+            ClientsRound(ongoing.context, self._clients, self._memories, handover, precision)
+        )
+        open_all(ongoing, open_sum)
+        self._staged = handover.staged
+
+    def counted(self, ongoing: ServerRound) -> None:
+        """See `Engine.counted`."""
+        del ongoing
+        for name, memory in self._staged.items():
+            self._memories[name] = memory
+        self._staged = {}
+
+    def answers(
+        self, run: str, query: Query, state: State, names: Collection[str]
+    ) -> Mapping[str, bytes | Refused]:
+        """See `Engine.answers`."""
+        return self._respondent.answers(run, query, state, names)
+
+    def restore(self, memories: Mapping[str, Memory]) -> None:
+        """See `Engine.restore`."""
+        for name, memory in memories.items():
+            self._memories[name] = memory
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._trainer.close()
