@@ -24,7 +24,7 @@ from securefl.config.devices import DevicesTable
 from securefl.config.schema import Config
 from securefl.crypto.public import PublicKey
 from securefl.errors import ConfigError
-from securefl.evaluation.evaluator import TestBench
+from securefl.evaluation.evaluator import Evaluator as TestBench
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel

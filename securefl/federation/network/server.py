@@ -21,7 +21,7 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.evaluation.evaluator import check_loss
+from securefl.runs.divergence import check_loss
 from securefl.exchange.base import Adder
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.plain import PlainChannel
