@@ -171,7 +171,8 @@ class Rounds:
 
     def __init__(self, parts: Parts) -> None:
         """Nothing has happened yet; raises DataError where the algorithm cannot run on the model."""
-        self._parts = parts
+        self.parts = parts
+        """What it is made of."""
         self.config = parts.config
         self.key_id = parts.key_id
         """Empty where nothing is encrypted."""
@@ -215,7 +216,7 @@ class Rounds:
     @property
     def plan(self) -> Plan:
         """What clients will send in the next round."""
-        return self._parts.algorithm.plan(self._state, self._model)
+        return self.parts.algorithm.plan(self._state, self._model)
 
     def go_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Start from a checkpoint; raises RunFolderError where it does not fit."""
@@ -231,12 +232,12 @@ class Rounds:
                 "the checkpoint is of other clients than this run's: resume with the data that the "
                 "run began with, and with its config.json unchanged"
             )
-        if self._parts.task.algorithm is None:  # what that one keeps, it alone knows
+        if self.parts.task.algorithm is None:  # what that one keeps, it alone knows
             for client, memory in checkpoint.memories.items():
                 check_memory(client, memory, self._model)
         checkpoint = checkpoint.beside(self._state)
         self._state = checkpoint.state
-        self._parts.engine.restore(checkpoint.memories)
+        self.parts.engine.restore(checkpoint.memories)
         self._participation.go_on_from(checkpoint.numbers)
         load_tensors(self._model, self._state)
 
@@ -257,7 +258,7 @@ class Rounds:
 
     def close(self) -> None:
         """Let go of processes and threads; `run` does so by itself."""
-        self._parts.engine.close()
+        self.parts.engine.close()
 
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
         """All rounds that are left; processes and threads end with them."""
@@ -269,12 +270,12 @@ class Rounds:
     def _run(self, on_round: OnRound | None, folder: RunFolder | None) -> Result:
         self._record.folder = folder
         if folder:
-            folder.note_clients(self._parts.qualities, self._participation.devices)
+            folder.note_clients(self.parts.qualities, self._participation.devices)
         while not self.complete:
             try:
                 metrics = self.step(folder)
             except Diverged as error:
-                advice = self._parts.advice(self.round)
+                advice = self.parts.advice(self.round)
                 raise Diverged(f"{error}{advice}{self._keep_last_good(folder)}") from error
             if on_round:
                 on_round(metrics)
@@ -292,24 +293,24 @@ class Rounds:
             self._turnouts,
             self._meter.history if self._meter else History(),
             self.stopped,
-            self._parts.task,
+            self.parts.task,
             self._own_tensors(),
         )
 
     def _own_tensors(self) -> dict[str, NamedTensors]:
-        memories = self._parts.engine.memories
+        memories = self.parts.engine.memories
         if not any(memory.own for memory in memories.values()):
             return {}
         return {name: copied(memory.own) for name, memory in memories.items()}
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
         """One round more; raises as `run` does."""
-        with torch_threads(self._parts.training.threads):
+        with torch_threads(self.parts.training.threads):
             return self._step(folder)
 
     def _step(self, folder: RunFolder | None) -> RoundMetrics:
         started = time.perf_counter()
-        record, lr = self._record, self._parts.training.sgd(self._state.round).lr
+        record, lr = self._record, self.parts.training.sgd(self._state.round).lr
         if self._meter:
             spent = self._meter.charge(self.round)
             if folder:
@@ -343,7 +344,7 @@ class Rounds:
         self._turnouts.append(turnout)
         if folder:
             numbers = self._participation.numbers()
-            checkpoint = Checkpoint(self._state, self._parts.engine.memories, numbers)
+            checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
             noted = turnout if self._participation.recorded else None
             folder.note_round(metrics, checkpoint, noted)
         return metrics
@@ -353,7 +354,7 @@ class Rounds:
 
         It stays as it is where nobody is present, or where a client has spoilt a sealed total.
         """
-        parts, state, plan = self._parts, self._state, self.plan
+        parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
         here = parts.engine.present(state.round + 1, self._participation.clients)
         turnout = self._participation.turnout(state, plan, self._suspects.taking_part(here))
@@ -361,13 +362,25 @@ class Rounds:
             return turnout, self._passed()
         times = {client: turnout.selected[client] for client in turnout.present}
         parts.broadcast.send(state, times)
-        context = self._context(plan, times)
-        ongoing = ServerRound(parts.server, context)
+        ongoing = self.round_of(times, state)
         try:
-            ongoing = self._trained(ongoing)
-            totals = ongoing.totals()
+            after = self.after(ongoing)
         except TotalRefused as error:
             return turnout, self._without_total(ongoing, error)
+        self._suspects.opened()
+        parts.broadcast.changed(plan.update, after)
+        return turnout, after
+
+    def after(self, ongoing: ServerRound) -> State:
+        """Have a round's clients train, and return the state that their contributions make.
+
+        Raises:
+            Diverged, TooFewContributions: no client's values can be used.
+            OpeningRefused, TotalRefused: the authority does not open a total.
+        """
+        parts, state = self.parts, ongoing.context.state
+        ongoing = self._trained(ongoing)
+        totals = ongoing.totals()
         seed = round_generator(parts.training.seed, state.round, 0).initial_seed()
         device = next(self._model.parameters()).device
         with seeded_layers(device, seed):  # one's own algorithm may draw here
@@ -378,9 +391,16 @@ class Rounds:
                 "securefl.types.State"
             )
         parts.engine.counted(ongoing)
-        self._suspects.opened()
-        parts.broadcast.changed(plan.update, after)
-        return turnout, after
+        return after
+
+    def round_of(self, times: Mapping[str, int], state: State) -> ServerRound:
+        """Begin the round after a state, of these clients, each counting so often."""
+        server, in_memory = self.parts.server, frozenset[str]()
+        plan = self.parts.algorithm.plan(state, self._model)
+        if self.parts.engine.in_memory and not server.ledger.tap:
+            specs = (*plan.sums, *plan.update)
+            in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
+        return ServerRound(server, RoundContext(server.run, state, plan, times, in_memory))
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
         """Have clients train; from the round's start where a worker is lost, with the same seeds.
@@ -392,30 +412,23 @@ class Rounds:
         def open_once(request: SumRequest) -> OpenedSum:
             name = request.expected.name
             if name not in opened:
-                opened[name] = self._parts.opener.open(request)
+                opened[name] = self.parts.opener.open(request)
             return opened[name]
 
         entries, incidents = self._record.ledger.entries, self._record.incidents
         n_entries, n_incidents = len(entries), len(incidents)
         while True:
             try:
-                self._parts.engine.train(ongoing, open_once)
+                self.parts.engine.train(ongoing, open_once)
             except WorkerLost:
                 del entries[n_entries:], incidents[n_incidents:]
-                ongoing = ServerRound(self._parts.server, ongoing.context)
+                ongoing = ServerRound(self.parts.server, ongoing.context)
             else:
                 return ongoing
 
-    def _context(self, plan: Plan, times: Mapping[str, int]) -> RoundContext:
-        server, in_memory = self._parts.server, frozenset[str]()
-        if self._parts.engine.in_memory and not server.ledger.tap:
-            specs = (*plan.sums, *plan.update)
-            in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
-        return RoundContext(server.run, self._state, plan, times, in_memory)
-
     def _passed(self) -> State:
         """Return the state after a round without any contribution: the model stays."""
-        self._parts.broadcast.changed((), self._state)
+        self.parts.broadcast.changed((), self._state)
         return replace(self._state, round=self.round + 1)
 
     def _without_total(self, ongoing: ServerRound, error: TotalRefused) -> State:
@@ -441,7 +454,7 @@ class Rounds:
     def _score(self, state: State) -> Score:
         """Score the model after a round; Diverged where it is lost, before its numbers run out."""
         load_tensors(self._model, state)
-        score = self._parts.score(self._model, state)
+        score = self.parts.score(self._model, state)
         try:
             check_loss(state.round, score.loss, self._metrics[0].loss if self._metrics else None)
         except Diverged:
@@ -457,7 +470,7 @@ class Rounds:
 
     def _finish(self, folder: RunFolder) -> None:
         folder.note_model(self._model.state_dict())
-        self._parts.at_end(folder, self._meter.history if self._meter else History())
+        self.parts.at_end(folder, self._meter.history if self._meter else History())
 
 
 def _layout(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
