@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from securefl.errors import TooFewContributions
 from securefl.exchange.base import OpenedSum
 from securefl.federation.contribution import Refused
 from securefl.federation.query import Query
@@ -76,4 +77,8 @@ def open_all(ongoing: ServerRound, open_sum: OpenSum) -> None:
         OpeningRefused, TotalRefused: as `open_sum`.
     """
     for request in ongoing.requests():
-        ongoing.opened(request.expected.name, open_sum(request))
+        try:
+            total = open_sum(request)
+        except TooFewContributions as error:
+            raise ongoing.explained(error) from error
+        ongoing.opened(request.expected.name, total)

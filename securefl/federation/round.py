@@ -192,6 +192,11 @@ class ServerRound:
         self._collecting = None
         return Answer(opened, tuple(now.counted))
 
+    def explained(self, error: TooFewContributions) -> TooFewContributions:
+        """Return the error with why the first client does not count, where there is one."""
+        first = f". Refused before: {self._refused[0].reason}" if self._refused else ""
+        return TooFewContributions(f"{error}{first}")
+
     def totals(self) -> dict[Kind, Total]:
         """End the round: totals by kind; raises as `answer`, and DataError for unknown layouts."""
         if self._collecting is None and not self.context.plan.update:
@@ -253,11 +258,7 @@ class ServerRound:
                 request = now.signed[spec.name].request()
                 return self.server.plain.open(request.total, spec.n_values)
         except TooFewContributions as error:
-            if not self._refused:
-                raise
-            raise TooFewContributions(
-                f"{error}. Refused before: {self._refused[0].reason}"
-            ) from error
+            raise self.explained(error) from error
         found = now.opened[spec.name]
         return OpenedSum(found.values / gains_of(spec), found.weight, found.n_clients)
 

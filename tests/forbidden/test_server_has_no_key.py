@@ -26,7 +26,7 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
-from securefl.runs.loop import Record, compose
+from securefl.simulation.compose import simulated
 from securefl.types import Kind, MessageSpec
 
 NEVER_AT_THE_SERVER = (
@@ -74,17 +74,19 @@ def run_alone(code):
 
 
 def composed(tiny_config, tiny_task, keys):
-    """The roles of a run, as `securefl.run` makes them."""
-    config = tiny_config(exchange={"encrypt": "model"})
-    return compose(config, tiny_task(), keys, Record()).rounds._delivery
+    """The rounds of a run, as `securefl.run` makes them."""
+    return simulated(tiny_config(exchange={"encrypt": "model"}), tiny_task(), keys)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_the_server_of_a_run_reaches_no_key(tiny_config, tiny_task, key_set, kind):
-    """Nothing that a run's server or its open sum leads to encrypts, decrypts or signs."""
-    server = composed(tiny_config, tiny_task, key_set).server
-    arriving = server.start(1, MessageSpec("layer/mean", kind, 5))
-    things = reachable([server, arriving])
+    """Nothing that a run's server, its round or its open sum leads to encrypts or decrypts."""
+    rounds = composed(tiny_config, tiny_task, key_set)
+    ongoing = rounds.round_of({"client-1": 1}, rounds.state)
+    ongoing.begin_sum("1/mean")
+    arriving = ongoing.server.start(1, MessageSpec("layer/mean", kind, 5))
+    things = reachable([ongoing, arriving])
+    assert any(thing is rounds.parts.server for thing in things)
     assert any(isinstance(thing, ts.Context) for thing in things)
     assert keys_among(things) == []
 
@@ -109,15 +111,15 @@ def test_a_client_reaches_no_secret_key(federate):
 @pytest.mark.parametrize("plant", [KeySet, SecretKey, PublicKey, ts.Context])
 def test_the_search_for_keys_would_find_one(tiny_config, tiny_task, key_set, plant):
     """The same search does find keys: in what holds all roles, and in an adder with one inside."""
-    delivery = composed(tiny_config, tiny_task, key_set)
-    assert keys_among(reachable(delivery))
+    parts = composed(tiny_config, tiny_task, key_set).parts
+    assert keys_among(reachable(parts))
     planted = {
         KeySet: lambda: key_set,
         SecretKey: lambda: lambda: key_set.secret,
         PublicKey: lambda: [{"kept": key_set.public}],
         ts.Context: lambda: key_set.public._context,
     }[plant]()
-    assert keys_among(reachable([delivery.server, planted]))
+    assert keys_among(reachable([parts.server, planted]))
 
 
 @pytest.mark.parametrize("encrypt", [ts.ckks_vector, ts.ckks_tensor])
@@ -204,8 +206,8 @@ def test_a_public_key_refuses_a_secret_one(key_set):
     ("module", "forbidden"),
     [
         (
-            "securefl.federation.server",
-            ["securefl.crypto", "securefl.exchange.ckks_open", "tenseal"],
+            "securefl.federation.round",
+            ["securefl.crypto.contexts", "securefl.exchange.ckks_open", "tenseal"],
         ),
         (
             "securefl.federation.survey",

@@ -22,8 +22,8 @@ from torch import nn
 import securefl
 from securefl.errors import Crafted, TooFewContributions
 from securefl.exchange.ckks import FORM, CkksSealer
+from securefl.federation import pausable
 from securefl.federation.client import Client
-from securefl.simulation import client_thread as turns
 from securefl.types import MessageSpec
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
@@ -141,7 +141,7 @@ def standing_in_turns():
     for ident, bottom in stacks.items():
         frame = bottom
         while frame:
-            if frame.f_code.co_filename == turns.__file__:
+            if frame.f_code.co_filename == pausable.__file__:
                 standing.append(names.get(ident, str(ident)))
                 break
             frame = frame.f_back
@@ -339,13 +339,13 @@ def test_a_client_that_has_left_cannot_ask_again():
 
     def work(ask):
         try:
-            ask("first", {})
+            ask("first")
         finally:
-            ask("second", {})
+            ask("second")
 
     with ThreadPoolExecutor(1, "client") as pool:
-        thread = turns.ClientThread(pool, work)
-        assert thread.resume() == turns.Ask("first", {})
+        thread = pausable.Pausable(pool, work)
+        assert thread.resume() == pausable.Waiting("first")
         thread.dismiss()
         leaving = threading.Thread(target=thread.wait)
         leaving.start()
@@ -364,7 +364,7 @@ def client_threads():
 def kept_client_threads():
     """The engine's objects for one client's round that something still refers to."""
     gc.collect()
-    return sum(type(thing) is turns.ClientThread for thing in gc.get_objects())
+    return sum(type(thing) is pausable.Pausable for thing in gc.get_objects())
 
 
 def two_layers(tiny_task):

@@ -34,12 +34,12 @@ from securefl.federation import message as wire
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.ledger import SERVER
-from securefl.federation.profile_match import MatchChannel, ProfileQuestion
+from securefl.federation.profile_match import ProfileQuestion
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
 from securefl.report import readings
 from securefl.report.readings import IN_THE_CLEAR
-from securefl.runs.loop import Record, compose
+from securefl.simulation.compose import simulated
 from securefl.types import Kind
 from securefl_cli.main import main
 from securefl_cli.table import what_the_server_reads
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 NEVER_AT_THE_SERVER = (
     *(SecretKey, PublicKey, KeySet, CkksOpener, Authority, Client, Ed25519PrivateKey),
     *(MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener),
-    *(ScoreAuthority, MatchChannel, ProfileQuestion),
+    *(ScoreAuthority, ProfileQuestion),
 )
 SETTINGS = {
     "none": ("plain", "none"),
@@ -159,9 +159,9 @@ def test_the_search_would_find_what_does_not_belong_there(observed):
     """In the simulation's question, which plays all roles, and in a channel that is handed on."""
     seen, *_ = observed("profiles")
     config = make_config()
-    participation = compose(config, make_task(), None, Record()).participation
+    participation = simulated(config, make_task()).parts.participation
     (question,) = participation.choice.questions
-    for planted in (question, question._channel, question._channel.authority, lambda: question):
+    for planted in (question, question._channel, question._channel._authority, lambda: question):
         kinds = {type(thing) for thing in keys_among(reachable([seen.server_side, planted]))}
         assert kinds & {MatchSecretKey, CkksScoreOpener}
 
