@@ -28,7 +28,7 @@ from securefl.config.schema import (
 from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
-from securefl.runs.loop import Record, compose
+from securefl.simulation.compose import simulated
 from securefl.task import Task
 
 Settings = tuple[str, ...]
@@ -92,7 +92,7 @@ def _reason(chosen: Settings) -> str:
         shape = (2, 64) if config.model.name == "mlp" else (2, 1, 8, 8)
         samples, public = ((x, LABELS) for x in (torch.zeros(shape), torch.ones(shape)))
         task = Task(_model(config), [samples] * 4, samples, public=public)
-        compose(config, task, None, Record())
+        simulated(config, task)
     except (ConfigError, DataError) as error:
         return str(error)
     return ""

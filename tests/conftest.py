@@ -26,7 +26,7 @@ from securefl.federation.authority import Authority, Opening
 from securefl.federation.client import Client
 from securefl.federation.network import server
 from securefl.federation.server import Server
-from securefl.runs import loop as rounds
+from securefl.report import finish
 from securefl.types import Kind, MessageSpec
 from securefl_keys.folder import init_folder
 
@@ -175,7 +175,7 @@ def quick():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (rounds, server):
+        for module in (finish, server):
             patch.setattr(module, "pictures", lambda _record: {})
         yield
     torch.set_num_threads(before)

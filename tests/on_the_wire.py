@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from securefl.federation.contribution import Way
-from securefl.federation.delivery import Delivery
+from securefl.simulation.in_memory import InMemory
 
 
 def nothing_is_handed_over(monkeypatch):
     """What a test makes of `Client.contribute` happens to every contribution."""
-    monkeypatch.setattr(
-        Delivery, "ways", lambda _, specs: tuple(Way(s, handed=False) for s in specs)
-    )
+    monkeypatch.setattr(InMemory, "in_memory", False)

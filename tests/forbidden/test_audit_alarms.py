@@ -15,6 +15,7 @@ from securefl.audit.exposure.chapter import exposure_chapter
 from securefl.audit.exposure.views import OUTSIDER, views
 from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
+from securefl.build import job
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
 from securefl.federation.ledger import SERVER
@@ -185,12 +186,8 @@ def test_the_verdict_follows_from_what_the_server_could_read(tmp_path, name, ver
 
 def test_a_fallback_to_plaintext_is_red(tmp_path, monkeypatch):
     """Of one kind, in one run: a table of its own, every row of it alarming."""
-    sealed = securefl.simulation.compose.sealed_kinds
-    monkeypatch.setattr(
-        securefl.simulation.compose,
-        "sealed_kinds",
-        lambda config: sealed(config) - {Kind.STATISTICS},
-    )
+    sealed = job.sealed_kinds
+    monkeypatch.setattr(job, "sealed_kinds", lambda config: sealed(config) - {Kind.STATISTICS})
     folder, task = tmp_path / "run", task_of("model")
     securefl.run(settings("model"), task, out=folder)
     monkeypatch.undo()
@@ -216,7 +213,7 @@ def test_a_leak_on_the_wire_alone_is_red(tmp_path):
 
 def exposed(name):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.simulation.compose, "sealed_kinds", lambda _: frozenset())
+        patch.setattr(job, "sealed_kinds", lambda _: frozenset())
         return tapped(settings(name), task_of(name), 1).leaks
 
 

@@ -14,14 +14,14 @@ import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
 from on_the_wire import nothing_is_handed_over
-from securefl.federation.delivery import Delivery, OpenExchange
 from tenseal import sealapi
 
 import securefl
 import securefl.exchange.reading
 import securefl.federation.authority
+import securefl.simulation.compose
 from securefl.audit.replay import tapped
-from securefl.build import compose
+from securefl.build import job
 from securefl.build.terms import sealed_kinds
 from securefl.crypto.params import SUMS
 from securefl.crypto.public import PublicKey
@@ -35,10 +35,12 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation import message as wire
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
+from securefl.federation.clients_round import ClientsRound
 from securefl.federation.ledger import SERVER, Entry, Ledger
 from securefl.federation.opening_history import History
-from securefl.federation.profile_match import MatchChannel
-from securefl.federation.server import ServerSum, SumRequest
+from securefl.federation.profile_match import MatchInTheClear
+from securefl.federation.round import ServerRound
+from securefl.federation.server import Server, ServerSum, SumRequest
 from securefl.runs import folder_writer as runfolder
 from securefl.runs import loop as rounds
 from securefl.types import Kind
@@ -78,7 +80,7 @@ def mutant(run, what, *caught_by, round_number=1):
 
 def unsealed(kind, run, what):
     def install(patch):
-        patch.setattr(compose, "sealed_kinds", lambda config: sealed_kinds(config) - {kind})
+        patch.setattr(job, "sealed_kinds", lambda config: sealed_kinds(config) - {kind})
 
     MUTANTS[f"{kind} unsealed"] = Mutant(install, run, what, (FOLDER, TAP))
 
@@ -94,14 +96,19 @@ unsealed(Kind.CLIPPING, "clipping", "update/clipping")
 @mutant("profiles", "profile", FOLDER, TAP)
 def profiles_unsealed(patch):
     """The channel in the clear, whatever is asked for."""
-    plain = PlainMatch()
-    patch.setattr(compose, "_channels", lambda *_: iter([MatchChannel(plain, plain)]))
+
+    def in_clear(_config, _keys, _identities, _record, clients):
+        for client in clients.values():
+            client.profile_sealer = PlainMatch()
+        return MatchInTheClear()
+
+    patch.setattr(securefl.simulation.compose, "_channel", in_clear)
 
 
 @mutant("profiles", "profile/variances", FOLDER)
 def variances_of_profiles_unsealed(patch):
     """The form of Eq. (59), where the settings have the one that hides all."""
-    patch.setattr(compose, "FORMS", {LINEAR.name: PLAIN_VARIANCE})
+    patch.setattr(securefl.simulation.compose, "FORMS", {LINEAR.name: PLAIN_VARIANCE})
 
 
 # The ledger lies.
@@ -110,12 +117,14 @@ def variances_of_profiles_unsealed(patch):
 @mutant("fedavg", STATISTICS, FOLDER, TAP)
 def ledger_says_ciphertext(patch):
     """Of what is plaintext."""
-    patch.setattr(compose, "sealed_kinds", lambda _: frozenset())
-    patch.setattr(OpenExchange, "_form", lambda _self, spec: form_due(spec))
+    patch.setattr(job, "sealed_kinds", lambda _: frozenset())
+    write = ServerRound._note
 
+    def noted(self, spec, way, form, content, n_bytes=None):
+        form = "ciphertext" if way[1] == SERVER and spec.kind is Kind.STATISTICS else form
+        write(self, spec, way, form, content, n_bytes)
 
-def form_due(spec):
-    return "ciphertext" if spec.kind is Kind.STATISTICS else "plaintext"
+    patch.setattr(ServerRound, "_note", noted)
 
 
 @mutant("fedavg", STATISTICS, FOLDER, TAP)
@@ -140,7 +149,6 @@ def sealed_length(entry):
 @mutant("fedavg", STATISTICS, TAP)
 def every_file_lies(patch):
     """Ledger and log tell of openings that never were: only whoever looks at the bytes knows."""
-    patch.setattr(OpenExchange, "_form", lambda _self, spec: form_due(spec))
     add, note = ServerSum.admit, Ledger.note
 
     def in_clear(self, run, round_number, spec, tensors, times=1, state=""):
@@ -155,7 +163,7 @@ def every_file_lies(patch):
         note(self, entry, content)
 
     patch.setattr(Client, "contribute", in_clear)
-    patch.setattr(ServerSum, "admit", lambda self, message: add(self, without_told(message)))
+    patch.setattr(ServerSum, "admit", lambda self, message, _: add(self, without_told(message)))
     patch.setattr(Ledger, "note", noted)
 
 
@@ -191,22 +199,23 @@ def a_message_is_not_written_down(patch):
 
 
 def sending(patch, make):
-    """Beside what each client delivers, `make(delivery, name, tensors)`: an entry and its bytes."""
-    take = OpenExchange.take
+    """Beside what each client sends, `make(round, number, name, tensors)`: an entry, its bytes."""
+    send = ClientsRound._sent
 
-    def more(self, name, sent):
-        entry, content = make(self._delivery, self._round, name, sent.like)
-        self._delivery.ledger.note(replace(entry, bytes=len(content)), content)
-        return take(self, name, sent)
+    def more(self, name, specs, tensors):
+        entry, content = make(self, self.context.number, name, tensors)
+        ledger = self._outlet.ongoing.server.ledger
+        ledger.note(replace(entry, bytes=len(content)), content)
+        return send(self, name, specs, tensors)
 
-    patch.setattr(OpenExchange, "take", more)
+    patch.setattr(ClientsRound, "_sent", more)
 
 
 @mutant("model", "samples", FOLDER, TAP)
 def a_number_of_samples_is_sent(patch):
     """As eight bytes, unsigned."""
 
-    def samples(_delivery, number, name, _tensors):
+    def samples(_round, number, name, _tensors):
         entry = Entry(number, 1, "samples", Kind.SELECTION, name, SERVER, "plaintext", 1, 0)
         return entry, struct.pack("<d", 16)
 
@@ -217,9 +226,10 @@ def a_number_of_samples_is_sent(patch):
 def a_loss_is_sent(patch):
     """Signed and well-formed, as AFL has it; the settings do not."""
 
-    def loss(delivery, number, name, _tensors):
+    def loss(ongoing, number, name, _tensors):
         entry = Entry(number, 0, "selection/loss", Kind.SELECTION, name, SERVER, "plaintext", 1, 0)
-        return entry, delivery.clients[name].send_number(delivery.run, number, entry.name, 0.7)
+        client = ongoing._clients[name]
+        return entry, client.send_number(ongoing.context.run, number, entry.name, 0.7)
 
     sending(patch, loss)
 
@@ -228,7 +238,7 @@ def a_loss_is_sent(patch):
 def a_debug_tensor_is_sent(patch):
     """The first weights of each client."""
 
-    def debug(_delivery, number, name, tensors):
+    def debug(_round, number, name, tensors):
         entry = Entry(number, 1, "update/debug", Kind.SELECTION, name, SERVER, "plaintext", 63, 0)
         return entry, doubles(tensors[PARAMETERS])
 
@@ -239,7 +249,7 @@ def a_debug_tensor_is_sent(patch):
 def a_client_tells_another(patch):
     """What it sends the server sealed."""
 
-    def aside(_delivery, number, name, tensors):
+    def aside(_round, number, name, tensors):
         about = STATISTICS, Kind.STATISTICS, name, "client-3", "plaintext"
         return Entry(number, 1, *about, 12, 0), doubles(tensors[STATISTICS])
 
@@ -252,37 +262,37 @@ def a_client_tells_another(patch):
 @mutant("fedavg", "model/statistics", TAP, round_number=2)
 def a_broadcast_carries_one_clients_statistics(patch):
     """In the place of the mean."""
-    own, broadcast, take = {}, Delivery.broadcast, OpenExchange.take
+    own, broadcast, send = {}, Server.note_broadcast, ClientsRound._sent
 
-    def taken(self, name, sent):
-        own.setdefault(self._round, sent.like[STATISTICS])
-        return take(self, name, sent)
+    def sending_own(self, name, specs, tensors):
+        own.setdefault(self.context.number, tensors[STATISTICS])
+        return send(self, name, specs, tensors)
 
     def sent(self, state, news, client):
         if state.round in own:
             state = replace(state, tensors={**state.tensors, Kind.STATISTICS: own[state.round]})
         broadcast(self, state, news, client)
 
-    patch.setattr(OpenExchange, "take", taken)
-    patch.setattr(Delivery, "broadcast", sent)
+    patch.setattr(ClientsRound, "_sent", sending_own)
+    patch.setattr(Server, "note_broadcast", sent)
 
 
 @mutant("fedtan", "1/mean", TAP)
 def a_total_is_one_clients_mean(patch):
     """Sent to all, where the mean over clients should be."""
-    first, take, write = {}, OpenExchange.take, OpenExchange._note
+    first, send, write = {}, ClientsRound._sent, ServerRound._note
 
-    def taken(self, name, sent):
-        first.setdefault((self._round, *sent.like), next(iter(sent.like.values())))
-        return take(self, name, sent)
+    def sending_first(self, name, specs, tensors):
+        first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
+        return send(self, name, specs, tensors)
 
     def noted(self, spec, way, form, content, n_bytes=None):
         if n_bytes is not None:
-            content = first[self._round, spec.name]
+            content = first[self.context.number, spec.name]
         write(self, spec, way, form, content, n_bytes)
 
-    patch.setattr(OpenExchange, "take", taken)
-    patch.setattr(OpenExchange, "_note", noted)
+    patch.setattr(ClientsRound, "_sent", sending_first)
+    patch.setattr(ServerRound, "_note", noted)
 
 
 # Beside the values of a message, where the server does not look.
@@ -304,9 +314,9 @@ def behind_a_careless_server(patch, change):
 
     admit = ServerSum.admit
 
-    def careless(self, message):
+    def careless(self, message, client):
         if self._expected.name != PARAMETERS:
-            return admit(self, message)
+            return admit(self, message, client)
         signed, payload = split(message)
         larger = self._running.plus(payload[: self._n_bytes])
 
@@ -401,7 +411,7 @@ def plaintext_stands_behind_a_ciphertext(patch):
         return told(self, message, doubles(tensors)) if sealed else message
 
     patch.setattr(Client, "contribute", contribute)
-    patch.setattr(ServerSum, "admit", lambda self, message: admit(self, without_told(message)))
+    patch.setattr(ServerSum, "admit", lambda self, message, _: admit(self, without_told(message)))
 
 
 @mutant("fedavg", PARAMETERS, TAP)
@@ -488,8 +498,8 @@ def values_stand_in_padding(patch):
 def with_first_client_alone(patch):
     admit = ServerSum.admit
 
-    def only_first(self, message):
-        add = admit(self, message)
+    def only_first(self, message, client):
+        add = admit(self, message, client)
         alone = self._expected.form.startswith("ckks") and self._signed
         return (lambda: None) if alone else add
 

@@ -21,11 +21,11 @@ from securefl.data.resident import near
 from securefl.simulation.clients import Clients
 from securefl.simulation.compose import simulated
 from securefl.simulation.sequential import Sequential
-from securefl.simulation.stacked.engine import Vectorised
+from securefl.simulation.stacked.engine import Stacked
 from securefl.types import Memory, NamedTensors, Plan, State, Total
 
 ELSEWHERE = torch.device("meta")
-ENGINES = {"sequential": Sequential, "vectorised": Vectorised}
+ENGINES = {"sequential": Sequential, "vectorised": Stacked}
 COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
 
 
@@ -75,7 +75,7 @@ class Round:
 
 def clients_of(config, job):
     """A run's, with their model and their samples elsewhere."""
-    clients = simulated(config, job, None, None)._local._clients
+    clients = simulated(config, job).parts.engine._trainer._clients
     model = copy.deepcopy(clients.model).to(ELSEWHERE)
     return replace(clients, model=model, data=near(clients.data, model))
 

@@ -74,7 +74,7 @@ def same_memory(one, other):
 
 def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
-    rounds, seen, n_entries = simulated(config, task, keys, None), [], [0]
+    rounds, seen, n_entries = simulated(config, task, keys), [], [0]
     next_state, who = rounds._next_state, rounds._participation
     fleet = who.conditions.fleet
     noting = NotingFleet(fleet)
@@ -82,10 +82,10 @@ def played(config, task=None, keys=None):
         who.conditions = replace(who.conditions, fleet=noting)
 
     def noted():
-        kept = copy.deepcopy(dict(rounds._local.memories))  # which the round overwrites
+        kept = copy.deepcopy(dict(rounds.parts.engine.memories))  # which the round overwrites
         before = rounds._state
         turnout, after = next_state()
-        seen.append((turnout, before, after, kept, copy.deepcopy(dict(rounds._local.memories))))
+        seen.append((turnout, before, after, kept, copy.deepcopy(dict(rounds.parts.engine.memories))))
         return turnout, after
 
     found = []

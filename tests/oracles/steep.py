@@ -48,12 +48,12 @@ def steep_rounds(n_clients, width, *settings):
         "privacy.colluders=0",
     ]
     config = securefl.load_config(None, [*base, *settings])
-    return simulated(config, steep_task(n_clients, width), None, None)
+    return simulated(config, steep_task(n_clients, width))
 
 
 def direction(rounds):
     """x, of length 1."""
-    return rounds._local._clients.data["client-1"].take(torch.arange(1))[0][0]
+    return rounds.parts.engine._trainer._clients.data["client-1"].take(torch.arange(1))[0][0]
 
 
 def clipped_updates(rounds, present):
@@ -67,6 +67,6 @@ def clipped_updates(rounds, present):
 def opened_sum(rounds, present):
     """Σ of what the clients at these places send in the first round, as it is opened."""
     before = rounds._state
-    after = rounds._local.round(before, {f"client-{i + 1}": 1 for i in present})
+    after = rounds.after(rounds.round_of({f"client-{i + 1}": 1 for i in present}, before))
     one, other = (s.tensors[Kind.PARAMETERS]["weight"] for s in (before, after))
     return (other - one) * len(present)

@@ -73,8 +73,8 @@ class Wiretap:
     _masks: set[bytes] = field(default_factory=set)
     """The second polynomials of ciphertexts: random, so no two are alike."""
     _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
-    _states: dict[int, str] = field(default_factory=dict)
-    """By round, the digest of the model that its headers name."""
+    _states: dict[tuple[int, int], str] = field(default_factory=dict)
+    """By round and exchange, the digest that headers name: of the model and the totals since."""
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
     """By round and name, what clients sent to be added up."""
     _gains: dict[str, Values | float] = field(default_factory=dict)
@@ -166,8 +166,8 @@ class Wiretap:
         if entry.kind is Kind.PROFILES:
             n_values *= 2 if entry.name == VARIANCES else 1
             return wire.Expected.over(channel, about, PROFILE, n_values)
-        # All clients of a round say the same: else one could tell something here.
-        state = self._states.setdefault(entry.round, said.state)
+        # All clients of an exchange say the same: else one could tell something here.
+        state = self._states.setdefault((entry.round, entry.exchange), said.state)
         return wire.Expected.over(channel, about, name, n_values, state)
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
