@@ -181,7 +181,8 @@ class Rounds:
         """Which one trains the clients, and why."""
         self._record = parts.record
         self._metrics: list[RoundMetrics] = []
-        self._turnouts: list[Turnout] = []
+        self.turnouts: list[Turnout] = []
+        """Who took part in each of this session's rounds."""
         self._participation = parts.participation
         self._meter = Meter(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
@@ -309,7 +310,7 @@ class Rounds:
             record.openings,
             record.incidents,
             self.key_id,
-            self._turnouts,
+            self.turnouts,
             self._meter.history if self._meter else History(),
             self.stopped,
             self.parts.task,
@@ -360,7 +361,7 @@ class Rounds:
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
         )
         self._metrics.append(metrics)
-        self._turnouts.append(turnout)
+        self.turnouts.append(turnout)
         if folder:
             numbers = {**self._participation.numbers(), COUNTED_IN: self.counted_in}
             checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)

@@ -201,6 +201,8 @@ class _Turn:
                 answer = reply.answers[client]
                 sent = answer if isinstance(answer, Refused) else [answer]
         await self._send(sent)
+        if isinstance(reply, Done) and not sent:
+            await self.link.send(Frame.DONE)
 
     async def _send(self, sent: Sent) -> None:
         if isinstance(sent, Refused):

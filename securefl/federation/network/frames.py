@@ -61,6 +61,8 @@ class Frame(IntEnum):
     """Server to client, before a round: the files of another epoch."""
     QUESTION = 21
     """Server to client: what it is asked beside its training, under these tensors."""
+    DONE = 22
+    """Client to server: it has trained, in a round to whose end nobody sends anything."""
     BEAT = 17
     """Either way, at any time: this end is alive. It has no body."""
 

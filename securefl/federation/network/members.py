@@ -128,12 +128,15 @@ class Members:
     async def next_message(self, name: str, link: Link, size: int) -> bytes | Lost:
         """Return a client's next message, of at most so many bytes, or why there is none.
 
+        It is empty where the client is done and sends none.
+
         Who is late, gone, or breaks the protocol is dropped.
         """
         try:
             async with asyncio.timeout(self.timeout_s):
-                received = await link.receive({Frame.MESSAGE: size, Frame.LEAVE: SMALL})
-            if received.frame is Frame.MESSAGE:
+                allowed = {Frame.MESSAGE: size, Frame.LEAVE: SMALL, Frame.DONE: 0}
+                received = await link.receive(allowed)
+            if received.frame is not Frame.LEAVE:
                 return received.body
             why = bodies.parsed(bodies.Reason, received.body, name).reason
             return Lost(f"{name}: leaves the round: {why}", diverged=True)

@@ -57,7 +57,7 @@ from securefl.metrics import shown, title
 from securefl.report.finish import at_end
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
-from securefl.runs.loop import Parts, Record, Rounds
+from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.types import Kind, MessageSpec, State
 
 Result = TypeVar("Result")
@@ -112,7 +112,7 @@ class ServerProcess:
         rounds.go_on_in(folder)
         door = await listening(self.identity, self._admitted, at, members.welcome, self.say)
         self.say(f"Listening on {bound(door)}")
-        work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._say_round, folder))
+        work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
         reason = "the server was stopped"
         try:
             await asyncio.shield(work)
@@ -215,11 +215,17 @@ class ServerProcess:
         """References to what is under way, without which a task may be collected."""
         return set()
 
-    def _say_round(self, metrics: RoundMetrics) -> None:
-        self.say(
-            f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
-            f"{shown(metrics.metric, metrics.score)}"
-        )
+    def _told(self, rounds: Rounds) -> OnRound:
+        """Return what says a line of each round."""
+
+        def told(metrics: RoundMetrics) -> None:
+            n_clients = len(rounds.turnouts[-1].present)
+            self.say(
+                f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
+                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"
+            )
+
+        return told
 
     def take_up(self, news: bodies.Bundles, authority: str) -> None:
         """Take up the bundles of another epoch or roster; raises PeerError where one is refused."""

@@ -229,6 +229,8 @@ class NetworkSites:
         if isinstance(first, Lost):
             return first
         claimed, update = _claimed_name(first), ongoing.context.plan.update
+        if not (first or update):
+            return Done({name: ()})
         if claimed not in {spec.name for spec in possible}:
             self.members.drop(name, link)  # who knows what else it has sent
             return Lost(f"{name}: sent another message")
