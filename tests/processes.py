@@ -18,14 +18,14 @@ from key_folders import cheap
 
 import securefl
 from securefl.exchange.policy import Flooding, Policy
-from securefl.federation.client import Client
 from securefl.federation.network import bodies
 from securefl.federation.network.authority import AuthorityProcess, Log
 from securefl.federation.network.client import ClientProcess
 from securefl.federation.network.connect import Address, bound, connected, listening
 from securefl.federation.network.frames import SMALL, Frame
-from securefl.federation.network.party import client_party, sealers, server_party, settings_digest
-from securefl.federation.network.server import Patience, ServerProcess
+from securefl.federation.network.party import client_party
+from securefl.federation.network.server import Patience, ServerProcess, server_job
+from securefl.federation.network.settings import settings_digest
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
@@ -307,17 +307,15 @@ class Loop:
         return ServerProcess(
             self.site.identity(SERVER, "server"),
             self.site.bundle("server"),
-            server_party(self.config),
+            server_job(self.config),
             self.patience,
             self.said.append,
         )
 
     def _client(self, name):
-        identity, party = self.site.identity(name), client_party(self.config, name)
-        bundle = self.site.bundle("client")
-        sealing = sealers(party.common, bundle.public)
-        role = Client(name, party.weight, sealing, party.equal_weight, signing_key=identity.key)
-        return ClientProcess(identity, party, role, bundle, self.said.append)
+        identity = self.site.identity(name)
+        party = client_party(self.config, identity, self.site.folder / name)
+        return ClientProcess(identity, party, self.site.bundle("client"), self.said.append)
 
     def before_round(self, happens):
         """Let something happen to the key folder, by the number of the round."""
@@ -336,7 +334,7 @@ class Loop:
         return self.site.record
 
     async def _run(self, meanwhile):
-        folder = RunFolder.create(self.site.folder / "run", self.config)
+        folder = RunFolder.begun_or_new(self.site.folder / "run", self.config)
         doors, at = [], None
         if self.keeper:
             door, at = await authority_door(self.site, self.keeper, self.config, self.said.append)
@@ -408,17 +406,15 @@ def fake_server(site, serve, who="alice"):
 
     Returns what it is, has said, and has raised by the time that `serve` says it is enough.
     """
-    config, said = site.config, []
-    identity, party, bundle = site.identity(who), client_party(config, who), site.bundle("client")
-    sealing = sealers(party.common, bundle.public)
-    role = Client(who, party.weight, sealing, 0.25, signing_key=identity.key)
-    process = ClientProcess(identity, party, role, bundle, said.append)
+    identity, said = site.identity(who), []
+    party = client_party(site.config, identity, site.folder / who)
+    process = ClientProcess(identity, party, site.bundle("client"), said.append)
     enough, connections = asyncio.Event(), []
 
     async def served(link):
         connections.append(link)
         await link.receive({Frame.HELLO: SMALL})
-        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32).to_bytes())
+        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32, job="cd" * 32).to_bytes())
         if await serve(link, process, len(connections)):
             enough.set()
 

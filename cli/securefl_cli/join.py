@@ -48,7 +48,9 @@ def join(  # noqa: PLR0913, PLR0917
     """Train on this client's own data, and send what is sealed and signed.
 
     Its name is its certificate's: by it, `data.names` says which part of the data is this
-    client's. Keys of a new epoch come from the authority by way of the server, signed.
+    client's. Keys of a new epoch come from the authority by way of the server, signed. What it
+    keeps between rounds lies in the folder of its identity, under runs/; a client that has stopped
+    goes on with the same command.
 
     \b
     Example:
@@ -56,17 +58,14 @@ def join(  # noqa: PLR0913, PLR0917
         --server 127.0.0.1:7443
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.federation.client import Client
     from securefl.federation.network.client import ClientProcess
     from securefl.federation.network.connect import Address
-    from securefl.federation.network.party import client_party, sealers
+    from securefl.federation.network.party import client_party
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
     config, at = load_config(config_file, settings), Address.parse(server)
     sound = SoundBundle.load(bundle, "client")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")
-    party = client_party(config, mine.name)
-    sealing = sealers(party.common, sound.public)
-    role = Client(mine.name, party.weight, sealing, party.equal_weight, signing_key=mine.key)
-    run_until_done(ClientProcess(mine, party, role, sound, say).run(at, wait))
+    party = client_party(config, mine, identity)
+    run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))

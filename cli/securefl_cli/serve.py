@@ -66,7 +66,7 @@ def serve_openings(
     from securefl.config.load import load_config
     from securefl.federation.network.authority import AuthorityProcess, Log
     from securefl.federation.network.connect import Address, bound, listening
-    from securefl.federation.network.party import settings_digest
+    from securefl.federation.network.settings import settings_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -136,8 +136,9 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     """Wait for the consortium's clients, and run all rounds of the settings with them.
 
     Holds no key that opens anything, and no client's data. A client that drops out or is late
-    leaves the round, and may join again for the next one. FedAvg and FedTAN, with all clients in
-    each round; a run that stops is begun anew, it does not resume.
+    leaves the round, and may join again for the next one. Whatever `securefl run` runs runs here,
+    but for simulated devices ([devices]) and a committee of officers (exchange.committee). A run
+    that has stopped goes on with the same command and the same --out.
 
     \b
     Example:
@@ -146,8 +147,8 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     """  # noqa: D301
     from securefl.config.load import load_config
     from securefl.federation.network.connect import Address
-    from securefl.federation.network.party import server_party
-    from securefl.federation.network.server import Patience, ServerProcess, check_authority
+    from securefl.federation.network.server import Patience, ServerProcess, server_job
+    from securefl.federation.network.settings import check_authority
     from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -158,14 +159,14 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         )
     config, at = load_config(config_file, settings), Address.parse(listen)
     authority_at = Address.parse(opener) if opener else None
-    check_authority(config, authority_at)
+    check_authority(config, authority_at is not None)
     sound = SoundBundle.load(bundle, "server")
-    party = server_party(config)
+    job = server_job(config)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
-    process = ServerProcess(mine, sound, party, Patience(joining, timeout), say)
+    process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    folder = RunFolder.create(path, config)
+    folder = RunFolder.begun_or_new(path, config)
     with folder.locked():
         # The clients' tasks are their own: `securefl run --resume` does not go on from here.
         sealed = config.exchange.seals_sums

@@ -71,6 +71,11 @@ def randomness_of(config: Config) -> RandomnessOf:
     return Seeded if config.privacy.noise == "seeded" else secret
 
 
+def clients_keep_layers(config: Config) -> bool:
+    """Return whether a part of the model is each client's own (client-specific BN)."""
+    return isinstance(_normalisation(config), ClientBN)
+
+
 def divergence_advice(config: Config, rounds_done: int) -> str:
     """Why these settings may have diverged after so many rounds, and what helps."""
     if config.algorithm.name not in FREEZE_BN:

@@ -15,7 +15,7 @@ from securefl.evaluation.evaluate import Score, evaluate
 from securefl.metrics import Metric, chosen_metric, inferred_metric
 from securefl.task import Task
 from securefl.trial import labelled, tried
-from securefl.types import Memory, State
+from securefl.types import Memory, NamedTensors, State
 
 
 class Evaluator:
@@ -54,13 +54,29 @@ class Evaluator:
         personal = any(memory.own for memory in memories.values())
         if not personal and not self._own:
             return self._scored(model, self._common)
-        scores: dict[str, Score] = {}
-        for name, test in (self._own or dict.fromkeys(memories, self._common)).items():
-            if personal:
-                load_tensors(model, state)
-                lay_over(model, memories[name].own)
-            scores[name] = self._scored(model, test)
+        scores = {
+            name: self.score_of(model, state, name, memories[name].own)
+            for name in (self._own or memories)
+        }
         load_tensors(model, state)
+        return self.mean_of(scores)
+
+    @property
+    def has_own_tests(self) -> bool:
+        """Whether clients have test data of their own."""
+        return bool(self._own)
+
+    def score_of(self, model: nn.Module, state: State, name: str, own: NamedTensors) -> Score:
+        """Score the state's model with a client's own tensors laid over it, on its test data.
+
+        `model` holds them afterwards.
+        """
+        load_tensors(model, state)
+        lay_over(model, own)
+        return self._scored(model, self._own.get(name, self._common))
+
+    def mean_of(self, scores: Mapping[str, Score]) -> Score:
+        """Return the mean over clients."""
         value, loss = (fmean(getattr(s, of) for s in scores.values()) for of in ("value", "loss"))
         return Score(value, loss, self._metric.name, scores)
 

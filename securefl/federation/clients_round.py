@@ -161,7 +161,7 @@ class ClientsRound:
             try:
                 made.append(self._message(client, spec, tensors[spec.name]))
             except ValueRefused as error:
-                return Refused(spec.name, error.without_value)
+                return Refused(spec.name, error.without_value, str(error))
         return made
 
     def _message(

@@ -7,7 +7,7 @@ parses anything. Where somebody listens (`Ledger.tap`), there is a wire, and all
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class Refused:
     name: str
     reason: str
     """Without the value, which is the client's own."""
+    detail: str = field(default="", repr=False)
+    """With the value, for the client's own eyes; empty where there is none."""
 
 
 Sent = Sequence[bytes | PlainContribution] | Refused

@@ -44,6 +44,9 @@ class Engine(Protocol):
     def restore(self, memories: Mapping[str, Memory]) -> None:
         """Take up what clients kept when a checkpoint was written."""
 
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Part with clients for the rest of the run."""
+
     def close(self) -> None:
         """Let go of processes, threads and connections; safe to call twice."""
 

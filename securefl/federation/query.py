@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import nn
 
@@ -12,15 +13,17 @@ from securefl.algorithms.base import Loss, load_tensors
 from securefl.algorithms.profiling import View
 from securefl.data.samples import Samples
 from securefl.errors import DataError, ValueRefused
-from securefl.evaluation.evaluate import mean_loss
+from securefl.evaluation.evaluate import Score, mean_loss
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.profile import Profile
 from securefl.federation.client import Client
 from securefl.federation.contribution import Refused
 from securefl.federation.profiling import Profiling
-from securefl.types import State
+from securefl.types import Memory, NamedTensors, State
 
 SIZE, LOSS = "selection/size", "selection/loss"
+SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
+"""Of a client's own model, or on its own test data; by the run's metric, and by its loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Query:
     """A question that several clients are asked alike."""
 
     name: str
-    """Of the message that answers it: `SIZE`, `LOSS` or `PROFILE`."""
+    """Of the message that answers it: `SIZE`, `LOSS`, `PROFILE`, or one of `SCORES`."""
     unit: float = 1.0
     """That a profile is measured in."""
 
@@ -43,19 +46,39 @@ class Respondent:
         model: nn.Module,
         loss: Loss,
         profiling: Profiling | None = None,
+        score: Callable[[nn.Module, State, str, NamedTensors], Score] | None = None,
     ) -> None:
-        """`model` is copied once it is needed; without `profiling` there are no profiles."""
+        """Begin without any answer.
+
+        Args:
+            clients: who signs, by name.
+            data: by client.
+            model: copied once it is needed.
+            loss: mean over a batch, of (model output, y).
+            profiling: how profiles are made; None where nobody asks for one.
+            score: scores a client's own model, the state's with its own tensors laid over it; None
+                where nobody asks for it.
+        """
         self._clients = clients
         self._data = data
         self._untrained = model
         self._loss = loss
         self._profiling = profiling
+        self._score = score
         self._copy: nn.Module | None = None
 
     def answers(
-        self, run: str, query: Query, state: State, names: Collection[str]
+        self,
+        run: str,
+        query: Query,
+        state: State,
+        names: Collection[str],
+        memories: Mapping[str, Memory] = MappingProxyType({}),
     ) -> dict[str, bytes | Refused]:
-        """Return each client's signed message, or why it has none."""
+        """Return each client's signed message, or why it has none.
+
+        `memories` are what clients keep, of whom a score is asked.
+        """
         if query.name == PROFILE:
             return self._profiles(run, query, state, names)
         number: Callable[[str], float]
@@ -64,12 +87,27 @@ class Respondent:
         elif query.name == LOSS:
             load_tensors(self._model, state)
             number = self._mean_loss
+        elif query.name in SCORES:
+            number = self._part_of_score(query.name, state, memories)
         else:
             raise DataError(f"clients are asked for {query.name!r:.80}, which they do not know")
         return {
             name: self._clients[name].send_number(run, state.round + 1, query.name, number(name))
             for name in names
         }
+
+    def _part_of_score(
+        self, name: str, state: State, memories: Mapping[str, Memory]
+    ) -> Callable[[str], float]:
+        score = self._score
+        if score is None:
+            raise DataError("clients are asked for scores, which they have no test data for")
+
+        def number(client: str) -> float:
+            found = score(self._model, state, client, memories[client].own)
+            return found.value if name == SCORE_VALUE else found.loss
+
+        return number
 
     @property
     def _model(self) -> nn.Module:

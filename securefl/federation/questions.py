@@ -14,14 +14,19 @@ from securefl.federation.contribution import Refused
 from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
-from securefl.federation.query import LOSS, SIZE, Query
+from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_VALUE, SIZE, Query
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.types import Kind, State
 
 Quantity = Literal["divergence", "loss", "n_samples"]
 """What selectors go by, of single clients."""
-ALLOWED = {SIZE: NumberRange(1, 2**40, whole=True), LOSS: NumberRange(-1e30, 1e30)}
+ALLOWED = {
+    SIZE: NumberRange(1, 2**40, whole=True),
+    LOSS: NumberRange(-1e30, 1e30),
+    SCORE_VALUE: NumberRange(-1e30, 1e30),
+    SCORE_LOSS: NumberRange(-1e30, 1e30),
+}
 """Beyond, sums over clients and exponentials would leave the finite numbers."""
 _QUANTITIES: dict[str, Quantity] = {SIZE: "n_samples", LOSS: "loss"}
 
@@ -101,5 +106,10 @@ class NumberQuestion:
 
     def n_bytes(self, state: State, client: str) -> int:
         """See `Question.n_bytes`."""
-        expected = wire.number_expected(self._server.run, state.round + 1, self._name)
-        return wire.n_bytes(expected, client, wire.NUMBER.size)
+        return number_bytes(self._server.run, self._name, state, client)
+
+
+def number_bytes(run: str, name: str, state: State, client: str) -> int:
+    """Length of a client's number of this name."""
+    expected = wire.number_expected(run, state.round + 1, name)
+    return wire.n_bytes(expected, client, wire.NUMBER.size)

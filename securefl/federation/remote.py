@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import OpenSum, open_all
-from securefl.federation.query import Query
 from securefl.federation.round import ServerRound
 from securefl.federation.site import (
     Answers,
@@ -22,7 +21,7 @@ from securefl.federation.site import (
     Reply,
     Request,
 )
-from securefl.types import Memory, State
+from securefl.types import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +59,9 @@ class RemoteRound:
 
     def run(self) -> None:
         """Have all train; raises as `open_all`, and DataError where a planned sum is left out."""
-        context = self.ongoing.context
         replies = self._called(
             {
-                site: Begin(context.run, context.state, self._times(names), context.in_memory)
+                site: self._begin(names)
                 for site, names in self._at_sites(self.ongoing.present).items()
             }
         )
@@ -109,8 +107,11 @@ class RemoteRound:
         self.ongoing.require_somebody()
         return found
 
-    def _times(self, names: Collection[str]) -> dict[str, int]:
-        return {name: self.ongoing.context.times[name] for name in names}
+    def _begin(self, names: Collection[str]) -> Begin:
+        context = self.ongoing.context
+        times = {name: context.times[name] for name in names}
+        since = {name: context.since.get(name, 0) for name in names}
+        return Begin(context.run, context.state, times, since, context.in_memory)
 
     def _at_sites(self, names: Collection[str]) -> dict[str, list[str]]:
         return by_site(names, self.home)
@@ -140,16 +141,10 @@ def counted(transport: Transport, ongoing: ServerRound, home: Mapping[str, str])
     transport.call(requests)
 
 
-def answers(
-    transport: Transport,
-    home: Mapping[str, str],
-    asked: tuple[str, Query, State],
-    names: Collection[str],
-) -> dict[str, bytes | Refused]:
-    """Ask these clients; `asked` are the run, the query and the state that they answer under."""
-    run, query, state = asked
-    where = by_site(names, home)
-    requests = {site: Ask(run, query, state, of) for site, of in where.items()}
+def answers(transport: Transport, home: Mapping[str, str], ask: Ask) -> dict[str, bytes | Refused]:
+    """Ask clients wherever they live; who gives no answer has refused."""
+    where = by_site(ask.names, home)
+    requests = {site: replace(ask, names=names) for site, names in where.items()}
     found: dict[str, bytes | Refused] = {}
     for site, reply in transport.call(requests).items():
         for name in where[site]:
@@ -157,5 +152,5 @@ def answers(
                 found[name] = reply.answers[name]
             else:
                 why = reply.reason if isinstance(reply, Lost) else f"{name}: gives no answer"
-                found[name] = Refused(query.name, why)
-    return {name: found[name] for name in names}
+                found[name] = Refused(ask.query.name, why)
+    return {name: found[name] for name in ask.names}

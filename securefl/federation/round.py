@@ -72,7 +72,8 @@ class ServerRound:
 
     def most_bytes(self, client: str, specs: Sequence[MessageSpec]) -> int:
         """Length of the longest message that a client may send of these."""
-        return max(self.server.n_bytes(self.context.number, spec, client) for spec in specs)
+        number = self.context.number
+        return max((self.server.n_bytes(number, spec, client) for spec in specs), default=0)
 
     # Contributions.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from securefl.types import Plan, State
 
@@ -20,6 +20,8 @@ class RoundContext:
     """What they are going to send."""
     times: Mapping[str, int]
     """The clients in order, and how often each counts."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """The last round in which a client's contributions counted; 0 for who is not in it."""
     in_memory: frozenset[str] = frozenset()
     """Names of the messages that are handed over in memory and neither sealed nor signed."""
 

@@ -16,7 +16,7 @@ from securefl.federation.client import Client
 from securefl.federation.clients_round import Answer, ClientsRound
 from securefl.federation.contribution import PlainRows, Refused, Sent
 from securefl.federation.pausable import Pausable, Waiting
-from securefl.federation.query import Query, Respondent
+from securefl.federation.query import SCORES, Query, Respondent
 from securefl.federation.round_context import RoundContext
 from securefl.types import Floats, Memory, Plan, State
 
@@ -31,6 +31,8 @@ class Begin:
     state: State
     times: Mapping[str, int]
     """Clients of this site, in order, and how often each counts."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """The last round in which each counted: what it kept then, it goes on from."""
     in_memory: frozenset[str] = frozenset()
     """Names of messages that need not be signed."""
 
@@ -58,6 +60,8 @@ class Ask:
     query: Query
     state: State
     names: Collection[str]
+    since: Mapping[str, int] = field(default_factory=dict)
+    """See `Begin.since`."""
 
 
 Request = Begin | Continue | Counted | Ask
@@ -111,11 +115,18 @@ class Trainer(Protocol):
 class Store(Protocol):
     """What a site's clients keep between rounds."""
 
-    def before(self, round_number: int) -> Mapping[str, Memory]:
-        """Return what each kept at the end of its last round before this one."""
+    def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
+        """Return what clients have kept, each of the round that it last counted in.
 
-    def keep(self, round_number: int, memories: Mapping[str, Memory]) -> None:
-        """Keep what these clients have at the end of a round."""
+        Raises:
+            RunFolderError: it is lost.
+        """
+
+    def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+        """Store what clients will keep once this round counts, before anything leaves them."""
+
+    def keep(self, round_number: int, names: Collection[str]) -> None:
+        """Hear whose contributions to this round count."""
 
 
 @dataclass(slots=True)
@@ -166,7 +177,6 @@ class Site:
         self._store = store
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="site")
         self._work: Pausable[Asked, Answer, Done] | None = None
-        self._staged: Mapping[str, Memory] = {}
 
     def handle(self, request: Request) -> Reply:
         """Return the reply.
@@ -183,18 +193,14 @@ class Site:
                     raise PeerError("a total that no client has asked for")
                 return self._moved(self._work, request.answer)
             case Counted():
-                kept = {n: self._staged[n] for n in request.names if n in self._staged}
-                self._store.keep(request.round, kept)
-                self._staged = {}
+                self._store.keep(request.round, request.names)
                 return Kept()
             case Ask():
-                about = request.run, request.query, request.state, request.names
-                return Answers(self._respondent.answers(*about))
+                return Answers(self._answers(request))
 
     def abandon(self) -> None:
         """End a round that goes on without this site's clients; harmless where there is none."""
         work, self._work = self._work, None
-        self._staged = {}
         if work:
             work.dismiss()
             work.wait()
@@ -208,17 +214,26 @@ class Site:
     def _begin(self, request: Begin) -> Reply:
         self.abandon()
         plan = self._plan(request.state)
-        context = RoundContext(request.run, request.state, plan, request.times, request.in_memory)
-        memories = self._store.before(context.number)
+        who = request.times, request.since
+        context = RoundContext(request.run, request.state, plan, *who, request.in_memory)
+        memories = self._store.of_rounds(request.since)
 
         def train(ask: Callable[[Asked], Answer]) -> Done:
             outlet = _Outlet(ask)
             self._trainer.train(
                 ClientsRound(context, self._clients, memories, outlet, self._precision)
             )
+            self._store.stage(context.number, outlet.memories)
             return Done(outlet.sent, outlet.memories)
 
         return self._moved(Pausable(self._pool, train))
+
+    def _answers(self, request: Ask) -> dict[str, bytes | Refused]:
+        memories: Mapping[str, Memory] = {}
+        if request.query.name in SCORES:
+            memories = self._store.of_rounds(request.since)
+        about = request.run, request.query, request.state, request.names
+        return self._respondent.answers(*about, memories)
 
     def _moved(self, work: Pausable[Asked, Answer, Done], answer: Answer | None = None) -> Reply:
         self._work = None
@@ -226,5 +241,4 @@ class Site:
         if isinstance(outcome, Waiting):
             self._work = work
             return outcome.question
-        self._staged = outcome.result.memories
         return outcome.result

@@ -114,7 +114,7 @@ class Checkpoint:
         model = next(iter(other.tensors[Kind.PARAMETERS].values())).device
         state = State(
             self.state.round,
-            {kind: _beside(own, other.tensors[kind]) for kind, own in self.state.tensors.items()},
+            {kind: _beside(self.state.tensors[kind], of) for kind, of in other.tensors.items()},
             _beside(self.state.private, other.private),
         )
         memories = {
@@ -127,7 +127,8 @@ class Checkpoint:
 
 
 def _beside(named: NamedTensors, others: NamedTensors) -> dict[str, Tensor]:
-    return {name: value.to(others[name].device) for name, value in named.items()}
+    """In the order of the others: by it, values lie in messages."""
+    return {name: named[name].to(other.device) for name, other in others.items()}
 
 
 def _number(value: Tensor) -> float:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -34,6 +36,7 @@ from securefl.runs.folder_reader import (
     DEVICES,
     ENVIRONMENT,
     INCIDENTS,
+    JOB,
     LEDGER,
     LOCK,
     METRICS,
@@ -47,6 +50,7 @@ from securefl.runs.folder_reader import (
     TRAFFIC,
     RoundMetrics,
     holds_run,
+    read_config,
     read_rows,
     read_soundly,
 )
@@ -91,6 +95,22 @@ class RunFolder:
                 raise
         return folder
 
+    @classmethod
+    def begun_or_new(cls, path: Path, config: Config) -> RunFolder:
+        """A folder whose run of these settings goes on, or else a new one.
+
+        Raises:
+            RunFolderError: it holds a run of other settings, or cannot be used.
+        """
+        if not holds_run(path):
+            return cls.create(path, config)
+        if read_config(path) != config:
+            raise RunFolderError(
+                f"{path}: holds a run of other settings: name another folder, or give the settings "
+                "that it began with"
+            )
+        return cls(path)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Within, no other process writes here.
@@ -129,6 +149,21 @@ class RunFolder:
 
     def _environment(self) -> Environment:
         return read_environment(self.path / ENVIRONMENT)
+
+    def job_id(self) -> str:
+        """Return the run's id, the same in all of its sessions: 64 hex digits.
+
+        Raises:
+            RunFolderError: it is damaged, or cannot be written.
+        """
+        path = self.path / JOB
+        if not path.exists():
+            self._write(JOB, secrets.token_hex(32).encode())
+        with read_soundly(path):
+            found = read_bounded(path, 64).decode(errors="replace")
+            if not re.fullmatch("[0-9a-f]{64}", found):
+                raise RunFolderError("no id of a run")
+        return found
 
     def note_opening(self, opening: Opening) -> None:
         """Write down what the authority opens, or refuses to open."""

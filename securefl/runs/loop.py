@@ -32,7 +32,7 @@ from securefl.privacy.randomness import seeded_layers
 from securefl.privacy.spending import Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
-from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics
+from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
 from securefl.runs.folder_writer import RunFolder
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import Turnout
@@ -41,6 +41,7 @@ from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 
 MEGABYTE = 1e6
+COUNTED_IN = "counted_in"
 OnRound = Callable[[RoundMetrics], None]
 OnStart = Callable[[str], None]
 
@@ -170,7 +171,7 @@ class Rounds:
     """A run's state between two rounds, and its rounds one after the other."""
 
     def __init__(self, parts: Parts) -> None:
-        """Nothing has happened yet; raises DataError where the algorithm cannot run on the model."""
+        """Begin before the first round; raises DataError where the algorithm cannot be run."""
         self.parts = parts
         """What it is made of."""
         self.config = parts.config
@@ -180,10 +181,13 @@ class Rounds:
         """Which one trains the clients, and why."""
         self._record = parts.record
         self._metrics: list[RoundMetrics] = []
-        self._turnouts: list[Turnout] = []
+        self.turnouts: list[Turnout] = []
+        """Who took part in each of this session's rounds."""
         self._participation = parts.participation
         self._meter = Meter(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
+        self.counted_in: dict[str, int] = {}
+        """The last round of each client whose contributions counted."""
         self._model = copy.deepcopy(parts.task.model)
         self._state = parts.algorithm.init(self._model)
         parts.algorithm.plan(self._state, self._model)  # raises where it cannot
@@ -239,7 +243,23 @@ class Rounds:
         self._state = checkpoint.state
         self.parts.engine.restore(checkpoint.memories)
         self._participation.go_on_from(checkpoint.numbers)
+        counted_in = checkpoint.numbers.get(COUNTED_IN, {})
+        self.counted_in = {client: int(number) for client, number in counted_in.items()}
         load_tensors(self._model, self._state)
+
+    def go_on_in(self, folder: RunFolder) -> None:
+        """Go on from where a folder stands, and forget what it holds of a round that broke off.
+
+        Raises:
+            RunFolderError: the folder is damaged or of another run, or the run is complete.
+        """
+        self.go_back_to(folder.checkpoint())
+        before = [m for m in read_metrics(folder.path) if m.round <= self.round]
+        self.take_over(before, folder.history())
+        folder.rewind(self.round)
+        if self.complete and folder.is_finished():
+            done = self.stopped or f"complete, all {self.config.run.rounds} rounds"
+            raise RunFolderError(f"{folder.path}: this run is {done}")
 
     def follow(self, turnouts: Sequence[Turnout]) -> None:
         """Whoever took part in these rounds of another run takes part in them, too."""
@@ -290,7 +310,7 @@ class Rounds:
             record.openings,
             record.incidents,
             self.key_id,
-            self._turnouts,
+            self.turnouts,
             self._meter.history if self._meter else History(),
             self.stopped,
             self.parts.task,
@@ -318,12 +338,12 @@ class Rounds:
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
             turnout, state = self._next_state()
+            score = self._score(state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
             if folder:
                 folder.note_messages(entries, incidents)
-        score = self._score(state)
         self._state = state
         metrics = RoundMetrics(
             round=self._state.round,
@@ -341,9 +361,9 @@ class Rounds:
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
         )
         self._metrics.append(metrics)
-        self._turnouts.append(turnout)
+        self.turnouts.append(turnout)
         if folder:
-            numbers = self._participation.numbers()
+            numbers = {**self._participation.numbers(), COUNTED_IN: self.counted_in}
             checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
             noted = turnout if self._participation.recorded else None
             folder.note_round(metrics, checkpoint, noted)
@@ -391,6 +411,7 @@ class Rounds:
                 "securefl.types.State"
             )
         parts.engine.counted(ongoing)
+        self.counted_in |= dict.fromkeys(ongoing.counted, after.round)
         return after
 
     def round_of(self, times: Mapping[str, int], state: State) -> ServerRound:
@@ -400,7 +421,8 @@ class Rounds:
         if self.parts.engine.in_memory and not server.ledger.tap:
             specs = (*plan.sums, *plan.update)
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
-        return ServerRound(server, RoundContext(server.run, state, plan, times, in_memory))
+        since = {client: self.counted_in.get(client, 0) for client in times}
+        return ServerRound(server, RoundContext(server.run, state, plan, times, since, in_memory))
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
         """Have clients train; from the round's start where a worker is lost, with the same seeds.
@@ -446,9 +468,11 @@ class Rounds:
                 f"{error}; one of {names} has spoiled it, and where one is left out the others are "
                 "too few, or do so too: revoke whom you do not trust"
             ) from error
-        for client in sorted(self._suspects.guilty - known):
-            why = "left out from now on: totals open without it, and with it are refused"
-            ongoing.lose(client, "total", f"{client}: {why}")
+        why = "left out from now on: totals open without it, and with it are refused"
+        found = {name: f"{name}: {why}" for name in sorted(self._suspects.guilty - known)}
+        for client, reason in found.items():
+            ongoing.lose(client, "total", reason)
+        self.parts.engine.leave_out(found)
         return self._passed()
 
     def _score(self, state: State) -> Score:

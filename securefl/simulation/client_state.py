@@ -6,7 +6,7 @@ train, there are some hundred rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import final
 
@@ -70,17 +70,26 @@ class MemoryStore:
     """What a worker's clients keep, in its memory: that of the last round alone."""
 
     memories: Memories
+    _staged: dict[str, Memory] = field(default_factory=dict)
 
-    def before(self, round_number: int) -> Memories:
-        """See `Store.before`."""
-        del round_number
+    def of_rounds(self, since: Mapping[str, int]) -> Memories:
+        """See `Store.of_rounds`."""
+        del since
         return self.memories
 
-    def keep(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+    def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
+        """See `Store.stage`."""
+        del round_number
+        self._staged.clear()
+        self._staged.update(memories)
+
+    def keep(self, round_number: int, names: Collection[str]) -> None:
         """See `Store.keep`."""
         del round_number
-        for name, memory in memories.items():
-            self.memories[name] = memory
+        for name in names:
+            if name in self._staged:
+                self.memories[name] = self._staged[name]
+        self._staged.clear()
 
 
 def _outside(inside: set[int], named: NamedTensors) -> NamedTensors:

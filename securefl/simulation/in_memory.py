@@ -92,6 +92,9 @@ class InMemory:
         for name, memory in memories.items():
             self._memories[name] = memory
 
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """See `Engine.leave_out`: nobody waits for anything here."""
+
     def close(self) -> None:
         """See `Engine.close`."""
         self._trainer.close()

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import UnionType
 
 from securefl.config.schema import Config
-from securefl.errors import ConfigError, RunFolderError
+from securefl.errors import ConfigError
 from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.federation.identities import Identities
-from securefl.runs.folder_reader import read_config, read_run
+from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.loop import OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
@@ -93,18 +93,11 @@ def resume(  # noqa: PLR0913  (what a run may be given)
                 if task is None
                 else f"{folder}: this run had no task of its own; resume it without one"
             )
-        checkpoint = run_folder.checkpoint()
         if task is not None:  # the weights of the first model count until a round has others
-            require_same_task(Path(folder), task, config, weights=checkpoint is None)
+            first = run_folder.checkpoint() is None
+            require_same_task(Path(folder), task, config, weights=first)
         rounds = simulated(config, task, keys, match_keys, identities)
-        rounds.go_back_to(checkpoint)
-        metrics = read_run(Path(folder)).metrics
-        before = [m for m in metrics if m.round <= rounds.round]
-        rounds.take_over(before, run_folder.history())
-        run_folder.rewind(rounds.round)
-        if rounds.complete and run_folder.is_finished():
-            done = rounds.stopped or f"complete, all {config.run.rounds} rounds"
-            raise RunFolderError(f"{folder}: this run is {done}")
+        rounds.go_on_in(run_folder)
         run_folder.note_session(config, rounds.key_id, rounds.engine, own_task=task is not None)
         if on_start:
             on_start(rounds.engine)

@@ -85,7 +85,9 @@ def played(config, task=None, keys=None):
         kept = copy.deepcopy(dict(rounds.parts.engine.memories))  # which the round overwrites
         before = rounds._state
         turnout, after = next_state()
-        seen.append((turnout, before, after, kept, copy.deepcopy(dict(rounds.parts.engine.memories))))
+        seen.append(
+            (turnout, before, after, kept, copy.deepcopy(dict(rounds.parts.engine.memories)))
+        )
         return turnout, after
 
     found = []

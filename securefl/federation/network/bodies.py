@@ -6,10 +6,11 @@ Everything is parsed strictly and held against what its receiver expects; nothin
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
-import numpy as np
 import safetensors.torch
+import torch
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
@@ -21,19 +22,19 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.exchange.base import OpenedSum
 from securefl.federation import message as wire
+from securefl.federation.network.frames import SMALL
 from securefl.federation.server import SumRequest
+from securefl.federation.total import MAX_CLIENTS
 from securefl.io.json import require_plain
 from securefl.io.text import printable
 from securefl.types import Kind, State
 
-_TOTAL = struct.Struct("<dq")
+_LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
 """As much as safetensors' own head may take beside the tensors, and 256 bytes for each of them."""
 MAX_VALUES = 2**26
 """Of one total that the authority opens."""
-MAX_CLIENTS = 10_000
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_REASON = 500
@@ -60,7 +61,7 @@ Age = Annotated[
 class Hello(Body):
     """A client's first words."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     settings: wire.Hex32
     """Digest of its settings, which must be the server's."""
     age: Age
@@ -93,22 +94,47 @@ class News(Body):
     bundles: Annotated[Bundles, AfterValidator(_all_or_none)]
 
 
+Round = Annotated[int, Field(ge=1, lt=2**31)]
+RoundsDone = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class Welcome(Body):
     """The server's answer."""
 
     run: wire.Hex32
+    """Id of this session: another one each time that the server begins or resumes."""
+    job: wire.Hex32
+    """Id of the run's folder, the same in all of its sessions."""
 
 
 class RoundBegins(Body):
-    """A round's number, from 1."""
+    """A round, and how a client takes part in it; tensors follow."""
 
-    round: Annotated[int, Field(ge=1, lt=2**31)]
+    round: Round
+    times: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    """How often it counts."""
+    since: RoundsDone
+    """The last round in which it counted."""
+    whole: bool
+    """Whether all tensors follow, or those that differ from the last that it was sent."""
+
+
+class Question(Body):
+    """What a client is asked beside its training; tensors follow."""
+
+    round: Round
+    name: Annotated[str, Field(max_length=100)]
+    unit: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    since: RoundsDone
+    whole: bool
 
 
 class Reason(Body):
     """Why something ends; empty where all is well."""
 
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
+    round: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """The round that a client is out of; 0 where it is not about one."""
 
 
 class Refusal(Body):
@@ -161,6 +187,11 @@ def reason(text: str) -> bytes:
     return Reason(reason=_fitting(text)).to_bytes()
 
 
+def left(round_number: int, text: str) -> bytes:
+    """Encode why a client is out of a round, cut to what fits."""
+    return Reason(reason=_fitting(text), round=round_number).to_bytes()
+
+
 def refusal(error: SecureFLError) -> bytes:
     """A `Refusal`, cut to what fits."""
     too_few, rubbish = (isinstance(error, kind) for kind in (TooFewContributions, TotalRefused))
@@ -206,68 +237,68 @@ def _signed_header(signed: Signed) -> wire.SignedHeader:
     return wire.SignedHeader(header, signed.header, signed.signature)
 
 
-def state_bytes(state: State) -> bytes:
-    """The global tensors, named KIND/NAME; what the server keeps to itself stays."""
+def with_tensors(head: Body, tensors: bytes) -> bytes:
+    """Join a JSON body and tensors into one frame's."""
+    text = head.to_bytes()
+    return _LENGTH.pack(len(text)) + text + tensors
+
+
+def apart(kind: type[Parsed], body: bytes, sender: str) -> tuple[Parsed, bytes]:
+    """Part what `with_tensors` has joined; PeerError where it is none of this kind."""
+    if len(body) < _LENGTH.size:
+        raise PeerError(f"{sender}: bad {kind.__name__} (too short)")
+    (length,) = _LENGTH.unpack_from(body)
+    end = _LENGTH.size + length
+    if length > SMALL or end > len(body):
+        raise PeerError(f"{sender}: bad {kind.__name__} (its head says {length} bytes)")
+    return parsed(kind, body[_LENGTH.size : end], sender), body[end:]
+
+
+def state_bytes(state: State, known: State | None) -> bytes:
+    """Encode the global tensors that differ from those of `known`; all of them where None.
+
+    They are named KIND/NAME. What the server keeps to itself stays.
+    """
+    before = {} if known is None else _named(known)
     tensors = {
-        f"{kind}/{name}": value.detach().cpu().contiguous().clone()
-        for kind, named in state.tensors.items()
-        for name, value in named.items()
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in _named(state).items()
+        if name not in before or not torch.equal(value, before[name])
     }
     return bytes(safetensors.torch.save(tensors))
 
 
 def max_state_bytes(like: State) -> int:
-    """At most so many take the tensors of such a state."""
-    tensors = [value for named in like.tensors.values() for value in named.values()]
+    """Largest size of a frame with the tensors of such a state."""
+    tensors = _named(like).values()
     size = sum(value.numel() * value.element_size() for value in tensors)
-    return size + HEAD_BYTES + 1024 * len(tensors)
+    return size + SMALL + HEAD_BYTES + 1024 * len(tensors)
 
 
-def read_state(body: bytes, like: State, rounds_done: int) -> State:
-    """The state that a round starts from, of the names, shapes and types of `like`.
+def read_state(body: bytes, like: State, known: State | None, rounds_done: int) -> State:
+    """Parse a state of the names, shapes and types of `like`: what is sent, laid over `known`.
 
     Raises:
-        PeerError: it has others.
+        PeerError: it has others, or some are missing.
     """
     try:
         found = safetensors.torch.load(body)
     except (SafetensorError, ValueError, LookupError) as error:
         raise PeerError(f"the server's model cannot be read ({error})") from error
-    wanted = {f"{k}/{name}": v for k, named in like.tensors.items() for name, v in named.items()}
-    if _layout(found) != _layout(wanted):
+    wanted = _named(like)
+    whole = {**({} if known is None else _named(known)), **found}
+    if _layout(whole) != _layout(wanted):
         raise PeerError("the server's model is another one than this client's settings make")
     tensors: dict[Kind, dict[str, Tensor]] = {
-        kind: {name: found[f"{kind}/{name}"] for name in named}
+        kind: {name: whole[f"{kind}/{name}"] for name in named}
         for kind, named in like.tensors.items()
     }
     return State(rounds_done, tensors)
 
 
-def _layout(tensors: dict[str, Tensor]) -> dict[str, tuple[object, object]]:
+def _named(state: State) -> dict[str, Tensor]:
+    return {f"{kind}/{n}": v for kind, named in state.tensors.items() for n, v in named.items()}
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
     return {name: (value.shape, value.dtype) for name, value in tensors.items()}
-
-
-def total_bytes(opened: OpenedSum, dtype: str) -> bytes:
-    """A total's weight, number of clients and values."""
-    values = opened.values.astype(np.dtype(dtype).newbyteorder("<"))
-    return _TOTAL.pack(opened.weight, opened.n_clients) + values.tobytes()
-
-
-def n_total_bytes(n_values: int, dtype: str) -> int:
-    """Exact length of a total."""
-    return _TOTAL.size + n_values * np.dtype(dtype).itemsize
-
-
-def read_total(body: bytes, n_values: int, dtype: str, sender: str) -> OpenedSum:
-    """What `total_bytes` wrote.
-
-    Raises:
-        PeerError: another length, or numbers that no total has.
-    """
-    if len(body) != n_total_bytes(n_values, dtype):
-        raise PeerError(f"{sender}: total of {len(body)} bytes, expected {n_values} values")
-    weight, n_clients = _TOTAL.unpack_from(body)
-    stored = np.frombuffer(body, np.dtype(dtype).newbyteorder("<"), offset=_TOTAL.size)
-    if not (np.isfinite(stored).all() and weight > 0 and 0 < n_clients <= MAX_CLIENTS):
-        raise PeerError(f"{sender}: a total that is not finite, or of nobody")
-    return OpenedSum(stored.astype(np.float64), weight, n_clients)

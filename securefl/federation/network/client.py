@@ -1,6 +1,6 @@
-"""The client process: joins the server, trains on its own data, sends what it has sealed.
+"""The client process: carries requests to its site, and what the site says back.
 
-Its work runs in a thread, which stops where it asks for a sum until the total has come.
+Training, sealing and answering run in a thread; heartbeats go on meanwhile.
 """
 
 from __future__ import annotations
@@ -9,33 +9,24 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from securefl.errors import KeyFileError, PeerError, ValueRefused
-from securefl.exchange.layout import unpack
-from securefl.federation.client import Client
+from securefl.errors import KeyFileError, PeerError, SecureFLError
+from securefl.federation.clients_round import Answer
+from securefl.federation.contribution import Refused, Sent
 from securefl.federation.network import bodies
 from securefl.federation.network.connect import Address, connected
-from securefl.federation.network.frames import SMALL, Frame, Link
+from securefl.federation.network.frames import SMALL, Frame, Link, Received
 from securefl.federation.network.identity import Identity
-from securefl.federation.network.party import ClientParty, sealers, settings_digest
+from securefl.federation.network.party import GONE, ClientParty, Session
+from securefl.federation.network.settings import settings_digest
 from securefl.federation.network.trust import ClientBundle
-from securefl.federation.state_digest import state_digest, with_total
-from securefl.simulation.rng_isolation import LayerDraws
-from securefl.simulation.threads import torch_threads
-from securefl.types import Contribution, Memory, MessageSpec, NamedTensors, Plan, State, Total
+from securefl.federation.query import Query
+from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
+from securefl.federation.total import read_total
 
-GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
-"""What the server may always say instead."""
 PAUSE_S = 1.0
 """Before a lost connection is taken up again."""
-
-
-class _LeftRound(BaseException):
-    """Ends the work of a round that goes on without this client.
-
-    A BaseException, so that no code that catches Exception goes on.
-    """
 
 
 class _RunOver(Exception):
@@ -44,16 +35,12 @@ class _RunOver(Exception):
 
 @dataclass(slots=True)
 class ClientProcess:
-    """One client. What it keeps between rounds outlives a lost connection."""
+    """One client. What it keeps between rounds lies in its folder."""
 
     identity: Identity
     party: ClientParty
-    client: Client
     bundle: ClientBundle
     say: Callable[[str], None]
-    memory: Memory = field(default_factory=Memory)
-    _begun: dict[str, int] = field(default_factory=dict)
-    """Of each run, the last round that this client has sent anything for."""
     _welcomed: bool = False
     """On the connection that it has, or had last."""
 
@@ -63,6 +50,7 @@ class ClientProcess:
         Raises:
             PeerError: nobody answers or welcomes it for `patience_s`, the peer is not the server,
                 has sent this client home, or sends what it may not.
+            RunFolderError: what this client keeps cannot be written, or is lost.
         """
         loop, welcomed_at = asyncio.get_running_loop(), -math.inf
         while True:
@@ -87,93 +75,147 @@ class ClientProcess:
     def _over(self, link: Link, over: _RunOver) -> None:
         if reason := str(over):
             raise PeerError(f"{link.name}: {reason}") from over
-        self.say(f"{self.client.name}: the run is over")
+        self.say(f"{self.party.name}: the run is over")
 
     async def _take_part(self, link: Link) -> None:
-        digest = settings_digest(self.party.common.config)
+        welcome = await self._welcome(link)
+        self._welcomed = True
+        self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
+        self.party.seal_with(self.bundle)
+        session = self.party.session(welcome.run, welcome.job)
+        try:
+            while True:
+                received = await link.receive(session.frames())
+                if received.frame is Frame.BUNDLE:
+                    self._take_bundle(received.body)
+                else:
+                    await _Turn(link, session, self.say).answer(received)
+        except _RunOver as over:
+            if not str(over):
+                session.store.forget()
+            raise
+        finally:
+            await asyncio.to_thread(session.site.close)
+
+    async def _welcome(self, link: Link) -> bodies.Welcome:
+        digest = settings_digest(self.party.job.config)
         hello = bodies.Hello(settings=digest, age=self.bundle.age)
         await link.send(Frame.HELLO, hello.to_bytes())
         try:
-            body = await self._receive(link, Frame.WELCOME, SMALL)
-        except _LeftRound as error:
-            raise PeerError(f"{link.name}: {error}") from None
+            received = await link.receive({Frame.WELCOME: SMALL, **GONE})
         except PeerError as error:
             raise PeerError(
-                f"{error}, without a welcome: does its bundle list {self.client.name}, and with "
+                f"{error}, without a welcome: does its bundle list {self.party.name}, and with "
                 "this certificate?"
             ) from error
-        run = bodies.parsed(bodies.Welcome, body, link.name).run
-        self._welcomed = True
-        common = self.party.common
-        self.say(f"{self.client.name}: joined, {common.config.run.rounds} rounds")
-        like = common.algorithm.init(common.model)
-        while True:
-            body = await self._next_round(link)
-            number = bodies.parsed(bodies.RoundBegins, body, link.name).round
-            if number <= self._begun.get(run, 0):
-                # Two contributions under one name would show their difference.
-                raise PeerError(f"{link.name}: asks for round {number} again")
-            body = await self._receive(link, Frame.MODEL, bodies.max_state_bytes(like))
-            self._begun[run] = number
-            state = bodies.read_state(body, like, number - 1)
-            try:
-                await self._round(link, run, state)
-                self.say(f"{self.client.name}: round {number} counts")
-            except _LeftRound as error:
-                self.say(f"{self.client.name}: round {number} goes on without: {error}")
-
-    async def _next_round(self, link: Link) -> bytes:
-        """The round that begins; before it, the keys of another epoch may come."""
-        while True:
-            received = await link.receive(
-                {Frame.ROUND: SMALL, Frame.BUNDLE: bodies.MAX_BUNDLE, Frame.GOODBYE: SMALL}
-            )
-            if received.frame is Frame.ROUND:
-                return received.body
-            if received.frame is Frame.GOODBYE:
-                raise _RunOver(bodies.parsed(bodies.Reason, received.body, link.name).reason)
-            try:
-                self.bundle = self.bundle.newer(received.body.decode())
-            except (KeyFileError, UnicodeDecodeError) as error:
-                raise _RunOver(f"sent a bundle that is refused: {error}") from error
-            self.client.sealers = sealers(self.party.common, self.bundle.public)
-            self.say(f"{self.client.name}: epoch {self.bundle.age[0]}")
-
-    async def _round(self, link: Link, run: str, state: State) -> None:
-        common = self.party.common
-        plan = common.algorithm.plan(state, common.model)
-        about = run, state.round + 1, state_digest(state)
-        ends = _Exchange(self, link, *about, plan, asyncio.get_running_loop())
-        try:
-            contribution = await asyncio.to_thread(self._work, state, ends)
-            for spec in plan.update:
-                await ends.give(spec, contribution.tensors[spec.kind])
-        except ValueRefused as error:
-            self.say(str(error))  # with the value, which is this client's own
-            await link.send(Frame.LEAVE, bodies.reason(error.without_value))
-            raise _LeftRound("its values cannot be sent") from error
-        await self._receive(link, Frame.COUNTED, 0)
-        self.memory = contribution.memory
-
-    def _work(self, state: State, exchange: _Exchange) -> Contribution:
-        common = self.party.common
-        work = self.party.work(exchange.run, state, self.memory)
-        draws = LayerDraws(next(common.model.parameters()).device, work.rng)
-        with torch_threads(self.party.clients.training.threads), draws.drawing():
-            return common.algorithm.client(state, work, exchange)
-
-    async def _receive(self, link: Link, frame: Frame, size: int) -> bytes:
-        received = await link.receive({frame: size, **GONE})
-        if received.frame is frame:
-            return received.body
+        if received.frame is Frame.WELCOME:
+            return bodies.parsed(bodies.Welcome, received.body, link.name)
         why = bodies.parsed(bodies.Reason, received.body, link.name).reason
         if received.frame is Frame.LEAVE:
-            raise _LeftRound(why)
+            raise PeerError(f"{link.name}: {why}")
         raise _RunOver(why)
+
+    def _take_bundle(self, body: bytes) -> None:
+        try:
+            self.bundle = self.bundle.newer(body.decode())
+        except (KeyFileError, UnicodeDecodeError) as error:
+            raise _RunOver(f"sent a bundle that is refused: {error}") from error
+        self.party.seal_with(self.bundle)
+        self.say(f"{self.party.name}: epoch {self.bundle.age[0]}")
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One frame of the server's, and what follows from it."""
+
+    link: Link
+    session: Session
+    say: Callable[[str], None]
+
+    async def answer(self, received: Received) -> None:
+        """Do what is asked, and send what comes of it."""
+        session, name = self.session, self.session.party.name
+        match received.frame:
+            case Frame.GOODBYE:
+                raise _RunOver(bodies.parsed(bodies.Reason, received.body, self.link.name).reason)
+            case Frame.LEAVE:
+                left = bodies.parsed(bodies.Reason, received.body, self.link.name)
+                if left.round in {0, session.round}:
+                    await asyncio.to_thread(session.site.abandon)
+                    session.due = None
+                    self.say(f"{name}: the round goes on without: {left.reason}")
+            case Frame.COUNTED:
+                self.say(f"{name}: round {session.round} counts")
+            case Frame.ROUND:
+                await self._handle(self._begin(received.body))
+            case Frame.QUESTION:
+                await self._handle(self._question(received.body))
+            case _:
+                await self._handle(self._total(received.body))
+
+    def _begin(self, body: bytes) -> Begin:
+        session, client = self.session, self.session.party.name
+        head, tensors = bodies.apart(bodies.RoundBegins, body, self.link.name)
+        if head.round <= session.round or head.since >= head.round:
+            # Two contributions under one name would show their difference.
+            raise PeerError(f"{self.link.name}: asks for round {head.round} again")
+        session.store.require_new(head.round)
+        session.round = head.round
+        state = session.take_state(tensors, head.round, whole=head.whole)
+        session.due = None
+        return Begin(session.run, state, {client: head.times}, {client: head.since})
+
+    def _question(self, body: bytes) -> Ask:
+        session, client = self.session, self.session.party.name
+        head, tensors = bodies.apart(bodies.Question, body, self.link.name)
+        state = session.take_state(tensors, head.round, whole=head.whole)
+        query = Query(head.name, head.unit)
+        return Ask(session.run, query, state, [client], {client: head.since})
+
+    def _total(self, body: bytes) -> Continue:
+        session = self.session
+        if session.due is None:
+            raise PeerError(f"{self.link.name}: sends a total that was not asked for")
+        about = session.due.n_values, session.party.precision, self.link.name
+        session.due = None
+        return Continue(Answer(read_total(body, *about), [session.party.name]))
+
+    async def _handle(self, request: Request) -> None:
+        session, client = self.session, self.session.party.name
+        try:
+            reply: Reply = await asyncio.to_thread(session.site.handle, request)
+        except PeerError:
+            raise
+        except SecureFLError as error:
+            await self.link.send(Frame.LEAVE, bodies.reason(str(error)))
+            raise _RunOver(str(error)) from error
+        sent: Sent = ()
+        match reply:
+            case Asked():
+                specs = session.party.plan(session.state).sums if session.state else ()
+                (session.due,) = (spec for spec in specs if spec.name == reply.name)
+                sent = reply.sent[client]
+            case Done():
+                sent = reply.sent.get(client, ())
+            case Answers():
+                answer = reply.answers[client]
+                sent = answer if isinstance(answer, Refused) else [answer]
+        await self._send(sent)
+        if isinstance(reply, Done) and not sent:
+            await self.link.send(Frame.DONE)
+
+    async def _send(self, sent: Sent) -> None:
+        if isinstance(sent, Refused):
+            self.say(sent.detail or sent.reason)  # with the value, which is this client's own
+            await self.link.send(Frame.LEAVE, bodies.reason(sent.reason))
+            return
+        for message in sent:
+            if isinstance(message, bytes):
+                await self.link.send(Frame.MESSAGE, message)
 
 
 async def _last_words(link: Link) -> _RunOver | None:
-    """What the server has said before it hung up, where this end was sending when it noticed."""
+    """Return what the server has said before it hung up, where this end noticed while sending."""
     if not link.lost:
         return None
     said = dict.fromkeys(Frame, bodies.MAX_BUNDLE)
@@ -183,44 +225,3 @@ async def _last_words(link: Link) -> _RunOver | None:
             if received.frame is Frame.GOODBYE:
                 return _RunOver(bodies.parsed(bodies.Reason, received.body, link.name).reason)
     return None
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """One round's end of the exchange, for the thread that works."""
-
-    process: ClientProcess
-    link: Link
-    run: str
-    round: int
-    state: str
-    """Digest of the model that it was sent, and of the totals since."""
-    plan: Plan
-    loop: asyncio.AbstractEventLoop
-    asked: set[str] = field(default_factory=set)
-
-    @property
-    def weight(self) -> float:
-        return self.process.client.weight
-
-    def sum(self, name: str, values: NamedTensors) -> Total:
-        return asyncio.run_coroutine_threadsafe(self._sum(name, values), self.loop).result()
-
-    async def _sum(self, name: str, values: NamedTensors) -> Total:
-        (spec,) = (spec for spec in self.plan.sums if spec.name == name)
-        await self.give(spec, values)
-        precision = self.process.party.common.precision
-        size = bodies.n_total_bytes(spec.n_values, precision)
-        body = await self.process._receive(self.link, Frame.TOTAL, size)  # noqa: SLF001
-        self.state = with_total(self.state, body)
-        opened = bodies.read_total(body, spec.n_values, precision, self.link.name)
-        return Total(unpack(opened.values, values), opened.weight, opened.n_clients)
-
-    async def give(self, spec: MessageSpec, values: NamedTensors) -> None:
-        if spec.name in self.asked:
-            raise PeerError(f"the sum {spec.name!r} is asked for twice in round {self.round}")
-        self.asked.add(spec.name)
-        client, about = self.process.client, (self.run, self.round)
-        # In a thread, as training: heartbeats go on meanwhile.
-        message = await asyncio.to_thread(client.contribute, *about, spec, values, state=self.state)
-        await self.link.send(Frame.MESSAGE, message)

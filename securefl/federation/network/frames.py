@@ -34,9 +34,7 @@ class Frame(IntEnum):
     WELCOME = 2
     """Server to client: the run."""
     ROUND = 3
-    """Server to client: a round begins; the model follows."""
-    MODEL = 4
-    """Server to client: the global tensors, as safetensors."""
+    """Server to client: a round begins, from these tensors."""
     MESSAGE = 5
     """Client to server: one signed contribution (`roles.wire`)."""
     TOTAL = 6
@@ -61,6 +59,10 @@ class Frame(IntEnum):
     """Authority to server: what holds in that round; with bundles where these are news."""
     BUNDLE = 16
     """Server to client, before a round: the files of another epoch."""
+    QUESTION = 21
+    """Server to client: what it is asked beside its training, under these tensors."""
+    DONE = 22
+    """Client to server: it has trained, in a round to whose end nobody sends anything."""
     BEAT = 17
     """Either way, at any time: this end is alive. It has no body."""
 

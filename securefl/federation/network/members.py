@@ -10,21 +10,13 @@ from dataclasses import dataclass, field
 
 from securefl.errors import PeerError
 from securefl.federation.network import bodies
-from securefl.federation.network.frames import SMALL, Frame, Link, Received
+from securefl.federation.network.frames import SMALL, Frame, Link
 from securefl.federation.network.parting import part
+from securefl.federation.remote import Lost
 
 HELLO_S = 10.0
 JOIN_S = 0.5
 """Between two times that a client joins: a storm of them costs nobody anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Why nothing usable has come of a client."""
-
-    reason: str
-    diverged: bool = False
-    """It has said so itself: its values cannot be sent."""
 
 
 @dataclass(slots=True)
@@ -32,6 +24,8 @@ class Members:
     """Who has joined, each over one connection: a second is refused while the first is alive."""
 
     run: str
+    job: str
+    """See `bodies.Welcome`."""
     settings: str
     """Digest of the server's settings."""
     names: Collection[str]
@@ -61,7 +55,7 @@ class Members:
                 await link.send(Frame.LEAVE, bodies.reason(reason))
                 raise PeerError(f"{link.name}: {reason}")
             self._joined_at[link.name] = time.monotonic()
-            await link.send(Frame.WELCOME, bodies.Welcome(run=self.run).to_bytes())
+            await link.send(Frame.WELCOME, bodies.Welcome(run=self.run, job=self.job).to_bytes())
             if lost := self.links.get(link.name):
                 lost.close()
             self.links[link.name], self.ages[link.name] = link, hello.age
@@ -131,38 +125,30 @@ class Members:
         sent = await asyncio.gather(*(one(*item) for item in links.items()))
         return {name: lost for name, lost in zip(links, sent, strict=True) if lost}
 
-    async def next_messages(
-        self, links: Mapping[str, Link], sizes: Mapping[str, int]
-    ) -> dict[str, bytes | Lost]:
-        """What each client says next: a message of at most its size, or nothing usable.
+    async def next_message(self, name: str, link: Link, size: int) -> bytes | Lost:
+        """Return a client's next message, of at most so many bytes, or why there is none.
+
+        It is empty where the client is done and sends none.
 
         Who is late, gone, or breaks the protocol is dropped.
         """
-
-        async def one(name: str, link: Link) -> bytes | Lost:
-            try:
-                async with asyncio.timeout(self.timeout_s):
-                    received = await link.receive({Frame.MESSAGE: sizes[name], Frame.LEAVE: SMALL})
-                return _heard(name, received)
-            except TimeoutError:
-                self.drop(name, link)
-                return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
-            except PeerError as error:
-                self.drop(name, link)
-                return Lost(str(error))
-
-        heard = await asyncio.gather(*(one(*item) for item in links.items()))
-        return dict(zip(links, heard, strict=True))
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                allowed = {Frame.MESSAGE: size, Frame.LEAVE: SMALL, Frame.DONE: 0}
+                received = await link.receive(allowed)
+            if received.frame is not Frame.LEAVE:
+                return received.body
+            why = bodies.parsed(bodies.Reason, received.body, name).reason
+            return Lost(f"{name}: leaves the round: {why}", diverged=True)
+        except TimeoutError:
+            self.drop(name, link)
+            return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
+        except PeerError as error:
+            self.drop(name, link)
+            return Lost(str(error))
 
     async def send_home(self, links: Mapping[str, Link], reason: str) -> None:
         """Tell them why they are out for good; empty where all rounds are done."""
         await asyncio.gather(*(part(link, reason) for link in links.values()))
         for name, link in links.items():
             self.drop(name, link)
-
-
-def _heard(name: str, received: Received) -> bytes | Lost:
-    if received.frame is Frame.MESSAGE:
-        return received.body
-    why = bodies.parsed(bodies.Reason, received.body, name).reason
-    return Lost(f"{name}: leaves the round: {why}", diverged=True)

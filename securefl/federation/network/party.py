@@ -1,201 +1,169 @@
-"""What each process makes of the settings, which all of them share: model, algorithm, own data."""
+"""A client's part of a job: its own data, who seals and signs, and its site in a session."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Work
-from securefl.algorithms.participation import Aggregation, Participating
-from securefl.build.algorithm import chosen_algorithm
-from securefl.build.terms import (
-    check_sealed,
-    client_weights,
-    equal_weight,
-    precision_of,
-    sealed_kinds,
-    training_of,
-)
-from securefl.config.devices import DevicesTable
+from securefl.build.job import Job, job_of
+from securefl.build.selection import profiling_of
 from securefl.config.schema import Config
-from securefl.crypto.public import PublicKey
-from securefl.errors import ConfigError
-from securefl.evaluation.evaluator import Evaluator as TestBench
+from securefl.errors import ConfigError, PeerError
+from securefl.evaluation.evaluate import Score
+from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
-from securefl.exchange.plain import PlainChannel
-from securefl.federation.server import Shares
-from securefl.federation.training import Training
-from securefl.simulation.clients import Clients, Place
-from securefl.task import Task, client_data, configured_task
-from securefl.types import Floats, Kind, Memory, State
+from securefl.exchange.match_ckks import CkksProfileSealer
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_plain import PlainMatch
+from securefl.federation.client import Client
+from securefl.federation.network import bodies
+from securefl.federation.network.frames import SMALL, Frame
+from securefl.federation.network.identity import Identity
+from securefl.federation.network.settings import check_scope
+from securefl.federation.network.store import FileStore
+from securefl.federation.network.trust import ClientBundle
+from securefl.federation.query import Respondent
+from securefl.federation.site import Site
+from securefl.federation.total import n_total_bytes
+from securefl.simulation.clients import Clients
+from securefl.simulation.sequential import Sequential
+from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State
 
-ALGORITHMS = ("fedavg", "fedtan")
+GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
+"""What the server may always say instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """What server and clients have alike."""
+@dataclass(slots=True)
+class Session:
+    """A client's part in one session of a run."""
 
-    config: Config
-    names: tuple[str, ...]
-    """The clients', in the order in which they are added up."""
-    algorithm: Algorithm
-    model: nn.Module
-    training: Training
-    precision: Floats
+    party: ClientParty
+    run: str
+    """Its id."""
+    site: Site
+    store: FileStore
+    like: State
+    """Of the names, shapes and types of every state."""
+    state: State | None = None
+    """What the server has sent last."""
+    due: MessageSpec | None = None
+    """The sum whose total is waited for."""
+    round: int = 0
+    """The last one that it takes part in."""
+
+    def frames(self) -> dict[Frame, int]:
+        """Return what the server may say next, and how long it may be."""
+        size = bodies.max_state_bytes(self.like)
+        allowed = {
+            Frame.ROUND: size,
+            Frame.QUESTION: size,
+            Frame.BUNDLE: bodies.MAX_BUNDLE,
+            Frame.COUNTED: 0,
+            **GONE,
+        }
+        if self.due:
+            allowed[Frame.TOTAL] = n_total_bytes(self.due.n_values, self.party.precision)
+        return allowed
+
+    def take_state(self, body: bytes, round_number: int, *, whole: bool) -> State:
+        """Take up the tensors that come with a request; raises PeerError where they do not fit."""
+        known = None if whole else self.state
+        if known is None and not whole:
+            raise PeerError("the server sends a part of a model that this client has nothing of")
+        self.state = bodies.read_state(body, self.like, known, round_number - 1)
+        return self.state
+
+
+@dataclass
+class ClientParty:
+    """One client of a job."""
+
+    job: Job
+    identity: Identity
+    folder: Path
+    """Of its own, where what it keeps between rounds lies."""
+    sealers: dict[Kind, Sealer] = field(init=False)
+    client: Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        job, own = self.job, self.identity
+        if own.name not in job.weights:
+            raise ConfigError(
+                f"{own.name!r:.100} is no client of these settings, which name "
+                f"{', '.join(job.names):.200}: name them as their certificates do, with data.names"
+            )
+        self.sealers = dict.fromkeys(Kind, job.plain)
+        weight, equal = job.weights[own.name], job.equal_weight
+        self.client = Client(own.name, weight, self.sealers, equal, signing_key=own.key)
+        # Torch loads a third of itself with the first of these: not while the first round waits.
+        torch.optim.SGD(job.task.model.parameters(), lr=0.0)
 
     @property
-    def sealed(self) -> frozenset[Kind]:
-        """The kinds that travel as ciphertext."""
-        return sealed_kinds(self.config)
+    def name(self) -> str:
+        """By its certificate."""
+        return self.identity.name
 
+    @property
+    def precision(self) -> Floats:
+        """That totals travel in."""
+        return self.job.plain.dtype
 
-@dataclass(frozen=True, slots=True)
-class ServerParty:
-    """The server's: of the data it has the test samples alone."""
+    def plan(self, state: State) -> Plan:
+        """Return what is sent in the round after a state."""
+        return self.job.algorithm.plan(state, self.job.task.model)
 
-    common: Common
-    bench: TestBench
-    shares: Shares
+    def seal_with(self, bundle: ClientBundle) -> None:
+        """Take up the keys of an epoch; raises ConfigError where one is missing."""
+        job, exchange = self.job, self.job.config.exchange
+        self.sealers |= dict.fromkeys(job.sealed, CkksSealer(bundle.public))
+        self.client.profile_sealer = PlainMatch()
+        if exchange.seals_profiles:
+            if bundle.match_public is None:
+                raise ConfigError(
+                    "the bundle holds no key for profiles: export the bundles again with this "
+                    "release"
+                )
+            form = FORMS[job.config.selection.match]
+            self.client.profile_sealer = CkksProfileSealer(form, bundle.match_public)
 
+    def session(self, run: str, job_id: str) -> Session:
+        """Begin a session of a run.
 
-@dataclass(frozen=True, slots=True)
-class ClientParty:
-    """A client's."""
-
-    common: Common
-    name: str
-    clients: Clients
-    """Itself, and its own data."""
-    place: Place
-    weight: float
-    equal_weight: float
-
-    def work(self, run: str, state: State, memory: Memory) -> Work:
-        """One round's work from the global `state`, in the run of this id.
-
-        Two runs draw other mini-batches, so that a run begun anew without one client does not
-        show that client's update; with `run.reproducible` they are a simulation's.
+        Two sessions draw other mini-batches, so that a round that is repeated without one client
+        does not show that client's update; with `run.reproducible` they are a simulation's.
         """
-        table, training = self.common.config.run, self.clients.training
+        job, name = self.job, self.name
+        table, training, model = job.config.run, job.training, job.task.model
         seed = table.seed if table.reproducible else int(run, 16) << 32 | table.seed
-        clients = replace(self.clients, training=replace(training, seed=seed))
-        return clients.work(self.name, state, self.place, memory)
-
-
-def settings_digest(config: Config) -> str:
-    """Names the settings; where the data lie is each process's own affair."""
-    own = {"data": {"root"}, "run": {"name"}}
-    return hashlib.sha256(config.model_dump_json(exclude=own).encode()).hexdigest()
-
-
-def check_scope(config: Config) -> None:
-    """Raise ConfigError where processes do not run these settings yet."""
-    wanted = {
-        "selection.name": (config.selection.name, ("all",)),
-        "algorithm.name": (config.algorithm.name, ALGORITHMS),
-        "solver.name": (config.solver.name, ("sgd",)),
-        "server.name": (config.server.name, ("average",)),
-        "fnr.name": (config.fnr.name, ("none",)),
-        "privacy.level": (config.privacy.level, ("none",)),
-        "train.precision": (config.train.precision, ("model",)),
-        "run.device": (config.run.device or "cpu", ("cpu",)),
-        "run.engine": (config.run.engine, ("auto", "sequential")),
-    }
-    for key, (value, allowed) in wanted.items():
-        if value not in allowed:
-            names = " or ".join(f'"{name}"' for name in allowed)
-            raise ConfigError(
-                f'{key} = "{value}": separate processes run {names}; take that, or run in one '
-                "process with: securefl run"
-            )
-    if config.exchange.committee:
-        raise ConfigError(
-            f"exchange.committee = {config.exchange.committee}: separate processes have one "
-            "authority; leave it out, or run in one process with: securefl run"
+        number, own = list(job.names).index(name), {name: job.data[name]}
+        trained = Clients(job.algorithm, model, own, replace(training, seed=seed), {name: number})
+        clients, like = {name: self.client}, job.algorithm.init(model)
+        respondent = Respondent(
+            clients, own, model, job.task.loss, profiling_of(job.config, job.names), self._score
         )
-    if config.devices != DevicesTable():
-        raise ConfigError(
-            "[devices]: separate processes are as fast as they are and simulate none; leave the "
-            "table out, or run in one process with: securefl run"
-        )
+        store = FileStore(self.folder, name, job_id, run, like)
+        site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
+        return Session(self, run, site, store, like)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.job.task, self.job.names)
+
+    def _score(self, model: nn.Module, state: State, name: str, own: NamedTensors) -> Score:
+        return self._evaluator.score_of(model, state, name, own)
 
 
-def sealers(common: Common, key: PublicKey) -> dict[Kind, Sealer]:
-    """How each kind of value leaves a client."""
-    plain: dict[Kind, Sealer] = dict.fromkeys(Kind, PlainChannel(common.precision))
-    return plain | dict.fromkeys(common.sealed, CkksSealer(key))
-
-
-def server_party(config: Config) -> ServerParty:
-    """The server's part. In a simulation it comes with the clients' data, which are let go here.
+def client_party(config: Config, identity: Identity, folder: Path) -> ClientParty:
+    """Build the part of the client of that identity.
 
     Raises:
-        ConfigError, DataError: the settings and the model do not fit.
-    """
-    task = _task(config)
-    data, batch_size = client_data(config, task)
-    weights = client_weights(config, data, batch_size)
-    common = _common(config, task, weights)
-    shares = Shares(weights, equal_weight(len(data)))
-    return ServerParty(common, TestBench(task, common.names), shares)
-
-
-def client_party(config: Config, name: str) -> ClientParty:
-    """The part of the client of that name, with its data alone.
-
-    Raises:
-        ConfigError: there is none of that name, or the settings do not fit.
+        ConfigError: there is no such client, or the settings do not fit.
         DataError: its data cannot be used.
     """
-    task = _task(config)
-    data, batch_size = client_data(config, task)
-    if name not in data:
-        raise ConfigError(
-            f"{name!r:.100} is no client of these settings, which name {', '.join(data):.200}: "
-            "name them as their certificates do, with data.names"
-        )
-    weights = client_weights(config, data, batch_size)
-    common = _common(config, task, weights)
-    # Torch loads a third of itself with the first of these: not while the first round waits.
-    torch.optim.SGD(common.model.parameters(), lr=0.0)
-    clients = Clients(
-        common.algorithm,
-        common.model,
-        {name: data[name]},
-        common.training,
-        {name: list(data).index(name)},
-    )
-    return ClientParty(
-        common,
-        name,
-        clients,
-        Place(common.model),
-        weights[name],
-        equal_weight(len(data)),
-    )
-
-
-def _task(config: Config) -> Task:
     check_scope(config)
-    task = configured_task(config)
-    if task.client_tests:
-        raise ConfigError(
-            "each client has test data of its own here, which no server sees: take data with a "
-            "common test set, or run in one process with: securefl run"
-        )
-    return task
-
-
-def _common(config: Config, task: Task, weights: Mapping[str, float]) -> Common:
-    names, algorithm = tuple(weights), chosen_algorithm(config, sealed_kinds(config))
-    check_sealed(config, algorithm, task.model, len(names))
-    aggregation = Aggregation(config.selection.aggregation)
-    around = Participating(algorithm, len(names), sum(weights.values()), aggregation)
-    training = training_of(config, task.loss, config.train.batch_size)
-    return Common(config, names, around, task.model, training, precision_of(task.model))
+    return ClientParty(job_of(config, None), identity, folder)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
 
-from securefl.algorithms.base import load_tensors
-from securefl.build.terms import least_clients
+from torch import nn
+
+from securefl.build.algorithm import clients_keep_layers, divergence_advice
+from securefl.build.job import Job, job_of
+from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
     ConfigError,
@@ -19,36 +23,49 @@ from securefl.errors import (
     PeerError,
     SecureFLError,
     TooFewContributions,
-    TotalRefused,
 )
-from securefl.runs.divergence import check_loss
-from securefl.exchange.base import Adder
+from securefl.evaluation.evaluate import Score
+from securefl.evaluation.evaluator import Evaluator
+from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.ckks import CkksAdder
-from securefl.exchange.plain import PlainChannel
+from securefl.exchange.match_ckks import CkksMatcher
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.matching import PROFILE
+from securefl.exchange.score_noise import ScoreNoise
+from securefl.federation.broadcast import Broadcast
+from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
-from securefl.federation.ledger import Ledger
 from securefl.federation.network import bodies
 from securefl.federation.network.connect import Address, bound, connected, listening
 from securefl.federation.network.frames import Frame, Link
 from securefl.federation.network.identity import Identity, peer_name
 from securefl.federation.network.members import Members
-from securefl.federation.network.opening import ask_what_holds
-from securefl.federation.network.party import ServerParty, settings_digest
-from securefl.federation.network.round import Desk, ServerRound
+from securefl.federation.network.opening import (
+    ask_to_open,
+    ask_to_open_scores,
+    ask_what_holds,
+)
+from securefl.federation.network.settings import check_authority, check_scope, settings_digest
+from securefl.federation.network.sites import NetworkSites
 from securefl.federation.network.trust import ServerBundle
-from securefl.federation.server import Server
-from securefl.federation.suspects import Suspects
-from securefl.metrics import SHARES, shown, title
-from securefl.report.pictures import pictures
-from securefl.runs.checkpoint import Checkpoint
-from securefl.runs.folder_reader import RoundMetrics, read_run
+from securefl.federation.profile_match import MatchChannel, MatchInTheClear
+from securefl.federation.query import SCORE_LOSS, SCORE_VALUE, Query
+from securefl.federation.questions import NumberQuestion, number_bytes
+from securefl.federation.server import Server, SumRequest
+from securefl.federation.survey import ScoreRequest
+from securefl.metrics import shown, title
+from securefl.report.finish import at_end
+from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
-from securefl.types import Kind, Plan, State
+from securefl.runs.loop import OnRound, Parts, Record, Rounds
+from securefl.types import Kind, MessageSpec, State
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the server waits, in seconds."""
+    """Seconds that the server waits."""
 
     joining_s: float = 120.0
     """For all clients to join, before the first round."""
@@ -58,213 +75,267 @@ class Patience:
     """For the authority to be there."""
 
 
-@dataclass(slots=True)
+@dataclass
 class ServerProcess:
-    """The server of one run."""
+    """The server of one session of a run."""
 
     identity: Identity
     bundle: ServerBundle
-    party: ServerParty
+    job: Job
     patience: Patience
     say: Callable[[str], None]
-    _ledger: Ledger = field(default_factory=Ledger)
-    _incidents: list[Incident] = field(default_factory=list)
-    _metrics: list[RoundMetrics] = field(default_factory=list)
-    _suspects: Suspects = field(init=False)
-    _for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
+    record: Record = field(default_factory=Record)
+    for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
 
-    def __post_init__(self) -> None:
-        self._suspects = Suspects(self.party.common.config.exchange.min_clients)
-
     async def run(self, at: Address, authority: Address | None, folder: RunFolder) -> None:
-        """All rounds.
+        """Run all rounds that are left.
 
         Raises:
             ConfigError: the address cannot be had, or encryption has no authority.
             Diverged, TooFewContributions, OpeningRefused, PeerError: the run cannot go on; the
-                folder holds all rounds before.
+                folder holds all rounds before, and the same command goes on from there.
         """
-        config, patience = self.party.common.config, self.patience
-        check_authority(config, authority)
-        session, names = secrets.token_hex(32), self.party.common.names
-        members = Members(session, settings_digest(config), names, patience.client_s, self.say)
+        config, patience = self.job.config, self.patience
+        check_authority(config, authority is not None)
         opener: Link | None = None
         if authority:
             self.say(f"Calling the authority at {authority}")
             opener = await connected(
                 self.identity, self.bundle, "authority", authority, patience.authority_s
             )
+        session, digest = secrets.token_hex(32), settings_digest(config)
+        members = Members(
+            session, folder.job_id(), digest, self.job.names, patience.client_s, self.say
+        )
+        rounds, sites = self._rounds(members, opener)
+        rounds.go_on_in(folder)
         door = await listening(self.identity, self._admitted, at, members.welcome, self.say)
         self.say(f"Listening on {bound(door)}")
+        work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
         reason = "the server was stopped"
         try:
-            await self._rounds(session, members, opener, folder)
+            await asyncio.shield(work)
             reason = ""
         except SecureFLError as error:
             reason = str(error)
             raise
         finally:
+            sites.stopped = True
             door.close()
             await members.send_home(members.here(), reason)
             if opener:
                 await _hang_up(opener)
+            with suppress(SecureFLError):
+                await work
 
     def _admitted(self, tls: ssl.SSLObject) -> str:
         return peer_name(tls, self.bundle, "client")
 
-    def _desk(self, session: str, members: Members, opener: Link | None) -> Desk:
-        common = self.party.common
-        plain = PlainChannel(common.precision, least_clients(common.config))
-        adders: dict[Kind, Adder] = dict.fromkeys(Kind, plain)
-        adders |= dict.fromkeys(common.sealed, CkksAdder(self.bundle.adding))
-        return Desk(
-            common,
-            Server(session, self.bundle.clients(), adders, self.party.shares),
-            members,
-            opener,
-            plain,
-            common.sealed,
-            self._ledger,
-            self._note,
+    def _rounds(self, members: Members, opener: Link | None) -> tuple[Rounds, NetworkSites]:
+        job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
+        adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
+        server = Server(
+            members.run,
+            self.bundle.clients(),
+            adders,
+            job.shares,
+            plain=job.plain,
+            sealed=job.sealed,
+            ledger=self.record.ledger,
+            report=lambda incident: self._note(incident, members, loop),
         )
+        line: Opener = InTheClear()
+        channel: MatchChannel = MatchInTheClear(score_noise(config))
+        if opener:
+            line = authority = AuthorityLine(self, opener, loop, server, adders)
+            if config.exchange.seals_profiles:
+                channel = RemoteMatch(authority, score_noise(config))
+        sites = NetworkSites(
+            loop,
+            members,
+            server,
+            lambda: self.bundle,
+            lambda: self.for_clients,
+            max(job.plain.min_clients, 1),
+            self.patience.joining_s,
+            self.say,
+        )
+        broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
+        ground = Ground(job, server, sites, broadcast, channel, profiling)
+        who = participation(config, ground)
+        questions = {q.quantity: q for q in (who.choice.questions if who.choice else ())}
 
-    async def _take_up_what_holds(self, authority: Link, ready: bodies.Ready) -> None:
-        """The epoch that a round runs in, and who takes part, as the authority says."""
-        if not (news := (await ask_what_holds(authority, ready)).bundles):
+        def answer_bytes(query: Query, state: State, client: str) -> int:
+            if query.name == PROFILE:
+                return questions["divergence"].n_bytes(state, client)
+            return number_bytes(server.run, query.name, state, client)
+
+        sites.answer_bytes = answer_bytes
+        rounds = Rounds(
+            Parts(
+                config=config,
+                task=job.task,
+                algorithm=job.algorithm,
+                training=job.training,
+                server=server,
+                engine=sites,
+                opener=line,
+                broadcast=broadcast,
+                participation=who,
+                score=_Scores(job, server, sites),
+                record=self.record,
+                engine_words="processes",
+                least_clients=config.exchange.min_clients,
+                spending=job.spending(),
+                key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",
+                advice=lambda done: divergence_advice(config, done),
+                at_end=at_end(config),
+            )
+        )
+        sites.since = lambda: rounds.counted_in
+        return rounds, sites
+
+    def _note(self, incident: Incident, members: Members, loop: asyncio.AbstractEventLoop) -> None:
+        """Write an incident down, say it here, and tell the client."""
+        self.record.incidents.append(incident)
+        self.say(f"Round {incident.round} goes on without {incident.reason}")
+        body = bodies.left(incident.round, incident.reason)
+
+        def tell() -> None:
+            if link := members.links.get(incident.client):
+                told = members.send({incident.client: link}, Frame.LEAVE, body)
+                self._telling.add(task := loop.create_task(told))
+                task.add_done_callback(self._telling.discard)
+
+        loop.call_soon_threadsafe(tell)
+
+    @cached_property
+    def _telling(self) -> set[asyncio.Task[object]]:
+        """References to what is under way, without which a task may be collected."""
+        return set()
+
+    def _told(self, rounds: Rounds) -> OnRound:
+        """Return what says a line of each round."""
+
+        def told(metrics: RoundMetrics) -> None:
+            n_clients = len(rounds.turnouts[-1].present)
+            self.say(
+                f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
+                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"
+            )
+
+        return told
+
+    def take_up(self, news: bodies.Bundles, authority: str) -> None:
+        """Take up the bundles of another epoch or roster; raises PeerError where one is refused."""
+        if not news:
             return
         try:
             self.bundle = self.bundle.newer(news["server"])
         except KeyFileError as error:
-            raise PeerError(f"{authority.name}: sent a bundle that is refused: {error}") from error
-        self._for_clients = self.bundle.age, news["client"]
+            raise PeerError(f"{authority}: sent a bundle that is refused: {error}") from error
+        self.for_clients = self.bundle.age, news["client"]
         self.say("Epoch {}, roster version {}".format(*self.bundle.age))
 
-    def _ready(self, session: str, round_number: int, needed: int) -> bodies.Ready:
-        known, _ = self._for_clients
-        return bodies.Ready(run=session, round=round_number, known=known, needed=needed)
 
-    def _needed(self, plan: Plan) -> int:
-        """Values that the round may have opened: of sums that are not asked for, too."""
-        parameters, sealed = self.bundle.adding.parameters, self.party.common.sealed
-        specs = [spec for spec in (*plan.sums, *plan.update) if spec.kind in sealed]
-        return sum(parameters.n_released(spec.n_values) for spec in specs)
+@dataclass(slots=True)
+class AuthorityLine:
+    """The authority over its connection, for the thread of the loop of rounds; an `Opener`."""
 
-    async def _present(self, members: Members, round_number: int) -> dict[str, Link]:
-        """Who is here, is a client still, and has the keys of this epoch."""
-        here, gone = members.here(), dict[str, str]()
-        for name, link in here.items():
-            try:
-                self._admitted(link.tls)
-            except PeerError as error:
-                gone[name] = str(error)
-        for name in self._suspects.guilty & here.keys():
-            gone[name] = "is left out of the run: sealed totals of which it is a part are refused"
-        for name, why in gone.items():
-            await members.send_home({name: here.pop(name)}, why)
-        lost = await members.bring_up_to(here, *self._for_clients)
-        for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
-            self._note(Incident(round_number, "model", name, f"{name}: {why}"))
-        here = {name: link for name, link in here.items() if name not in lost}
-        return {name: here[name] for name in self._suspects.taking_part(here)}
+    process: ServerProcess
+    link: Link
+    loop: asyncio.AbstractEventLoop
+    server: Server
+    adders: dict[Kind, Adder]
 
-    def _note(self, incident: Incident) -> None:
-        self._incidents.append(incident)
-        self.say(f"Round {incident.round} goes on without {incident.reason}")
-
-    async def _rounds(
-        self, session: str, members: Members, opener: Link | None, folder: RunFolder
-    ) -> None:
-        common = self.party.common
-        if opener:
-            await self._take_up_what_holds(opener, self._ready(session, 1, 0))
-        allowed = self.bundle.clients().names
-        awaited = [name for name in members.names if name in allowed]
-        await members.all_here(awaited, self.patience.joining_s)
-        if missing := sorted(set(members.names) - members.links.keys()):
-            self.say(f"Beginning without {', '.join(missing)}")
-        state = common.algorithm.init(common.model)
-        while state.round < common.config.run.rounds:
-            plan = common.algorithm.plan(state, common.model)
-            if opener:
-                ready = self._ready(session, state.round + 1, self._needed(plan))
-                await self._take_up_what_holds(opener, ready)
-            desk = self._desk(session, members, opener)
-            state = await self._round(desk, folder, state, plan)
-        folder.note_model(common.model.state_dict())
-        for name, png in pictures(read_run(folder.path)).items():
-            folder.note_picture(name, png)
-
-    async def _round(self, desk: Desk, folder: RunFolder, state: State, plan: Plan) -> State:
-        started, common = time.perf_counter(), self.party.common
-        n_entries, n_incidents = len(self._ledger.entries), len(self._incidents)
-        try:
-            here = await self._present(desk.members, state.round + 1)
-            if (n_present := len(here)) < desk.plain.min_clients:
-                raise TooFewContributions(
-                    f"round {state.round + 1}: {n_present} clients are connected, at least "
-                    f"{desk.plain.min_clients} (exchange.min_clients) are needed"
-                )
-            after = await self._after(ServerRound(desk, state, plan, here))
-        finally:  # a round that fails leaves evidence too
-            entries = self._ledger.entries[n_entries:]
-            incidents = self._incidents[n_incidents:]
-            folder.note_messages(entries, incidents)
-        load_tensors(common.model, after)
-        score = await asyncio.to_thread(self.party.bench.score, common.model, after, {})
-        check_loss(after.round, score.loss, self._metrics)
-        metrics = RoundMetrics(
-            round=after.round,
-            accuracy=score.value if score.metric in SHARES else None,
-            loss=score.loss,
-            lr=common.training.sgd(state.round).lr,
-            upload_bytes=sum(Ledger(entries).upload_bytes().values()),
-            dropped=tuple(sorted({incident.client for incident in incidents})),
-            seconds=time.perf_counter() - started,
-            metric=score.metric,
-            score=score.value,
+    def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
+        """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
+        process, sealed = self.process, self.server.sealed
+        parameters, config = process.bundle.adding.parameters, process.job.config
+        needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in sealed)
+        ready = bodies.Ready(
+            run=self.server.run,
+            round=round_number,
+            known=process.for_clients[0],
+            needed=needed,
+            scores=len(process.job.names) if config.exchange.seals_profiles else 0,
         )
-        self._metrics.append(metrics)
-        folder.note_round(metrics, Checkpoint(after, {}))
-        self.say(
-            f"Round {after.round}/{common.config.run.rounds}: {title(score.metric)} "
-            f"{shown(score.metric, score.value)}, {n_present} clients"
+        news = self._waited(ask_what_holds(self.link, ready))
+        process.take_up(news.bundles, self.link.name)
+        self.server.roster = process.bundle.clients()
+        self.adders |= dict.fromkeys(sealed, CkksAdder(process.bundle.adding))
+
+    def open(self, request: SumRequest) -> OpenedSum:
+        """See `Opener.open`."""
+        return self._waited(ask_to_open(self.link, request))
+
+    def open_scores(self, request: ScoreRequest) -> list[float | None]:
+        """See `MatchChannel.open`."""
+        return self._waited(ask_to_open_scores(self.link, request))
+
+    def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+@dataclass(slots=True)
+class RemoteMatch:
+    """A `MatchChannel` whose scores the authority process opens."""
+
+    authority: AuthorityLine
+    noise: ScoreNoise | None
+    sealed: bool = True
+
+    @property
+    def matcher(self) -> CkksMatcher:
+        """See `MatchChannel.matcher`; raises ConfigError where the bundle has no such key."""
+        process = self.authority.process
+        if process.bundle.scoring is None:
+            raise ConfigError(
+                "the bundle holds no parameters for profiles: export the bundles again with this "
+                "release"
+            )
+        return CkksMatcher(FORMS[process.job.config.selection.match], process.bundle.scoring)
+
+    def room(self) -> None:
+        """See `MatchChannel.room`: the authority has taken a key that has enough."""
+
+    def open(self, request: ScoreRequest) -> list[float | None]:
+        """See `MatchChannel.open`."""
+        return self.authority.open_scores(request)
+
+
+@dataclass(slots=True)
+class _Scores:
+    """Scores the model here, or where clients have models or tests of their own, at them."""
+
+    job: Job
+    server: Server
+    sites: NetworkSites
+    evaluator: Evaluator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.evaluator = Evaluator(self.job.task, self.job.names)
+
+    def __call__(self, model: nn.Module, state: State) -> Score:
+        if not (self.evaluator.has_own_tests or clients_keep_layers(self.job.config)):
+            return self.evaluator.score(model, state, {})
+        # The answers belong to the round that has made this state.
+        made, here = replace(state, round=state.round - 1), list(self.sites.members.here())
+        values, losses = (
+            NumberQuestion(self.server, self.sites, name).ask(made, here)
+            for name in (SCORE_VALUE, SCORE_LOSS)
         )
-        return after
-
-    async def _after(self, ongoing: ServerRound) -> State:
-        """The state after a round; after one whose total is refused, the state before.
-
-        Raises:
-            TotalRefused: too few clients are left to find out whose fault it is.
-        """
-        known = set(self._suspects.guilty)
-        try:
-            after = await ongoing.run()
-        except TotalRefused as error:
-            among = [*ongoing.present]
-            self.say(f"Round {ongoing.number} is passed: {error}")
-            after = await ongoing.passed(error)
-            if not self._suspects.refused(among):
-                raise TotalRefused(
-                    f"{error}; one of {', '.join(among)} has spoiled it, and where one is left out "
-                    "the others are too few, or do so too: revoke whom you do not trust"
-                ) from error
-        else:
-            self._suspects.opened()
-        for name in sorted(self._suspects.guilty - known):
-            why = f"{name}: left out from now on: totals open without it, and with it are refused"
-            self._note(Incident(ongoing.number, "total", name, why))
-        return after
+        scores = {name: Score(values[name], losses[name]) for name in values if name in losses}
+        if not scores:
+            raise TooFewContributions(f"round {state.round}: no client has scored its model")
+        return self.evaluator.mean_of(scores)
 
 
-def check_authority(config: Config, authority: Address | None) -> None:
-    """Raise ConfigError where there is one and nothing for it to open, or the reverse."""
-    if (authority is not None) != config.exchange.seals_sums:
-        raise ConfigError(
-            f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
-            "sums need --authority, and sums in the clear do not"
-        )
+def server_job(config: Config) -> Job:
+    """Build the server's job; raises ConfigError and DataError as `job_of`."""
+    check_scope(config)
+    return job_of(config, None)
 
 
 async def _hang_up(authority: Link) -> None:

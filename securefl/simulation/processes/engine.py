@@ -14,6 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -26,7 +27,7 @@ from securefl.federation.profiling import Profiling
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
 from securefl.federation.round import ServerRound
-from securefl.federation.site import Reply, Request
+from securefl.federation.site import Ask, Reply, Request
 from securefl.simulation.client_state import Memories
 from securefl.simulation.clients import Clients
 from securefl.simulation.processes.ipc import Gone, packed
@@ -123,10 +124,8 @@ class Workers:
             if name in self._staged:
                 self._memories[name] = self._staged[name]
         self._staged = {}
-        try:
+        with suppress(WorkerLost):  # the one in its place is given the copies
             counted(self, ongoing, self._home)
-        except WorkerLost:
-            pass  # the one in its place is given the copies
 
     def answers(
         self, run: str, query: Query, state: State, names: Collection[str]
@@ -134,7 +133,7 @@ class Workers:
         """See `Engine.answers`."""
         while True:
             try:
-                return answers(self, self._home, (run, query, state), names)
+                return answers(self, self._home, Ask(run, query, state, names))
             except WorkerLost:
                 continue
 
@@ -144,6 +143,9 @@ class Workers:
             self._memories[name] = memory
         for worker in self._workers.values():
             worker.is_told = False
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """See `Engine.leave_out`: nobody waits for anything here."""
 
     def close(self) -> None:
         """See `Engine.close`."""

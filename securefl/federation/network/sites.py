@@ -1,0 +1,255 @@
+"""Clients in other processes, as the loop of rounds sees them: asked over their connections.
+
+The loop runs in a thread of its own; connections live in the event loop, and each call waits there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from securefl.errors import MessageRefused, PeerError, TooFewContributions
+from securefl.federation import message as wire
+from securefl.federation.contribution import Refused
+from securefl.federation.engine import OpenSum
+from securefl.federation.incidents import Incident
+from securefl.federation.network import bodies
+from securefl.federation.network.frames import Frame, Link
+from securefl.federation.network.identity import peer_name
+from securefl.federation.network.members import Members
+from securefl.federation.network.trust import ServerBundle
+from securefl.federation.query import Query
+from securefl.federation.remote import Lost, RemoteRound, answers, counted
+from securefl.federation.round import ServerRound
+from securefl.federation.server import Server
+from securefl.federation.site import (
+    Answers,
+    Ask,
+    Asked,
+    Begin,
+    Continue,
+    Counted,
+    Done,
+    Kept,
+    Reply,
+    Request,
+)
+from securefl.federation.total import total_bytes
+from securefl.types import Memory, State
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class NetworkSites:
+    """An `Engine` and a `Transport`; each site is one client, by its name."""
+
+    loop: asyncio.AbstractEventLoop
+    members: Members
+    server: Server
+    bundle: Callable[[], ServerBundle]
+    """In force."""
+    for_clients: Callable[[], tuple[tuple[int, int], str]]
+    """The newest bundle for them, by its age."""
+    least: int
+    """Clients without whom no round begins."""
+    joining_s: float
+    """For all of them to join, before the first round."""
+    say: Callable[[str], None]
+    answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
+    """Length of a client's answer."""
+    since: Callable[[], Mapping[str, int]] = dict
+    """The last round of each client whose contributions counted."""
+    in_memory: bool = False
+    stopped: bool = False
+    _home: dict[str, str] = field(default_factory=dict)
+    _has: dict[str, tuple[Link, State]] = field(default_factory=dict)
+    """What each was sent last, and on which connection."""
+    _begun: bool = False
+
+    # The loop of rounds calls these, from its thread.
+
+    @property
+    def memories(self) -> Mapping[str, Memory]:
+        """See `Engine.memories`: each client keeps its own."""
+        return {}
+
+    def restore(self, memories: Mapping[str, Memory]) -> None:
+        """See `Engine.restore`: each client has its own."""
+
+    def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
+        """See `Engine.present`; clients are brought up to date with keys and roster before.
+
+        Raises:
+            TooFewContributions: fewer are connected than a round needs.
+            PeerError: the server is being stopped.
+        """
+        here = set(self._waited(self._present(round_number, names)))
+        if len(here) < self.least:
+            raise TooFewContributions(
+                f"round {round_number}: {len(here)} clients are connected, at least {self.least} "
+                "(exchange.min_clients) are needed: start the others, then this server again with "
+                "the same command"
+            )
+        return [name for name in names if name in here]
+
+    def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
+        """See `Engine.train`."""
+        RemoteRound(self, self._home, ongoing, open_sum).run()
+
+    def counted(self, ongoing: ServerRound) -> None:
+        """See `Engine.counted`."""
+        counted(self, ongoing, self._home)
+
+    def answers(
+        self, run: str, query: Query, state: State, names: Collection[str]
+    ) -> Mapping[str, bytes | Refused]:
+        """See `Engine.answers`."""
+        return answers(self, self._home, Ask(run, query, state, names, self.since()))
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """See `Engine.leave_out`."""
+        self._waited(self._send_home(reasons))
+
+    def close(self) -> None:
+        """See `Engine.close`: whoever has opened the door closes it."""
+
+    def call(
+        self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
+    ) -> dict[str, Reply | Lost]:
+        """See `Transport.call`."""
+        return self._waited(self._called(requests, ongoing))
+
+    def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self.stopped:
+            work.close()
+            raise PeerError("the server was stopped")
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    # In the event loop.
+
+    async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
+        members = self.members
+        self.server.roster = self.bundle().clients()
+        allowed = [name for name in names if name in self.server.roster.names]
+        if not self._begun:
+            self._begun = True
+            await members.all_here(allowed, self.joining_s)
+            if missing := sorted(set(names) - members.links.keys()):
+                self.say(f"Beginning without {', '.join(missing)}")
+        here, gone = members.here(), dict[str, str]()
+        for name, link in here.items():
+            try:
+                peer_name(link.tls, self.bundle(), "client")
+            except PeerError as error:
+                gone[name] = str(error)
+        await self._send_home(gone)
+        here = {name: link for name, link in here.items() if name not in gone}
+        lost = await members.bring_up_to(here, *self.for_clients())
+        for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
+            self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
+        found = [name for name in here if name not in lost]
+        self._home = {name: name for name in names}
+        return found
+
+    async def _send_home(self, reasons: Mapping[str, str]) -> None:
+        for name, why in reasons.items():
+            if link := self.members.links.get(name):
+                await self.members.send_home({name: link}, why)
+
+    async def _called(
+        self, requests: Mapping[str, Request], ongoing: ServerRound | None
+    ) -> dict[str, Reply | Lost]:
+        work = (self._one(name, request, ongoing) for name, request in requests.items())
+        replies = await asyncio.gather(*work)
+        return dict(zip(requests, replies, strict=True))
+
+    async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Reply | Lost:
+        link = self.members.links.get(name)
+        if link is None:
+            return Lost(f"{name}: is not connected")
+        if lost := await self._sent(name, link, request):
+            return lost
+        if isinstance(request, Counted):
+            return Kept()
+        if isinstance(request, Ask):
+            size = self.answer_bytes(request.query, request.state, name)
+            answer = await self.members.next_message(name, link, size)
+            if isinstance(answer, Lost):
+                return answer
+            return Answers({name: answer})
+        if ongoing is None:
+            raise RuntimeError("clients train in no round")
+        return await self._trained(name, link, ongoing)
+
+    async def _sent(self, name: str, link: Link, request: Request) -> Lost | None:
+        match request:
+            case Begin():
+                whole, tensors = self._tensors(name, link, request.state)
+                begins = bodies.RoundBegins(
+                    round=request.state.round + 1,
+                    times=request.times[name],
+                    since=request.since[name],
+                    whole=whole,
+                )
+                frame, body = Frame.ROUND, bodies.with_tensors(begins, tensors)
+            case Ask():
+                whole, tensors = self._tensors(name, link, request.state)
+                question = bodies.Question(
+                    round=request.state.round + 1,
+                    name=request.query.name,
+                    unit=request.query.unit,
+                    since=request.since.get(name, 0),
+                    whole=whole,
+                )
+                frame, body = Frame.QUESTION, bodies.with_tensors(question, tensors)
+            case Continue():
+                opened = request.answer.opened
+                frame, body = Frame.TOTAL, total_bytes(opened, self.server.plain.dtype)
+            case Counted():
+                frame, body = Frame.COUNTED, b""
+        return (await self.members.send({name: link}, frame, body)).get(name)
+
+    def _tensors(self, name: str, link: Link, state: State) -> tuple[bool, bytes]:
+        """Return whether all tensors are sent, and those that are."""
+        known = None
+        if name in self._has and self._has[name][0] is link:
+            known = self._has[name][1]
+        # Older states are let go of: whoever has one is sent everything.
+        self._has = {n: of for n, of in self._has.items() if of[1].round >= state.round - 1}
+        self._has[name] = link, state
+        return known is None, bodies.state_bytes(state, known)
+
+    async def _trained(self, name: str, link: Link, ongoing: ServerRound) -> Reply | Lost:
+        """Return what a client sends next: for a sum, or all messages of its update."""
+        possible = ongoing.possible
+        first = await self.members.next_message(name, link, ongoing.most_bytes(name, possible))
+        if isinstance(first, Lost):
+            return first
+        claimed, update = _claimed_name(first), ongoing.context.plan.update
+        if not (first or update):
+            return Done({name: ()})
+        if claimed not in {spec.name for spec in possible}:
+            self.members.drop(name, link)  # who knows what else it has sent
+            return Lost(f"{name}: sent another message")
+        if not update or claimed != update[0].name:
+            return Asked(claimed, {name: [first]})
+        sent = [first]
+        for spec in update[1:]:
+            size = ongoing.most_bytes(name, [spec])
+            message = await self.members.next_message(name, link, size)
+            if isinstance(message, Lost):
+                return message
+            sent.append(message)
+        return Done({name: sent})
+
+
+def _claimed_name(message: bytes) -> str:
+    """Return what a message says that it is, which nobody believes before it is verified."""
+    try:
+        signed, _ = wire.split(message, len(message))
+    except MessageRefused:
+        return ""
+    return signed.header.name
