@@ -24,7 +24,6 @@ from securefl.exchange.releases import MemoryCount
 from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
 from securefl.federation.client import Client
-from securefl.federation.network import server
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
@@ -175,8 +174,7 @@ def quick():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (finish, server):
-            patch.setattr(module, "pictures", lambda _record: {})
+        patch.setattr(finish, "pictures", lambda _record: {})
         yield
     torch.set_num_threads(before)
 

@@ -20,7 +20,7 @@ from on_the_wire import nothing_is_handed_over
 from torch import nn
 
 import securefl
-from securefl.errors import Crafted, TooFewContributions
+from securefl.errors import TooFewContributions, TotalRefused
 from securefl.exchange.ckks import FORM, CkksSealer
 from securefl.federation import pausable
 from securefl.federation.client import Client
@@ -199,11 +199,18 @@ def test_the_others_train_the_model_that_they_would_have_trained_alone(
     assert_same_model(result, alone, **exact)
 
 
-@pytest.mark.parametrize("says", ["the truth", "a lie"])
-def test_a_client_with_a_foreign_key(tiny_config, tiny_task, tamper, foreign_key_set, says):
-    """Sealed under another key, a message is refused by its key id; a lie spoils the total."""
+@pytest.fixture
+def sealing_under(foreign_key_set, tamper):
+    """A client seals under another key, and tells the truth of it or not."""
 
-    def foreign(message, client, contribute, spec, **_):
+    def install(says):
+        tamper(foreign(foreign_key_set, says))
+
+    return install
+
+
+def foreign(foreign_key_set, says):
+    def sealed(message, client, contribute, spec, **_):
         ours, theirs = client.sealers[spec.kind], CkksSealer(foreign_key_set.public)
         if ours.form != FORM:
             return message
@@ -218,14 +225,45 @@ def test_a_client_with_a_foreign_key(tiny_config, tiny_task, tamper, foreign_key
         finally:
             client.sealers = sealers
 
-    tamper(foreign)
-    if says == "the truth":
-        result = securefl.run(tiny_config(), tiny_task())
-        assert_dropped(result, FAULTY)
-        assert all("sealed under key" in incident.reason for incident in result.incidents)
-    else:
-        with pytest.raises(Crafted, match="slots are not real"):
-            securefl.run(tiny_config(), tiny_task())
+    return sealed
+
+
+def test_a_client_with_a_foreign_key(tiny_config, tiny_task, sealing_under):
+    """Sealed under another key, a message is refused by its key id."""
+    sealing_under("the truth")
+    result = securefl.run(tiny_config(), tiny_task())
+    assert_dropped(result, FAULTY)
+    assert all("sealed under key" in incident.reason for incident in result.incidents)
+
+
+def test_a_client_that_spoils_totals_is_found(tiny_config, tiny_task, sealing_under):
+    """By who is left out where totals open; the model stays in a round whose total is refused."""
+    sealing_under("a lie")
+    result = securefl.run(tiny_config(run={"rounds": 8}), tiny_task())
+    everybody = set(names(1, 2, 3, 4, 5))
+    took_part = {turnout.round: set(turnout.present) for turnout in result.turnouts}
+    refused = {opening.round for opening in result.openings if opening.refused}
+    assert refused == {number for number, present in took_part.items() if FAULTY in present}
+    assert took_part[1] == everybody
+    assert all(len(present) >= 3 for present in took_part.values())
+    losses = [result.metrics[number - 1].loss for number in (1, *sorted(refused))]
+    assert losses[0] == losses[1] == losses[2]  # before any round was trained
+    guilty = [i for i in result.incidents if "left out from now on" in i.reason]
+    assert {incident.client for incident in guilty} == {FAULTY}
+    (found_in,) = {incident.round for incident in guilty}
+    assert found_in == max(refused) < 8
+    last = [set(opening.signers) for opening in result.openings if opening.round == 8]
+    assert last == [everybody - {FAULTY}] * len(last) != []
+    assert not result.metrics[-1].dropped
+
+
+def test_a_spoiled_total_ends_a_run_of_too_few_to_leave_one_out(
+    tiny_config, tiny_task, sealing_under
+):
+    """Where a total needs all five, nobody can find out whose fault it is."""
+    sealing_under("a lie")
+    with pytest.raises(TotalRefused, match=r"slots are not real.*client-1.*client-5 has spoiled"):
+        securefl.run(tiny_config(exchange={"min_clients": 5}), tiny_task())
 
 
 @pytest.mark.parametrize("only", [*FEDTAN_MESSAGES, "update/parameters", "update/statistics"])
