@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from securefl import Config, Task
+from securefl.build.simulation import simulated
 from securefl.selection.round_participants import Turnout
-from securefl.simulation.compose import simulated
 from securefl.types import State
 
 SCALES = 1e-3, 1.0, 60.0, 200.0

@@ -15,6 +15,7 @@ from typing import get_args
 import torch
 from torch import nn
 
+from securefl.build.simulation import simulated
 from securefl.config.fnr import FnrTable
 from securefl.config.load import load_config
 from securefl.config.schema import (
@@ -28,7 +29,6 @@ from securefl.config.schema import (
 from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
-from securefl.simulation.compose import simulated
 from securefl.task import Task
 
 Settings = tuple[str, ...]

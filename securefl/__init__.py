@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from securefl.audit.audits import audit_run as audit_run
+    from securefl.build.run import resume as resume
+    from securefl.build.run import run as run
     from securefl.config.load import load_config as load_config
     from securefl.config.schema import Config as Config
     from securefl.errors import SecureFLError as SecureFLError
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
-    from securefl.simulation.run import resume as resume
-    from securefl.simulation.run import run as run
     from securefl.task import Task as Task
 
 _HOMES = {
@@ -40,8 +40,8 @@ _HOMES = {
     "leave_one_out": "securefl.evaluation.leave_one_out",
     "load_config": "securefl.config.load",
     "load_trained": "securefl.evaluation.named_data",
-    "resume": "securefl.simulation.run",
-    "run": "securefl.simulation.run",
+    "resume": "securefl.build.run",
+    "run": "securefl.build.run",
 }
 __all__ = list(_HOMES)
 

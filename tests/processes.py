@@ -18,14 +18,14 @@ from key_folders import cheap
 
 import securefl
 from securefl.exchange.policy import Flooding, Policy
-from securefl.federation.network import bodies
-from securefl.federation.network.authority import AuthorityProcess, Log
-from securefl.federation.network.client import ClientProcess
-from securefl.federation.network.connect import Address, bound, connected, listening
-from securefl.federation.network.frames import SMALL, Frame
-from securefl.federation.network.party import client_party
-from securefl.federation.network.server import Patience, ServerProcess, server_job
-from securefl.federation.network.settings import settings_digest
+from securefl.network import bodies
+from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.client import ClientProcess
+from securefl.network.connect import Address, bound, connected, listening
+from securefl.network.frames import SMALL, Frame
+from securefl.network.party import client_party
+from securefl.network.server import Patience, ServerProcess, server_job
+from securefl.network.settings import settings_digest
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout

@@ -12,8 +12,8 @@ import torch
 from jobs import LR, STEPS, Job, Laps, asked
 from models import made
 
+from securefl.build.simulation import simulated
 from securefl.config.schema import Config
-from securefl.simulation.compose import simulated
 from securefl.task import Task
 
 

@@ -58,9 +58,9 @@ def join(  # noqa: PLR0913, PLR0917
         --server 127.0.0.1:7443
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.federation.network.client import ClientProcess
-    from securefl.federation.network.connect import Address
-    from securefl.federation.network.party import client_party
+    from securefl.network.client import ClientProcess
+    from securefl.network.connect import Address
+    from securefl.network.party import client_party
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
     config, at = load_config(config_file, settings), Address.parse(server)

@@ -64,9 +64,9 @@ def serve_openings(
     import asyncio
 
     from securefl.config.load import load_config
-    from securefl.federation.network.authority import AuthorityProcess, Log
-    from securefl.federation.network.connect import Address, bound, listening
-    from securefl.federation.network.settings import settings_digest
+    from securefl.network.authority import AuthorityProcess, Log
+    from securefl.network.connect import Address, bound, listening
+    from securefl.network.settings import settings_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -146,9 +146,9 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         --authority 127.0.0.1:7444 --out runs/first
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.federation.network.connect import Address
-    from securefl.federation.network.server import Patience, ServerProcess, server_job
-    from securefl.federation.network.settings import check_authority
+    from securefl.network.connect import Address
+    from securefl.network.server import Patience, ServerProcess, server_job
+    from securefl.network.settings import check_authority
     from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 

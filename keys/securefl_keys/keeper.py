@@ -11,7 +11,7 @@ from threading import Lock
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
 from securefl.exchange.keyset import for_round
-from securefl.federation.network.trust import Standing
+from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import CertificateRefused, KeyFileError
 from securefl.federation import message as wire
-from securefl.federation.network.identity import Identity
+from securefl.network.identity import Identity
 from securefl_keys import layout
 from securefl_keys.bundle import SUMS, Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem

@@ -19,6 +19,7 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
+from securefl.build.simulation import simulated
 from securefl.build.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
 from securefl.config.schema import Config
 from securefl.errors import (
@@ -39,7 +40,6 @@ from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
 from securefl.runs.loop import Record
 from securefl.selection.round_participants import Turnout
-from securefl.simulation.compose import simulated
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
 

@@ -8,10 +8,10 @@ from statistics import fmean
 from torch import Tensor, nn
 
 from securefl.algorithms.base import lay_over, load_tensors
+from securefl.algorithms.scoring import Score, evaluate
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
-from securefl.evaluation.evaluate import Score, evaluate
 from securefl.metrics import Metric, chosen_metric, inferred_metric
 from securefl.task import Task
 from securefl.trial import labelled, tried

@@ -18,11 +18,11 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.algorithms.base import Loss
+from securefl.algorithms.scoring import Score
+from securefl.algorithms.scoring import evaluate as score
 from securefl.config.schema import Config
 from securefl.data.samples import Given, given_data, samples
 from securefl.errors import ConfigError, RunFolderError
-from securefl.evaluation.evaluate import Score
-from securefl.evaluation.evaluate import evaluate as score
 from securefl.io.files import require_tensors
 from securefl.metrics import Measure, chosen_metric
 from securefl.norms.adapted import adapted_batch_norm

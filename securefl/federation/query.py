@@ -11,9 +11,9 @@ from torch import nn
 
 from securefl.algorithms.base import Loss, load_tensors
 from securefl.algorithms.profiling import View
+from securefl.algorithms.scoring import Score, mean_loss
 from securefl.data.samples import Samples
 from securefl.errors import DataError, ValueRefused
-from securefl.evaluation.evaluate import Score, mean_loss
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.profile import Profile
 from securefl.federation.client import Client

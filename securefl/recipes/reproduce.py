@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from securefl.build.run import resume, run
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, Diverged
 from securefl.recipes.measured import measured
@@ -13,7 +14,6 @@ from securefl.recipes.recipe import Cell, Recipe
 from securefl.recipes.table import MeasuredCell, NoValue, Table, Value
 from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics
 from securefl.runs.folder_writer import RunFolder
-from securefl.simulation.run import resume, run
 
 
 @dataclass(frozen=True, slots=True)

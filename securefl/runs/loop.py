@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, copied, lay_over, load_tensors
+from securefl.algorithms.scoring import Score
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, Diverged, RunFolderError, TotalRefused, WorkerLost
-from securefl.evaluation.evaluate import Score
 from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
@@ -34,9 +34,9 @@ from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
 from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.threads import torch_threads
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import Turnout
-from securefl.simulation.threads import torch_threads
 from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 

@@ -17,9 +17,9 @@ from on_the_wire import nothing_is_handed_over
 from tenseal import sealapi
 
 import securefl
+import securefl.build.simulation
 import securefl.exchange.reading
 import securefl.federation.authority
-import securefl.simulation.compose
 from securefl.audit.replay import tapped
 from securefl.build import job
 from securefl.build.terms import sealed_kinds
@@ -102,13 +102,13 @@ def profiles_unsealed(patch):
             client.profile_sealer = PlainMatch()
         return MatchInTheClear()
 
-    patch.setattr(securefl.simulation.compose, "_channel", in_clear)
+    patch.setattr(securefl.build.simulation, "_channel", in_clear)
 
 
 @mutant("profiles", "profile/variances", FOLDER)
 def variances_of_profiles_unsealed(patch):
     """The form of Eq. (59), where the settings have the one that hides all."""
-    patch.setattr(securefl.simulation.compose, "FORMS", {LINEAR.name: PLAIN_VARIANCE})
+    patch.setattr(securefl.build.simulation, "FORMS", {LINEAR.name: PLAIN_VARIANCE})
 
 
 # The ledger lies.

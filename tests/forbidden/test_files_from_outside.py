@@ -28,7 +28,7 @@ from securefl.evaluation.named_data import with_trained_tensors
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
-from securefl.federation.network.authority import RELEASES, Log
+from securefl.network.authority import RELEASES, Log
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
 from securefl.recipes.recipe import load_recipe

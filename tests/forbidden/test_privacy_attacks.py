@@ -20,6 +20,7 @@ import securefl
 from securefl.algorithms.federated import Federated
 from securefl.build import compose
 from securefl.build.privacy import check_delta
+from securefl.build.simulation import simulated
 from securefl.errors import (
     ConfigError,
     CouplingFound,
@@ -37,7 +38,6 @@ from securefl.privacy.clipping import Clipping
 from securefl.privacy.events import Gaussian
 from securefl.privacy.randomness import secret
 from securefl.privacy.shares import Shares
-from securefl.simulation.compose import simulated
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
 
 import securefl.federation.client
-import securefl.federation.network.client
-import securefl.federation.network.connect
-import securefl.federation.network.frames
-import securefl.federation.network.members
+import securefl.network.client
+import securefl.network.connect
+import securefl.network.frames
+import securefl.network.members
 from securefl.errors import ConfigError, PeerError
-from securefl.federation.network import bodies
-from securefl.federation.network.connect import (
+from securefl.network import bodies
+from securefl.network.connect import (
     MOST_HANDSHAKES,
     MOST_OF_ONE,
     Address,
@@ -31,10 +31,10 @@ from securefl.federation.network.connect import (
     connected,
     listening,
 )
-from securefl.federation.network.frames import SMALL, Frame
-from securefl.federation.network.identity import peer_name
-from securefl.federation.network.members import JOIN_S, Members
-from securefl.federation.network.party import check_scope, settings_digest
+from securefl.network.frames import SMALL, Frame
+from securefl.network.identity import peer_name
+from securefl.network.members import JOIN_S, Members
+from securefl.network.party import check_scope, settings_digest
 from securefl_keys import sound_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME, issue
 from securefl_keys.holders import Holder
@@ -413,7 +413,7 @@ def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
 @pytest.mark.parametrize("admitted", [True, False])
 def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
     """Whatever it opens and leaves idle; those too many are told so, and others get in."""
-    monkeypatch.setattr(securefl.federation.network.connect, "MOST_HANDSHAKES", 5)
+    monkeypatch.setattr(securefl.network.connect, "MOST_HANDSHAKES", 5)
     many, open_now, most, said = 14, 0, 0, []
 
     async def idle(link):
@@ -462,7 +462,7 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
 
 def test_a_client_that_comes_again_and_again_keeps_its_place(made, monkeypatch):
     """Each lost connection lets go of its descriptor when the next one joins."""
-    monkeypatch.setattr(securefl.federation.network.members, "JOIN_S", 0.0)
+    monkeypatch.setattr(securefl.network.members, "JOIN_S", 0.0)
 
     async def attack(port):
         for _ in range(MOST_OF_ONE + 3):
@@ -479,14 +479,14 @@ def test_a_client_that_comes_again_and_again_keeps_its_place(made, monkeypatch):
 @pytest.fixture
 def fast_beats(monkeypatch):
     """Heartbeats of a test."""
-    monkeypatch.setattr(securefl.federation.network.frames, "BEAT_S", 0.05)
-    monkeypatch.setattr(securefl.federation.network.frames, "SILENT_S", 0.4)
+    monkeypatch.setattr(securefl.network.frames, "BEAT_S", 0.05)
+    monkeypatch.setattr(securefl.network.frames, "SILENT_S", 0.4)
 
 
 @pytest.mark.usefixtures("fast_beats")
 def test_a_client_whose_server_falls_silent_joins_again(made, monkeypatch):
     """It waits for a round as long as heartbeats come, and no longer."""
-    monkeypatch.setattr(securefl.federation.network.client, "PAUSE_S", 0.05)
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.05)
     lived = []
 
     async def serve(link, process, connection):
@@ -668,7 +668,7 @@ async def begin_round(link, process, number):
 
 def test_a_client_answers_no_round_twice(made, monkeypatch):
     """Two contributions under one name would show their difference. Not on another connection."""
-    monkeypatch.setattr(securefl.federation.network.client, "PAUSE_S", 0.05)
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.05)
     got = []
 
     async def serve(link, process, connection):

@@ -43,7 +43,7 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
     """None of CKKS: what seals keys at rest knows their own Ed25519 identities alone."""
     script = (
         "import sys\n"
-        "import securefl.federation.network.server, securefl.federation.network.client\n"
+        "import securefl.network.server, securefl.network.client\n"
         "import securefl_cli.serve, securefl_cli.join\n"
         "import securefl_keys.sound_bundle\n"
         "print(*sys.modules)\n"

@@ -22,7 +22,7 @@ from processes import (
     policy_of_releases,
 )
 
-import securefl.federation.network.authority
+import securefl.network.authority
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,
@@ -34,16 +34,16 @@ from securefl.errors import (
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.client import Client
-from securefl.federation.network import bodies
-from securefl.federation.network.authority import Log
-from securefl.federation.network.client import _RunOver
-from securefl.federation.network.connect import Address, connected
-from securefl.federation.network.frames import SMALL, Frame, Received
-from securefl.federation.network.members import Members
-from securefl.federation.network.opening import ask_to_open, ask_what_holds
-from securefl.federation.network.party import client_party
 from securefl.federation.server import Server
 from securefl.federation.training import round_generator
+from securefl.network import bodies
+from securefl.network.authority import Log
+from securefl.network.client import _RunOver
+from securefl.network.connect import Address, connected
+from securefl.network.frames import SMALL, Frame, Received
+from securefl.network.members import Members
+from securefl.network.opening import ask_to_open, ask_what_holds
+from securefl.network.party import client_party
 from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper, alone
@@ -697,7 +697,7 @@ def test_a_line_that_cannot_be_written_ends_the_opening_in_words(tmp_path, monke
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left")
 
-    monkeypatch.setattr(securefl.federation.network.authority, "append_whole", full)
+    monkeypatch.setattr(securefl.network.authority, "append_whole", full)
     with pytest.raises(RunFolderError, match="cannot be written"):
         Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
 

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from securefl.algorithms.normalisation.window import Window
+from securefl.build.simulation import simulated
 from securefl.data.resident import near
 from securefl.simulation.clients import Clients
-from securefl.simulation.compose import simulated
 from securefl.simulation.sequential import Sequential
 from securefl.simulation.stacked.engine import Stacked
 from securefl.types import Memory, NamedTensors, Plan, State, Total

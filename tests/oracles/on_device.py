@@ -10,7 +10,7 @@ from side_by_side import SMALL, vector
 from torch.profiler import ProfilerActivity, profile
 
 import securefl
-from securefl.simulation.compose import simulated
+from securefl.build.simulation import simulated
 
 MEMCPY = re.compile(r"Memcpy (HtoD|DtoH)\b")
 """As torch's profiler names what a GPU's copy engines do: "Memcpy HtoD (Pageable -> Device)"."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 
 import securefl
+from securefl.build.simulation import simulated
 from securefl.federation.ledger import Entry
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.selection.round_participants import Turnout
-from securefl.simulation.compose import simulated
 from securefl.types import Memory, State
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import securefl
-from securefl.simulation.compose import simulated
+from securefl.build.simulation import simulated
 from securefl.types import Kind
 
 CLIP = 0.5

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from securefl.algorithms.scoring import evaluate
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError
-from securefl.evaluation.evaluate import evaluate
 from securefl.norms.adapted import adapted_batch_norm
 
 TAUS = (0.0, 0.3, 0.9, 0.999)

@@ -21,7 +21,7 @@ from securefl.errors import ConfigError, KeyWornOut, MessageRefused
 from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
-from securefl.federation.network.party import check_scope
+from securefl.network.party import check_scope
 from securefl.runs.loop import Record, compose
 from securefl.types import MessageSpec
 from securefl_cli.main import main

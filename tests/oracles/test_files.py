@@ -16,9 +16,9 @@ from securefl.config.load import load_config
 from securefl.crypto.artefact import digest
 from securefl.errors import KeyFileError, RunFolderError
 from securefl.federation.authority import Opening
-from securefl.federation.network.authority import RELEASES, Log
 from securefl.io import files
 from securefl.io.files import append_whole, read_bounded, read_lines, write_new, write_whole
+from securefl.network.authority import RELEASES, Log
 from securefl.privacy.history import History
 from securefl.runs import folder_writer as runfolder
 from securefl.runs.folder_reader import read_config

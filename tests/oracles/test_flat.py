@@ -17,13 +17,13 @@ from torch import nn
 import securefl
 from securefl.algorithms.base import averaged_tensors, snapshot
 from securefl.algorithms.descent import _walkable
+from securefl.build.simulation import simulated
 from securefl.errors import ValueRefused
 from securefl.federation.client import Client
 from securefl.models import build_model
 from securefl.norms.frozen import at_rest_twin
 from securefl.simulation import clients
 from securefl.simulation.clients import Place
-from securefl.simulation.compose import simulated
 from securefl.simulation.processes.ipc import ALIGNED
 from securefl.types import State
 

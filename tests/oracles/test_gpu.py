@@ -18,8 +18,8 @@ from side_by_side import vector
 from torch import nn
 
 import securefl
+from securefl.build.simulation import simulated
 from securefl.runs.checkpoint import Checkpoint
-from securefl.simulation.compose import simulated
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason

@@ -16,7 +16,7 @@ from by_hand import task
 from on_device import configured, copies_of_a_round
 from test_precision import COARSE, far, single, trained
 
-from securefl.simulation.compose import simulated
+from securefl.build.simulation import simulated
 
 DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
 ENGINES = ("sequential", "vectorised")

@@ -12,16 +12,16 @@ import torch
 from by_hand import task
 from hired import SIZES, Agency, Spoiling, require_alike, require_same_bits, spoilt_loss, trained
 from pairs import grid
+from securefl.simulation.processes.shared_round import SharedRound
 from side_by_side import REFINED, vector, with_public
 
 import securefl
 from securefl.errors import Diverged
 from securefl.models import build_model
+from securefl.runs.threads import torch_threads
 from securefl.simulation.processes import engine as parallel
 from securefl.simulation.processes import ipc as crossing
 from securefl.simulation.processes import worker_process
-from securefl.simulation.processes.shared_round import SharedRound
-from securefl.simulation.threads import torch_threads
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason

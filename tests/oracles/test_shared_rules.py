@@ -12,9 +12,9 @@ from securefl import Config
 from securefl.build.terms import least_clients
 from securefl.errors import Diverged, TooFewContributions
 from securefl.exchange.plain import PlainChannel
-from securefl.federation.network import server
-from securefl.federation.network.party import server_party
-from securefl.federation.network.server import Patience, ServerProcess
+from securefl.network import server
+from securefl.network.party import server_party
+from securefl.network.server import Patience, ServerProcess
 from securefl.runs.folder_writer import RunFolder
 from securefl.types import Kind
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from consortium_files import PASSPHRASE
 from mutations import mutated, mutated_json, try_all
+from securefl.network.round import _claimed_name, _claimed_sender
 
 from securefl.errors import KeyFileError, MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import OpenedSum
@@ -23,10 +24,9 @@ from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
 from securefl.federation import message as wire
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import SMALL, Frame, Link
-from securefl.federation.network.members import Members
-from securefl.federation.network.round import _claimed_name, _claimed_sender
+from securefl.network import bodies
+from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.members import Members
 from securefl.types import Kind, State
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.sound_bundle import SoundBundle

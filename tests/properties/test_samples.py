@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 import securefl
+from securefl.algorithms.scoring import evaluate
 from securefl.data.samples import in_order, minibatches, samples
 from securefl.errors import DataError
-from securefl.evaluation.evaluate import evaluate
 from securefl.federation.training import round_generator
 from securefl.metrics import r_squared
 

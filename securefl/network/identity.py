@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from securefl.errors import KeyFileError, PeerError
-from securefl.federation.network.trust import Role, Trust
+from securefl.network.trust import Role, Trust
 
 
 @dataclass(frozen=True, slots=True)

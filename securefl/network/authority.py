@@ -22,15 +22,15 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.federation.authority import Authority, Opening
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import SMALL, Frame, Link
-from securefl.federation.network.identity import peer_name
-from securefl.federation.network.opening import RELEASED
-from securefl.federation.network.parting import part
-from securefl.federation.network.trust import Keeper
 from securefl.federation.opening_history import Asked, History, Row
 from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
+from securefl.network import bodies
+from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.identity import peer_name
+from securefl.network.opening import RELEASED
+from securefl.network.parting import part
+from securefl.network.trust import Keeper
 from securefl.runs.folder_reader import OPENINGS
 
 MAX_OPEN_BYTES = 2**24

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from securefl.errors import ConfigError, PeerError, SecureFLError
-from securefl.federation.network.frames import Ear, Link
-from securefl.federation.network.identity import Identity, peer_name
-from securefl.federation.network.parting import part
-from securefl.federation.network.trust import Role, Trust
+from securefl.network.frames import Ear, Link
+from securefl.network.identity import Identity, peer_name
+from securefl.network.parting import part
+from securefl.network.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
 MOST_HANDSHAKES = 64

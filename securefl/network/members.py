@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from securefl.errors import PeerError
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import SMALL, Frame, Link
-from securefl.federation.network.parting import part
 from securefl.federation.remote import Lost
+from securefl.network import bodies
+from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.parting import part
 
 HELLO_S = 10.0
 JOIN_S = 0.5

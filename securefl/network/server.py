@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from securefl.algorithms.scoring import Score
 from securefl.build.algorithm import clients_keep_layers, divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
@@ -24,7 +25,6 @@ from securefl.errors import (
     SecureFLError,
     TooFewContributions,
 )
-from securefl.evaluation.evaluate import Score
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.ckks import CkksAdder
@@ -35,25 +35,25 @@ from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
-from securefl.federation.network import bodies
-from securefl.federation.network.connect import Address, bound, connected, listening
-from securefl.federation.network.frames import Frame, Link
-from securefl.federation.network.identity import Identity, peer_name
-from securefl.federation.network.members import Members
-from securefl.federation.network.opening import (
-    ask_to_open,
-    ask_to_open_scores,
-    ask_what_holds,
-)
-from securefl.federation.network.settings import check_authority, check_scope, settings_digest
-from securefl.federation.network.sites import NetworkSites
-from securefl.federation.network.trust import ServerBundle
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
 from securefl.federation.query import SCORE_LOSS, SCORE_VALUE, Query
 from securefl.federation.questions import NumberQuestion, number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
+from securefl.network import bodies
+from securefl.network.connect import Address, bound, connected, listening
+from securefl.network.frames import Frame, Link
+from securefl.network.identity import Identity, peer_name
+from securefl.network.members import Members
+from securefl.network.opening import (
+    ask_to_open,
+    ask_to_open_scores,
+    ask_what_holds,
+)
+from securefl.network.settings import check_authority, check_scope, settings_digest
+from securefl.network.sites import NetworkSites
+from securefl.network.trust import ServerBundle
 from securefl.report.finish import at_end
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from securefl.errors import KeyFileError, PeerError, SecureFLError
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
-from securefl.federation.network import bodies
-from securefl.federation.network.connect import Address, connected
-from securefl.federation.network.frames import SMALL, Frame, Link, Received
-from securefl.federation.network.identity import Identity
-from securefl.federation.network.party import GONE, ClientParty, Session
-from securefl.federation.network.settings import settings_digest
-from securefl.federation.network.trust import ClientBundle
 from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
 from securefl.federation.total import read_total
+from securefl.network import bodies
+from securefl.network.connect import Address, connected
+from securefl.network.frames import SMALL, Frame, Link, Received
+from securefl.network.identity import Identity
+from securefl.network.party import GONE, ClientParty, Session
+from securefl.network.settings import settings_digest
+from securefl.network.trust import ClientBundle
 
 PAUSE_S = 1.0
 """Before a lost connection is taken up again."""

@@ -15,11 +15,6 @@ from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import OpenSum
 from securefl.federation.incidents import Incident
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import Frame, Link
-from securefl.federation.network.identity import peer_name
-from securefl.federation.network.members import Members
-from securefl.federation.network.trust import ServerBundle
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
 from securefl.federation.round import ServerRound
@@ -37,6 +32,11 @@ from securefl.federation.site import (
     Request,
 )
 from securefl.federation.total import total_bytes
+from securefl.network import bodies
+from securefl.network.frames import Frame, Link
+from securefl.network.identity import peer_name
+from securefl.network.members import Members
+from securefl.network.trust import ServerBundle
 from securefl.types import Memory, State
 
 Result = TypeVar("Result")

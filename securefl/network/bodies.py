@@ -23,11 +23,11 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.federation import message as wire
-from securefl.federation.network.frames import SMALL
 from securefl.federation.server import SumRequest
 from securefl.federation.total import MAX_CLIENTS
 from securefl.io.json import require_plain
 from securefl.io.text import printable
+from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 _LENGTH = struct.Struct("<I")

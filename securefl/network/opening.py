@@ -6,9 +6,9 @@ import asyncio
 
 from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
 from securefl.exchange.base import OpenedSum
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import SMALL, Frame, Link
 from securefl.federation.server import SumRequest
+from securefl.network import bodies
+from securefl.network.frames import SMALL, Frame, Link
 
 ANSWER_S = 120.0
 RELEASED = "float64"

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 
 from securefl.errors import PeerError
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import Frame, Link
+from securefl.network import bodies
+from securefl.network.frames import Frame, Link
 
 PARTING_S = 2.0
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from securefl.algorithms.scoring import Score
 from securefl.build.job import Job, job_of
 from securefl.build.selection import profiling_of
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
-from securefl.evaluation.evaluate import Score
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
 from securefl.exchange.ckks import CkksSealer
@@ -21,15 +21,15 @@ from securefl.exchange.match_ckks import CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.federation.client import Client
-from securefl.federation.network import bodies
-from securefl.federation.network.frames import SMALL, Frame
-from securefl.federation.network.identity import Identity
-from securefl.federation.network.settings import check_scope
-from securefl.federation.network.store import FileStore
-from securefl.federation.network.trust import ClientBundle
 from securefl.federation.query import Respondent
 from securefl.federation.site import Site
 from securefl.federation.total import n_total_bytes
+from securefl.network import bodies
+from securefl.network.frames import SMALL, Frame
+from securefl.network.identity import Identity
+from securefl.network.settings import check_scope
+from securefl.network.store import FileStore
+from securefl.network.trust import ClientBundle
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
 from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import UnionType
 
+from securefl.build.simulation import simulated
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.exchange.committee import Committee
@@ -15,7 +16,6 @@ from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.loop import OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
-from securefl.simulation.compose import simulated
 from securefl.task import Task, client_names
 
 
