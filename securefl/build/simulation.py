@@ -77,8 +77,10 @@ def simulated(
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, job.plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
     opener: Opener = InTheClear()
+    least = job.needed
     if keys:
-        opener = _keys_in_use(job, keys, identities, record, (sealers, adders))
+        opener = in_use = _keys_in_use(job, keys, identities, record, (sealers, adders))
+        least = max(least, in_use.policy.min_contributions)
     clients = {
         name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
         for name, weight in job.weights.items()
@@ -117,7 +119,7 @@ def simulated(
             score=lambda model, state: evaluator.score(model, state, engine.memories),
             record=record,
             engine_words=chosen.words,
-            least_clients=config.exchange.min_clients,
+            least_clients=least,
             spending=job.spending(),
             key_id=keys.public.key_id if keys else "",
             qualities=_by_client(config, task),

@@ -26,7 +26,7 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
-from securefl.simulation.compose import simulated
+from securefl.build.simulation import simulated
 from securefl.types import Kind, MessageSpec
 
 NEVER_AT_THE_SERVER = (

@@ -39,7 +39,7 @@ from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
 from securefl.report import readings
 from securefl.report.readings import IN_THE_CLEAR
-from securefl.simulation.compose import simulated
+from securefl.build.simulation import simulated
 from securefl.types import Kind
 from securefl_cli.main import main
 from securefl_cli.table import what_the_server_reads
