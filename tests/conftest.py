@@ -25,7 +25,6 @@ from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
 from securefl.federation.client import Client
 from securefl.federation.server import Server
-from securefl.network import server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
 from securefl_keys.folder import init_folder

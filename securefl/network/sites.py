@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from securefl.errors import MessageRefused, PeerError, TooFewContributions
 from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import OpenSum
 from securefl.federation.incidents import Incident
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
-from securefl.federation.round import ServerRound
+from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import (
     Answers,

@@ -17,11 +17,11 @@ from securefl.errors import ConfigError, Diverged, RunFolderError, TotalRefused,
 from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
+from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.round import ServerRound
-from securefl.federation.round_context import RoundContext
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.suspects import Suspects
 from securefl.federation.training import Training, round_generator
