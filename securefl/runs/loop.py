@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, copied, lay_over, load_tensors
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.scoring import Score
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, Diverged, RunFolderError, TotalRefused, WorkerLost
@@ -28,7 +29,6 @@ from securefl.federation.training import Training, round_generator
 from securefl.metrics import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
 from securefl.privacy.meter import Meter
-from securefl.privacy.randomness import seeded_layers
 from securefl.privacy.spending import Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
