@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import ConfigError, DataError
 from securefl.metrics import described, ignored_label, loss_name, takes_classes, takes_floats
-from securefl.privacy.randomness import seeded_layers
 
 N_TRIED = 4
 """Samples of each client that the model has, where they have another form than those before."""

@@ -26,8 +26,7 @@ from securefl.algorithms.base import (
     with_gains,
 )
 from securefl.algorithms.descent import descent
-from securefl.algorithms.normalisation.aggregated import aggregated
-from securefl.algorithms.normalisation.base import Normalisation, RoundNorm
+from securefl.algorithms.normalisation.base import Normalisation, RoundNorm, aggregated
 from securefl.algorithms.servers.average import Average
 from securefl.algorithms.servers.base import Averaged, ServerOptimiser
 from securefl.algorithms.solvers.base import End, Solver, Start

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from securefl.algorithms.federated import Federated, Momentum
-from securefl.algorithms.normalisation.aggregated import aggregated
-from securefl.algorithms.normalisation.base import Normalisation
+from securefl.algorithms.normalisation.base import Normalisation, aggregated
 from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
 from securefl.algorithms.normalisation.fedtan import FedTAN
 from securefl.algorithms.normalisation.fixbn import FixBN

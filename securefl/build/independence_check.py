@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Loss
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.build.algorithm import clipping_of
 from securefl.config.schema import Config
 from securefl.data.samples import Samples
@@ -16,7 +17,6 @@ from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.coupling import require_uncoupled
-from securefl.privacy.randomness import seeded_layers
 
 PROBED = 16
 """Records that the guard has."""

@@ -7,7 +7,7 @@ same object serves all clients of a simulation, those of one worker process, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Protocol
 
@@ -18,7 +18,6 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.federation.client import Client
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
-from securefl.federation.round_context import RoundContext
 from securefl.federation.state_digest import state_digest, with_total
 from securefl.federation.total import total_bytes
 from securefl.types import (
@@ -31,6 +30,35 @@ from securefl.types import (
     State,
     Total,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundContext:
+    """The round after `state`."""
+
+    run: str
+    """Id of the run, 64 hex digits, which every signed header names."""
+    state: State
+    """What clients begin with."""
+    plan: Plan
+    """What they are going to send."""
+    times: Mapping[str, int]
+    """The clients in order, and how often each counts."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """The last round in which a client's contributions counted; 0 for who is not in it."""
+    in_memory: frozenset[str] = frozenset()
+    """Names of the messages that are handed over in memory and neither sealed nor signed."""
+
+    @property
+    def number(self) -> int:
+        """From 1."""
+        return self.state.round + 1
+
+    @property
+    def signed(self) -> bool:
+        """Whether any message is bytes."""
+        specs = (*self.plan.sums, *self.plan.update)
+        return not all(spec.name in self.in_memory for spec in specs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from securefl.errors import TooFewContributions
 from securefl.exchange.base import OpenedSum
 from securefl.federation.contribution import Refused
 from securefl.federation.query import Query
-from securefl.federation.round import ServerRound
+from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import SumRequest
 from securefl.types import Memory, MessageSpec, State
-
-OpenSum = Callable[[SumRequest], OpenedSum]
-"""Has a sealed sum opened by whoever holds the key; raises OpeningRefused, TotalRefused."""
 
 
 class Engine(Protocol):
@@ -70,18 +66,3 @@ class InTheClear:
     def open(self, request: SumRequest) -> OpenedSum:
         """Refuse: there is nothing to open."""
         raise RuntimeError(f"{request.expected.name!r}: there is no authority in this run")
-
-
-def open_all(ongoing: ServerRound, open_sum: OpenSum) -> None:
-    """Have all sealed sums of a round opened that its clients have contributed to.
-
-    Raises:
-        Diverged, TooFewContributions: nobody's contribution counts.
-        OpeningRefused, TotalRefused: as `open_sum`.
-    """
-    for request in ongoing.requests():
-        try:
-            total = open_sum(request)
-        except TooFewContributions as error:
-            raise ongoing.explained(error) from error
-        ongoing.opened(request.expected.name, total)

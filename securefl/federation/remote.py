@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import OpenSum, open_all
-from securefl.federation.round import ServerRound
+from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import (
     Answers,
     Ask,
@@ -75,7 +74,7 @@ class RemoteRound:
                 self.ongoing.lose(client, "update", f"{client}: has sent nothing at the end")
             elif self.ongoing.take(client, reply.sent[client]) and client in reply.memories:
                 self.staged[client] = reply.memories[client]
-        open_all(self.ongoing, self.open_sum)
+        self.ongoing.open_all(self.open_sum)
 
     def _sum(self, name: str, replies: Mapping[str, Reply]) -> dict[str, Reply]:
         ongoing = self.ongoing
@@ -91,7 +90,7 @@ class RemoteRound:
                 ongoing.lose(client, name, f"{client}: sent another message")
             else:
                 ongoing.take(client, reply.sent[client])
-        open_all(ongoing, self.open_sum)
+        ongoing.open_all(self.open_sum)
         answer = ongoing.answer()
         return self._called({site: Continue(answer) for site in self._at_sites(answer.staying)})
 

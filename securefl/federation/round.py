@@ -18,16 +18,17 @@ from torch import Tensor
 from securefl.errors import DataError, MessageRefused, TooFewContributions
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import gains_of, unpack
-from securefl.federation.clients_round import Answer
+from securefl.federation.clients_round import Answer, RoundContext
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
 from securefl.federation.incidents import Incident, nobody_left
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
-from securefl.federation.plain_sum import InMemorySum
-from securefl.federation.round_context import RoundContext
-from securefl.federation.server import Server, ServerSum, SumRequest
+from securefl.federation.server import InMemorySum, Server, ServerSum, SumRequest
 from securefl.federation.state_digest import state_digest, with_total
 from securefl.federation.total import as_sent, total_bytes
 from securefl.types import Kind, MessageSpec, NamedTensors, Total
+
+OpenSum = Callable[[SumRequest], OpenedSum]
+"""Has a sealed sum opened by whoever holds the key; raises OpeningRefused, TotalRefused."""
 
 
 def _tensor(of: OpenedSum | PlainContribution) -> Tensor:
@@ -175,6 +176,16 @@ class ServerRound:
         (spec,) = (spec for spec in now.specs if spec.name == name)
         self._note(spec, (AUTHORITY, SERVER), "plaintext", total.as_bytes())
         now.opened[name] = total
+
+    def open_all(self, open_sum: OpenSum) -> None:
+        """Have all sealed sums opened that clients have contributed to.
+
+        Raises:
+            Diverged, TooFewContributions: nobody's contribution counts.
+            OpeningRefused, TotalRefused: as `open_sum`.
+        """
+        for request in self.requests():
+            self.opened(request.expected.name, open_sum(request))
 
     def answer(self) -> Answer:
         """End a sum in the middle of the round: the total, for all who are still present.

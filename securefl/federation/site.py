@@ -13,11 +13,10 @@ from typing import Protocol
 
 from securefl.errors import PeerError
 from securefl.federation.client import Client
-from securefl.federation.clients_round import Answer, ClientsRound
+from securefl.federation.clients_round import Answer, ClientsRound, RoundContext
 from securefl.federation.contribution import PlainRows, Refused, Sent
 from securefl.federation.pausable import Pausable, Waiting
 from securefl.federation.query import SCORES, Query, Respondent
-from securefl.federation.round_context import RoundContext
 from securefl.types import Floats, Memory, Plan, State
 
 # Requests.

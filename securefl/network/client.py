@@ -24,6 +24,7 @@ from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
 from securefl.network.settings import settings_digest
 from securefl.network.trust import ClientBundle
+from securefl.runs.threads import torch_threads
 
 PAUSE_S = 1.0
 """Before a lost connection is taken up again."""
@@ -180,10 +181,14 @@ class _Turn:
         session.due = None
         return Continue(Answer(read_total(body, *about), [session.party.name]))
 
+    def _handled(self, request: Request) -> Reply:
+        with torch_threads(self.session.party.job.training.threads):
+            return self.session.site.handle(request)
+
     async def _handle(self, request: Request) -> None:
         session, client = self.session, self.session.party.name
         try:
-            reply: Reply = await asyncio.to_thread(session.site.handle, request)
+            reply = await asyncio.to_thread(self._handled, request)
         except PeerError:
             raise
         except SecureFLError as error:

@@ -321,7 +321,7 @@ class _Scores:
         if not (self.evaluator.has_own_tests or clients_keep_layers(self.job.config)):
             return self.evaluator.score(model, state, {})
         # The answers belong to the round that has made this state.
-        made, here = replace(state, round=state.round - 1), list(self.sites.members.here())
+        made, here = replace(state, round=state.round - 1), self.sites.connected()
         values, losses = (
             NumberQuestion(self.server, self.sites, name).ask(made, here)
             for name in (SCORE_VALUE, SCORE_LOSS)

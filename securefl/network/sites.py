@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from securefl.errors import MessageRefused, PeerError, TooFewContributions
 from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import OpenSum
 from securefl.federation.incidents import Incident
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
-from securefl.federation.round import ServerRound
+from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import (
     Answers,
@@ -95,6 +94,10 @@ class NetworkSites:
             )
         return [name for name in names if name in here]
 
+    def connected(self) -> list[str]:
+        """Return the clients that are connected now, in the roster's order."""
+        return self._waited(self._connected())
+
     def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
         """See `Engine.train`."""
         RemoteRound(self, self._home, ongoing, open_sum).run()
@@ -153,6 +156,9 @@ class NetworkSites:
         found = [name for name in here if name not in lost]
         self._home = {name: name for name in names}
         return found
+
+    async def _connected(self) -> list[str]:
+        return list(self.members.here())
 
     async def _send_home(self, reasons: Mapping[str, str]) -> None:
         for name, why in reasons.items():

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.errors import ConfigError
 from securefl.exchange.base import Exchange
 from securefl.exchange.layout import hollow
 from securefl.privacy.bounded import clipped
 from securefl.privacy.client_noise import ClientNoise, NoisyExchange
-from securefl.privacy.randomness import RandomnessOf, noisy, seeded_layers
+from securefl.privacy.randomness import RandomnessOf, noisy
 from securefl.types import (
     Contribution,
     Kind,

@@ -15,11 +15,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.solvers.base import Around, Beside, End, Session, Solver, Start
 from securefl.errors import ConfigError
 from securefl.privacy.adaptive import Quantile
 from securefl.privacy.clipping import ClippedGradients, Clipping
-from securefl.privacy.randomness import Randomness, RandomnessOf, noisy, seeded_layers
+from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
 from securefl.types import NamedTensors
 
 CLIP = "privacy/clip"

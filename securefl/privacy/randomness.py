@@ -7,8 +7,7 @@ experiments that must be repeated, and protects nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
@@ -78,21 +77,6 @@ def noisy(value: Tensor, randomness: Randomness, deviation: float) -> Tensor:
     """With noise of its own on each element: drawn in double precision, added in the value's."""
     noise = torch.from_numpy(randomness.gaussian(value.numel(), deviation))
     return value + noise.reshape(value.shape).to(value)
-
-
-@contextmanager
-def seeded_layers(device: torch.device, seed: int) -> Iterator[None]:
-    """Within, torch's global generators draw by `seed`: layers such as Dropout take no other.
-
-    The caller's are put back.
-    """
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 RandomnessOf = Callable[[torch.Generator], Randomness]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from securefl.algorithms.base import Loss, trained_parameters
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.errors import DataError
-from securefl.privacy.randomness import seeded_layers
 
 
 @final

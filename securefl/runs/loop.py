@@ -11,24 +11,24 @@ import torch
 from torch import nn
 
 from securefl.algorithms.base import Algorithm, copied, lay_over, load_tensors
+from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.scoring import Score
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, Diverged, RunFolderError, TotalRefused, WorkerLost
 from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
+from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.round import ServerRound
-from securefl.federation.round_context import RoundContext
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.suspects import Suspects
 from securefl.federation.training import Training, round_generator
 from securefl.metrics import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
 from securefl.privacy.meter import Meter
-from securefl.privacy.randomness import seeded_layers
 from securefl.privacy.spending import Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from securefl.federation.client import Client
 from securefl.federation.clients_round import Answer, ClientsRound
 from securefl.federation.contribution import PlainRows, Refused, Sent
-from securefl.federation.engine import OpenSum, open_all
 from securefl.federation.query import Query, Respondent
-from securefl.federation.round import ServerRound
+from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Trainer
 from securefl.simulation.client_state import Memories
 from securefl.types import Memory, State
@@ -32,7 +31,7 @@ class _Handover:
         else:
             for client, own in sent.items():
                 self.ongoing.take(client, own)
-        open_all(self.ongoing, self.open_sum)
+        self.ongoing.open_all(self.open_sum)
         return self.ongoing.answer()
 
     def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
@@ -71,7 +70,7 @@ class InMemory:
         self._trainer.train(
             ClientsRound(ongoing.context, self._clients, self._memories, handover, precision)
         )
-        open_all(ongoing, open_sum)
+        ongoing.open_all(open_sum)
         self._staged = handover.staged
 
     def counted(self, ongoing: ServerRound) -> None:

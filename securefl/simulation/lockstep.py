@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from securefl.algorithms.rng_isolation import LayerDraws
 from securefl.federation.clients_round import ClientsRound, End
 from securefl.federation.pausable import Finished, Pausable
 from securefl.simulation.clients import Clients, Place
-from securefl.simulation.rng_isolation import LayerDraws
 from securefl.types import Contribution, NamedTensors, Total
 
 Sum = tuple[str, NamedTensors]

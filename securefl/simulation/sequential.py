@@ -5,10 +5,10 @@ The best engine for convolutions on a CPU, where a model of many clients at once
 
 from __future__ import annotations
 
+from securefl.algorithms.rng_isolation import LayerDraws
 from securefl.federation.clients_round import ClientsRound, End, no_sum
 from securefl.simulation.clients import Clients, Place
 from securefl.simulation.lockstep import Lockstep
-from securefl.simulation.rng_isolation import LayerDraws
 
 
 class Sequential:

@@ -14,6 +14,7 @@ import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from reachability import KEY_PARTS, keyed_contexts, reachable
 
+from securefl.build.simulation import simulated
 from securefl.crypto.artefact import Artefact
 from securefl.crypto.committee import OfficerKey
 from securefl.crypto.committee_public import Combiner
@@ -26,7 +27,6 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
-from securefl.build.simulation import simulated
 from securefl.types import Kind, MessageSpec
 
 NEVER_AT_THE_SERVER = (

@@ -18,6 +18,7 @@ from hand_made import QUALITIES, TURNOUTS, encrypted_match, message, write_run
 from matching_runs import make_config, make_task, run_in
 from reachability import keyed_contexts, reachable
 
+from securefl.build.simulation import simulated
 from securefl.crypto.match_public import MatchPublicKey
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.public import PublicKey
@@ -39,7 +40,6 @@ from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
 from securefl.report import readings
 from securefl.report.readings import IN_THE_CLEAR
-from securefl.build.simulation import simulated
 from securefl.types import Kind
 from securefl_cli.main import main
 from securefl_cli.table import what_the_server_reads

@@ -22,11 +22,10 @@ from securefl.data.samples import TensorSamples
 from securefl.errors import ConfigError, PeerError, WorkerLost
 from securefl.federation.client import Client
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import OpenSum
 from securefl.federation.profiling import Profiling
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
-from securefl.federation.round import ServerRound
+from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Ask, Reply, Request
 from securefl.simulation.client_state import Memories
 from securefl.simulation.clients import Clients

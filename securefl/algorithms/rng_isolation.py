@@ -1,4 +1,4 @@
-"""What a client's layers draw, such as Dropout: from torch's global generators, and no others."""
+"""Random draws of layers such as Dropout, which take torch's global generators and no others."""
 
 from __future__ import annotations
 
@@ -38,3 +38,18 @@ class LayerDraws:
             finally:
                 on_gpu = [torch.cuda.get_rng_state(device) for device in self._devices]
                 self._states = [torch.get_rng_state(), *on_gpu]
+
+
+@contextmanager
+def seeded_layers(device: torch.device, seed: int) -> Iterator[None]:
+    """Have torch's global generators draw by `seed` within.
+
+    The caller's are put back.
+    """
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -1,0 +1,118 @@
+"""Which modules one round enters, counted with a profiler: four clients, one after the other.
+
+    python benchmarks/walks.py
+
+A plain round is one of FedAvg in the clear, from its clients to the next state. A sealed statistic
+is one sum of FedTAN's first step, from the layer that asks for it to the layer that has its total.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import securefl
+from securefl.build.simulation import simulated
+from securefl.federation.clients_round import ClientsRound
+from securefl.runs.loop import Rounds
+
+ROOT = Path(securefl.__file__).parent
+N_CLIENTS = 4
+
+
+class Walk:
+    """Modules in the order in which they are entered, and how often the file changes."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, None] = {}
+        self.n_changes = 0
+        self._last = ""
+
+    def __call__(self, frame: FrameType, event: str, _arg: Any) -> None:
+        """See `sys.setprofile`."""
+        path = Path(frame.f_code.co_filename)
+        if event != "call" or not path.is_relative_to(ROOT):
+            return
+        name = path.relative_to(ROOT).with_suffix("").as_posix()
+        self.modules[name] = None
+        self.n_changes += name != self._last
+        self._last = name
+
+    def of(self, work: Callable[[], object]) -> Walk:
+        """Follow some work, in all threads that it starts."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+        return self
+
+
+def federation(*settings: str) -> Rounds:
+    """Return the rounds of four clients, before the first."""
+    chosen = [
+        f"data.clients={N_CLIENTS}",
+        "data.partition=classes:5",
+        "run.engine=sequential",
+        "run.rounds=2",
+        *settings,
+    ]
+    return simulated(securefl.load_config(None, chosen))
+
+
+def plain_round() -> Walk:
+    """Follow one round of FedAvg in the clear, after a first that has loaded everything."""
+    rounds = federation("algorithm.name=fedavg", "exchange.encrypt=none")
+    rounds.step()
+    times = dict.fromkeys(rounds.parts.participation.clients, 1)
+    state = rounds.state
+    walk = Walk().of(lambda: rounds.after(rounds.round_of(times, state)))
+    rounds.close()
+    return walk
+
+
+def sealed_statistic() -> Walk:
+    """Follow one sealed sum of FedTAN's first step."""
+    rounds, walk, ask = federation("algorithm.name=fedtan"), Walk(), ClientsRound.sum
+    n_sums = 0
+
+    def followed(self: ClientsRound, asks: Any) -> Any:
+        nonlocal n_sums
+        n_sums += 1
+        if n_sums != 2:
+            return ask(self, asks)
+        answer: list[Any] = []
+        walk.of(lambda: answer.append(ask(self, asks)))
+        return answer[0]
+
+    ClientsRound.sum = followed  # type: ignore[method-assign]
+    try:
+        rounds.step()
+    finally:
+        ClientsRound.sum = ask  # type: ignore[method-assign]
+        rounds.close()
+    return walk
+
+
+def main() -> None:
+    """Print both walks."""
+    torch.set_num_threads(1)
+    for title, walk in (
+        ("A plain FedAvg round", plain_round()),
+        ("One sealed statistic", sealed_statistic()),
+    ):
+        print(f"{title} of {N_CLIENTS} clients: {len(walk.modules)} modules, ", end="")
+        print(f"{walk.n_changes} changes of file")
+        print("    " + " ".join(walk.modules))
+
+
+if __name__ == "__main__":
+    main()
