@@ -31,6 +31,7 @@ from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
 from securefl.federation.opening_history import History, Row
 from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.total import total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
@@ -225,7 +226,7 @@ class AuthorityProcess:
             raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(self._role.open, request)
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
-        return bodies.total_bytes(opened, RELEASED)
+        return total_bytes(opened, RELEASED)
 
     async def _opened_scores(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenScoresRequest, body, link.name)

@@ -8,6 +8,7 @@ from securefl.errors import OpeningRefused, PeerError, TooFewContributions, Tota
 from securefl.exchange.base import OpenedSum
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
+from securefl.federation.total import n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 
@@ -39,8 +40,8 @@ async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
     n_values = request.expected.n_values
     await authority.send(Frame.OPEN, bodies.open_request(request))
     await authority.send(Frame.CIPHERTEXT, request.total)
-    body = await _answer(authority, Frame.OPENED, bodies.n_total_bytes(n_values, RELEASED))
-    return bodies.read_total(body, n_values, RELEASED, authority.name)
+    body = await _answer(authority, Frame.OPENED, n_total_bytes(n_values, RELEASED))
+    return read_total(body, n_values, RELEASED, authority.name)
 
 
 async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[float | None]:

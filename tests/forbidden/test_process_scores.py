@@ -41,11 +41,11 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.releases import MemoryCount
 from securefl.federation.client import Client
+from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.server import Server
 from securefl.network import authority, bodies
 from securefl.network.frames import SMALL, Frame
 from securefl.network.opening import ask_to_open, ask_to_open_scores, ask_what_holds
-from securefl.federation.score_authority import ScoreAuthority
-from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec
 from securefl_keys import export, layout
 from securefl_keys.keeper import FolderKeeper

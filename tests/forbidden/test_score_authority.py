@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from matching_runs import make_config, make_task, names, run_in, turnouts, uncounted
 
 import securefl
+from securefl.build import simulation as compose
 from securefl.errors import (
     ConfigError,
     Duplicate,
@@ -40,7 +41,6 @@ from securefl.federation.client import Client
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
 from securefl.runs.folder_reader import OPENINGS, read_rows
-from securefl.simulation import compose
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
