@@ -7,6 +7,7 @@ import asyncio
 from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
 from securefl.exchange.base import OpenedSum
 from securefl.federation.server import SumRequest
+from securefl.federation.survey import ScoreRequest
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 
@@ -40,6 +41,20 @@ async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
     await authority.send(Frame.CIPHERTEXT, request.total)
     body = await _answer(authority, Frame.OPENED, bodies.n_total_bytes(n_values, RELEASED))
     return bodies.read_total(body, n_values, RELEASED, authority.name)
+
+
+async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[float | None]:
+    """Returns scores, of one client at least, as the authority releases them; None for rubbish.
+
+    Raises:
+        OpeningRefused: the authority does not open these scores.
+        PeerError: it is gone, or its answer is none.
+    """
+    n_scores = len(request.scores)
+    await authority.send(Frame.SCORES, bodies.open_scores_request(request))
+    await authority.send(Frame.SCORE_BYTES, b"".join(request.scores))
+    body = await _answer(authority, Frame.OPENED_SCORES, bodies.n_scores_bytes(n_scores))
+    return bodies.read_scores(body, n_scores, authority.name)
 
 
 async def _answer(authority: Link, frame: Frame, size: int) -> bytes:
