@@ -224,6 +224,7 @@ def test_a_server_that_is_revoked_meanwhile_is_told_and_ends(site):
 DAMAGES = {
     "a changed roster": lambda keys: flip(keys / layout.ROSTER),
     "a changed secret key": lambda keys: flip(keys / layout.AUTHORITY_KEY),
+    "a changed match key": lambda keys: flip(keys / layout.MATCH_KEY),
     "a changed policy": lambda keys: flip(keys / layout.POLICY),
     "no policy": lambda keys: (keys / layout.POLICY).unlink(),
     "a secret key open to all": lambda keys: replaced(keys / layout.AUTHORITY_KEY),
@@ -530,7 +531,7 @@ def test_the_authority_refuses_too_few_and_says_so(site):
 def test_nothing_is_opened_of_a_round_that_the_authority_was_not_asked_about(site, ready):
     """A server that was revoked and asks no more gets nothing more; the refusal is in the log."""
     here = site()
-    with pytest.raises(OpeningRefused, match="round 1: hub has not asked READY for it"):
+    with pytest.raises(OpeningRefused, match="round 1, '1/mean': hub has not asked READY for it"):
         asked_of_the_authority(here, opening(request_of(here), ready))
     assert "READY" in openings_of(here)[0]["refused"]
 
@@ -708,6 +709,18 @@ def test_a_damaged_log_of_releases_is_refused(tmp_path):
         Log(tmp_path, "")
 
 
+def test_a_line_of_scores_that_was_cut_off_is_none(tmp_path):
+    path = tmp_path / "released.jsonl"
+    path.write_text('["ab", 1, "profile/score", ["alice"]]\n["ab", 1, "profile/score", ["bo')
+    Log(tmp_path, "").history.claim_scores("ab", 1, ["bob", "carol"])
+    assert path.read_text().splitlines()[1:] == ['["ab", 1, "profile/score", ["bob", "carol"]]']
+    for name in ("alice", "bob", "carol"):
+        with pytest.raises(OpeningRefused, match=f"opened once already, of {name}"):
+            Log(tmp_path, "").history.claim_scores("ab", 1, [name])
+    Log(tmp_path, "").history.claim_scores("ab", 2, ["alice"])
+    Log(tmp_path, "").history.claim(("ab", 1, "profile/score"))  # a total has claims of its own
+
+
 # Bundles on the line.
 
 
@@ -735,8 +748,8 @@ class Lying:
     def parameters(self):
         return self.keeper.parameters
 
-    def now(self, needed):
-        return replace(self.keeper.now(needed), bundles=self.bundles)
+    def now(self, needed, scores=0):
+        return replace(self.keeper.now(needed, scores), bundles=self.bundles)
 
 
 def changed_byte(path, at=0.5):
