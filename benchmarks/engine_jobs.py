@@ -29,7 +29,6 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
     "sequential": {"engine": "sequential"},
     "vectorised": {"engine": "vectorised"},
     "parallel": {"engine": "parallel", "workers": 2},
-    "vectorised, workers": {"engine": "vectorised", "workers": 2},
     "auto": {},
 }
 """What each way sets in the table `[run]`; `auto` nothing, as a user who does not care."""

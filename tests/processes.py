@@ -382,13 +382,15 @@ async def authority_door(site, keeper, config, say):
     return door, Address.parse(bound(door))
 
 
-def asked_of_the_authority(site, ask, who=SERVER, role="server", keeper=None, said=None):
+def asked_of_the_authority(
+    site, ask, who=SERVER, role="server", keeper=None, said=None, config=None
+):
     """What comes of `ask(link)` over a connection to the authority."""
 
     async def scenario():
         said_here = [] if said is None else said
         own = keeper or FolderKeeper(site.keys, PASSPHRASE)
-        door, at = await authority_door(site, own, site.config, said_here.append)
+        door, at = await authority_door(site, own, config or site.config, said_here.append)
         trust = site.bundle("server")
         link = await connected(site.identity(who, role), trust, "authority", at, 5)
         try:
@@ -448,8 +450,8 @@ class Between:
     def parameters(self):
         return self.keeper.parameters
 
-    def now(self, needed):
+    def now(self, needed, scores=0):
         if needed:  # a round's question
             self.seen.append(needed)
             self.happens.get(len(self.seen), lambda: None)()
-        return self.keeper.now(needed)
+        return self.keeper.now(needed, scores)

@@ -11,12 +11,13 @@ from threading import Lock
 from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
 from securefl.exchange.keyset import for_round
+from securefl.exchange.match_open import for_scores
 from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
 from securefl_keys.journal import hold, pending, settled
-from securefl_keys.loading import load_all, load_parameters
+from securefl_keys.loading import load_all, load_match, load_parameters
 from securefl_keys.reading import text_of
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
@@ -49,14 +50,19 @@ class FolderKeeper:
         self.parameters: CkksParameters = load_parameters(directory)
         """See `Keeper.parameters`."""
 
-    def now(self, needed: int) -> Standing:
+    def now(self, needed: int, scores: int = 0) -> Standing:
         """See `Keeper.now`."""
         with self._lock:
             self._read_again()
-            flooding = self._standing.policy.flooding
-            if for_round(self._keys, needed, flooding) is not self._keys:  # the folder is rotated
+            if self._rotated(needed, scores):
                 self._read_again()
             return self._standing
+
+    def _rotated(self, needed: int, scores: int) -> bool:
+        """Rotate the folder where one of its keys could not open all of a round; tell if so."""
+        sums = for_round(self._keys, needed, self._standing.policy.flooding)
+        matches = for_scores(self._matches, scores)
+        return sums is not self._keys or matches is not self._matches
 
     def _read_again(self) -> None:
         """Open the folder anew where a file has changed: that takes Argon2's time."""
@@ -66,12 +72,13 @@ class FolderKeeper:
             self._read()
 
     def _texts(self) -> tuple[str, ...]:
-        paths = (layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY)
+        paths = (layout.AUTHORITY_KEY, layout.MATCH_KEY, layout.ROSTER, layout.POLICY)
         return tuple(text_of(self._directory / path) for path in paths)
 
     def _read(self) -> None:
         texts = self._texts()
         self._keys = keys = load_all(self._directory, self._passphrase)
+        self._matches = load_match(self._directory, self._passphrase)
         signer = open_signer(self._directory, self._passphrase, now())
         if keys.policy is None:
             raise KeyFileError(f"{self._directory}: has no policy")
@@ -85,7 +92,14 @@ class FolderKeeper:
                 "force already: put the newest files back"
             )
         self._age = age
-        self._standing = Standing(age, opener, RosterTrust(roster), keys.policy, bundles)
+        self._standing = Standing(
+            age=age,
+            opener=opener,
+            trust=RosterTrust(roster),
+            policy=keys.policy,
+            bundles=bundles,
+            matches=self._matches,
+        )
         self._seen = texts
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import CertificateRefused, KeyFileError
 from securefl.federation import message as wire
 from securefl.network.identity import Identity
 from securefl_keys import layout
-from securefl_keys.bundle import SUMS, Bundle, load_bundle, require_sound
+from securefl_keys.bundle import MATCH, SUMS, Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.certificates import ConsortiumAuthority, holder_certificate
 from securefl_keys.holders import Role
@@ -50,10 +51,12 @@ class RosterTrust:
 
 @dataclass(frozen=True, slots=True)
 class SoundBundle(RosterTrust):
-    """A bundle in which nothing is wrong, and its key."""
+    """A bundle in which nothing is wrong, and its keys."""
 
     bundle: Bundle
     key: AddingContext | PublicKey = field(repr=False)
+    match_key: ScoringContext | MatchPublicKey | None = field(repr=False)
+    """None where the consortium has no match key."""
 
     @classmethod
     def load(cls, directory: Path, role: Role) -> SoundBundle:
@@ -66,7 +69,8 @@ class SoundBundle(RosterTrust):
         parse: Callable[[str], AddingContext | PublicKey] = AddingContext.from_json
         if path == layout.CLIENT_KEY:
             parse = PublicKey.from_json
-        return cls(bundle.roster(), bundle, parsed(bundle.texts[path], parse))
+        key = parsed(bundle.texts[path], parse)
+        return cls(bundle.roster(), bundle, key, _match_key(bundle))
 
     @property
     def ca(self) -> ConsortiumAuthority:
@@ -92,6 +96,20 @@ class SoundBundle(RosterTrust):
             raise CertificateRefused("a server's bundle holds no public key")
         return self.key
 
+    @property
+    def scoring(self) -> ScoringContext | None:
+        """The server's, for profile matches; None where the consortium has no match key."""
+        if isinstance(self.match_key, MatchPublicKey):
+            raise CertificateRefused("a client's bundle holds no server's parameters")
+        return self.match_key
+
+    @property
+    def match_public(self) -> MatchPublicKey | None:
+        """A client's, for profile matches; None where the consortium has no match key."""
+        if isinstance(self.match_key, ScoringContext):
+            raise CertificateRefused("a server's bundle holds no public key")
+        return self.match_key
+
     def newer(self, files: str) -> SoundBundle:
         """See `net.trust.Bundle.newer`."""
         try:
@@ -108,6 +126,16 @@ class SoundBundle(RosterTrust):
                 f"a bundle of epoch and roster version {after.age}, older than {self.age}"
             )
         return after
+
+
+def _match_key(bundle: Bundle) -> ScoringContext | MatchPublicKey | None:
+    path = MATCH.get(bundle.manifest.role)
+    if path is None or path not in bundle.texts:
+        return None
+    parse: Callable[[str], ScoringContext | MatchPublicKey] = ScoringContext.from_json
+    if path == layout.MATCH_PUBLIC_KEY:
+        parse = MatchPublicKey.from_json
+    return parsed(bundle.texts[path], parse)
 
 
 def process_identity(

@@ -23,7 +23,7 @@ from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS, MatchForm
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.authority import Authority
@@ -31,6 +31,7 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.client import Client
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.identities import Identities
+from securefl.federation.opening_history import History
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
 from securefl.federation.query import Respondent
 from securefl.federation.score_authority import ScoreAuthority
@@ -77,8 +78,10 @@ def simulated(
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, job.plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
     opener: Opener = InTheClear()
+    least = job.needed
     if keys:
-        opener = _keys_in_use(job, keys, identities, record, (sealers, adders))
+        opener = in_use = _keys_in_use(job, keys, identities, record, (sealers, adders))
+        least = max(least, in_use.policy.min_contributions)
     clients = {
         name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
         for name, weight in job.weights.items()
@@ -117,7 +120,7 @@ def simulated(
             score=lambda model, state: evaluator.score(model, state, engine.memories),
             record=record,
             engine_words=chosen.words,
-            least_clients=config.exchange.min_clients,
+            least_clients=least,
             spending=job.spending(),
             key_id=keys.public.key_id if keys else "",
             qualities=_by_client(config, task),
@@ -209,12 +212,11 @@ def _channel(
         for client in clients.values():
             client.profile_sealer = plain
         return MatchInTheClear(noise, plain)
-    form = FORMS[config.selection.match]
+    form, history = FORMS[config.selection.match], History()
 
     def authority(keys: MatchKeys) -> ScoreAuthority:
-        opener = CkksScoreOpener(form, keys.secret, keys.count, noise, keys.draw)
-        policy = policy_of(config, keys.policy)
-        return ScoreAuthority(opener, identities.roster, policy, record.log_opening)
+        opener, policy = keys.opener(form, noise), policy_of(config, keys.policy)
+        return ScoreAuthority(opener, identities.roster, policy, record.log_opening, history)
 
     keys = match_keys or MatchKeys.ephemeral(form, seed=score_seed(config))
     return _Match(form, keys, noise, authority, clients)

@@ -8,7 +8,7 @@ from math import ldexp
 
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.errors import MessageRefused
+from securefl.errors import KeyWornOut, MessageRefused
 from securefl.exchange.gaussian import Draw, gaussian, seeded
 from securefl.exchange.match_ckks import EXPONENT, form_name
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
@@ -112,6 +112,15 @@ class MatchKeys:
         """Scores that it may still release."""
         return MAX_RELEASES - self.count.n_released
 
+    @property
+    def score_bytes(self) -> int:
+        """Exact length of a score under this key."""
+        return EXPONENT.size + self.secret.score_frame.n_bytes
+
+    def opener(self, form: MatchForm, noise: ScoreNoise | None) -> CkksScoreOpener:
+        """Build the authority's capability; raises ConfigError for a key of another form."""
+        return CkksScoreOpener(form, self.secret, self.count, noise, self.draw)
+
     @classmethod
     def ephemeral(cls, form: MatchForm, epoch: int = 1, seed: int | None = None) -> MatchKeys:
         """A fresh key and its count, which live in memory and end with the process."""
@@ -124,3 +133,17 @@ class MatchKeys:
             lambda: cls.ephemeral(form, epoch + 1, seed),
             seed=seed,
         )
+
+
+def for_scores(keys: MatchKeys, needed: int) -> MatchKeys:
+    """Returns these keys, or the next where they may not release so many scores more.
+
+    Raises:
+        KeyWornOut: no keys may.
+    """
+    if needed > MAX_RELEASES:
+        raise KeyWornOut(
+            f"a round opens {needed} scores, and the noise on them hides {MAX_RELEASES} under one "
+            "key: have fewer clients, or select them by something else than profiles"
+        )
+    return keys.successor() if needed > keys.left else keys

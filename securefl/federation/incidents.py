@@ -9,6 +9,9 @@ from securefl.errors import Diverged, TooFewContributions
 BOOKKEEPING_BYTES = 16
 """A broadcast total's weight and number of clients."""
 
+SPOILED = "total"
+"""In an incident, the name of whatever sum of the round was refused once it was added up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incident:

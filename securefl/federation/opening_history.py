@@ -1,7 +1,8 @@
-"""Totals that an authority was asked for, over all runs and restarts, and who was in them.
+"""Totals and scores that an authority was asked for, over all runs and restarts, and of whom.
 
 A second answer for one total would be a second equation about it; and a run begun anew without one
-client, with the same seeds, would show that client's values as the difference of two totals.
+client, with the same seeds, would show that client's values as the difference of two totals. A
+second score of one profile would have noise of its own, and both together show more of it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from securefl.errors import OpeningRefused
+from securefl.exchange.matching import SCORE
 
 Asked = tuple[str, int, str]
 """Run, round and name of a total."""
-Row = Asked | tuple[str, int, str, str, list[str]]
+Scored = tuple[str, int, str, list[str]]
+"""Run and round of scores, `SCORE`, and the names of whose they are."""
+Row = Asked | Scored | tuple[str, int, str, str, list[str]]
 """`Asked`, as a total was asked for; then, as it was released, with the digest of the settings and
-the names of who was in it."""
+the names of who was in it. `Scored`, before scores are decrypted."""
 
 
 @dataclass(slots=True)
@@ -33,12 +37,17 @@ class History:
         default_factory=lambda: defaultdict(list)
     )
     """By settings, round and name: of each run, who was in the total that was opened."""
+    _scored: set[tuple[str, int, str]] = field(default_factory=set)
+    """Run, round and client of each score that was opened."""
 
     def take_up(self, rows: Iterable[Row]) -> None:
         """Take up what was written before."""
         for row in rows:
             if len(row) == 3:
                 self._note_asked(row)
+            elif len(row) == 4:
+                run, number, _, clients = row
+                self._scored.update((run, number, client) for client in clients)
             else:
                 run, number, name, settings, signers = row
                 self._note((run, number, name), settings, frozenset(signers))
@@ -76,6 +85,18 @@ class History:
         here = frozenset(signers)
         self.write((*asked, self.settings, sorted(here)))
         self._note(asked, self.settings, here)
+
+    def claim_scores(self, run: str, number: int, clients: Iterable[str]) -> None:
+        """Use up the one score that each of these clients has in a round.
+
+        Raises:
+            OpeningRefused: one was opened before; then none is used up.
+        """
+        scores = {(run, number, client) for client in clients}
+        if again := scores & self._scored:
+            raise OpeningRefused(f"opened once already, of {_named(name for *_, name in again)}")
+        self.write((run, number, SCORE, sorted(name for *_, name in scores)))
+        self._scored |= scores
 
     def _note_asked(self, asked: Asked) -> None:
         self._asked.add(asked)

@@ -10,6 +10,7 @@ from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
 from securefl.federation import message as wire
 from securefl.federation.authority import Opening, require_own_key
+from securefl.federation.opening_history import History
 from securefl.federation.survey import ScoreRequest
 
 
@@ -22,12 +23,14 @@ class ScoreAuthority:
         roster: wire.Roster,
         policy: Policy,
         log: Callable[[Opening], None],
+        history: History | None = None,
     ) -> None:
+        """`history` is of the runs, keys and processes before; None where there are none."""
         self._opener = opener
         self._roster = roster
         self._policy = policy
         self._log = log
-        self._opened: set[tuple[str, int, str]] = set()
+        self._history = history or History()
 
     def open(self, request: ScoreRequest) -> list[float | None]:
         """The scores, flooded and as precise as the policy allows, in the order of the request.
@@ -36,40 +39,51 @@ class ScoreAuthority:
 
         Raises:
             OpeningRefused: the policy opens no scores, or a client's score was opened in this
-                round before (several scores of one profile would show more of it).
+                round before (`History.claim_scores`).
             KeyWornOut: the key has released as many scores as it may.
             Duplicate: a client stands in it twice.
             MessageRefused: a signature does not hold, or the profiles were sent under another key.
             KeyFileError: nobody knows how many scores the key has released.
         """
         expected, signers = request.expected, tuple(s.header.sender for s in request.signed)
-        about = expected.round, request.name, len(request.scores)
-        key = expected.key_id, expected.epoch
         try:
             opened = self._checked(request, signers)
         except (KeyFileError, MessageRefused, OpeningRefused) as error:
             what = f"round {expected.round}, {request.name!r}"
-            self._log(Opening(*about, signers, 0, f"{what}: {error}", *key))
+            self._note(request, signers, 0, f"{what}: {error}")
             raise type(error)(f"{what}: {error}") from error
-        self._log(Opening(*about, signers, len(signers), "", *key))
+        self._note(request, signers, len(signers))
         return opened
+
+    def _note(
+        self, request: ScoreRequest, signers: tuple[str, ...], n_clients: int, refused: str = ""
+    ) -> None:
+        expected = request.expected
+        opening = Opening(
+            round=expected.round,
+            name=request.name,
+            n_values=len(request.scores),
+            signers=signers,
+            n_clients=n_clients,
+            refused=refused,
+            key_id=expected.key_id,
+            epoch=expected.epoch,
+        )
+        self._log(opening)
 
     def _checked(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
         expected = request.expected
         bits = self._policy.rule_for(request.name).precision_bits
-        keys = {(expected.run, expected.round, signer) for signer in signers}
-        if len(keys) != len(signers):
+        if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
         if len(signers) != len(request.scores):
             raise OpeningRefused(
                 f"{len(request.scores)} scores and {len(signers)} headers; must be one of each for "
                 "every client"
             )
-        if again := sorted(client for *_, client in keys & self._opened):
-            raise OpeningRefused(f"opened once already, of {', '.join(again)}")
         require_own_key(self._opener, expected)
         for signed in request.signed:
             self._roster.check(signed, expected)
-        self._opened |= keys
+        self._history.claim_scores(expected.run, expected.round, signers)
         opened = self._opener.open(request.scores)
         return [None if s is None else ldexp(round(ldexp(s, bits)), -bits) for s in opened]

@@ -7,12 +7,15 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from securefl.build.privacy import fewest_shares
+from securefl.build.selection import score_noise
 from securefl.build.terms import policy_of
+from securefl.config.data import DOMAIN_DATASETS
 from securefl.config.schema import Config
 from securefl.errors import (
     MessageRefused,
@@ -21,21 +24,35 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.matching import SCORE
+from securefl.exchange.policy import Policy
+from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
-from securefl.federation.opening_history import Asked, History, Row
+from securefl.federation.opening_history import History, Row
+from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.total import total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
+from securefl.network.announced import Announced
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import peer_name
 from securefl.network.opening import RELEASED
 from securefl.network.parting import part
-from securefl.network.trust import Keeper
+from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
 MAX_OPEN_BYTES = 2**24
+QUESTIONS = {
+    Frame.READY: SMALL,
+    Frame.OPEN: MAX_OPEN_BYTES,
+    Frame.SCORES: MAX_OPEN_BYTES,
+    Frame.GOODBYE: SMALL,
+}
+"""Frames that a server may send at any time, and the bytes that fit."""
 RELEASES = "released.jsonl"
-_ROW: TypeAdapter[Row] = TypeAdapter(Asked | tuple[str, int, str, str, list[str]])
+_ROW: TypeAdapter[Row] = TypeAdapter(Row)
 
 
 @dataclass(slots=True)
@@ -43,7 +60,7 @@ class Log:
     """The authority's own folder: every opening, and its history, also of processes before.
 
     Without the second, a server could have a sum opened anew, of fewer clients, after a restart, or
-    in another run.
+    in another run; or a client's score a second time.
     """
 
     folder: Path
@@ -60,8 +77,8 @@ class Log:
             self.history.take_up(parsed(_ROW, line, RunFolderError) for line in lines)
         except (OSError, RunFolderError) as error:
             raise RunFolderError(
-                f"{path}: cannot be read ({error}), and without it a total could be opened twice: "
-                "put a copy back, or rotate the keys and move it away"
+                f"{path}: cannot be read ({error}), and without it a total or a score could be "
+                "opened twice: put a copy back, or rotate the keys and move it away"
             ) from error
 
     def note(self, opening: Opening) -> None:
@@ -98,15 +115,31 @@ class AuthorityProcess:
     def __init__(
         self, keeper: Keeper, config: Config, log: Log, say: Callable[[str], None]
     ) -> None:
-        """Raises as `Keeper.now`."""
+        """Raises as `Keeper.now`, and ConfigError where settings and keys do not fit."""
         self._keeper = keeper
         self._config = config
         self._log = log
         self._say = say
+        self._seals_scores = config.exchange.seals_profiles and config.selection.asks_for_profiles
         self._standing = standing = keeper.now(0)
-        clients, policy = standing.trust.clients(), policy_of(config, standing.policy)
+        clients, policy = standing.trust.clients(), self._policy(standing)
         self._role = Authority(standing.opener, clients, policy, log.note, log.history)
+        if self._seals_scores:
+            self._score_authority()  # a key of another form is refused at once
         self._served: Link | None = None
+
+    def _policy(self, standing: Standing) -> Policy:
+        """Returns what is enforced: where clients share noise, too few shares are not opened."""
+        policy = policy_of(self._config, standing.policy)
+        n_clients = _n_clients(self._config, standing.trust.clients())
+        least = max(policy.min_contributions, fewest_shares(self._config, n_clients))
+        return replace(policy, min_contributions=least)
+
+    def _score_authority(self) -> ScoreAuthority:
+        """Build it for the key, the roster and the policy in force; the history is one."""
+        form, noise = FORMS[self._config.selection.match], score_noise(self._config)
+        opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
+        return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
     def admitted(self, tls: ssl.SSLObject) -> str:
         """The server's name, as the folder has it now.
@@ -132,22 +165,25 @@ class AuthorityProcess:
 
     async def _answer(self, link: Link) -> None:
         self._say(f"{link.name} is connected")
-        asked = {Frame.READY: SMALL, Frame.OPEN: MAX_OPEN_BYTES, Frame.GOODBYE: SMALL}
-        ready: bodies.Ready | None = None
+        announced = Announced()
         while True:
-            received = await link.receive(asked)
+            received = await link.receive(QUESTIONS)
             if received.frame is Frame.GOODBYE:
                 self._say(f"{link.name}: the run is over")
                 return
             try:
                 if received.frame is Frame.READY:
-                    ready = None  # nothing is opened where the keys cannot be used
+                    announced = Announced()  # nothing is opened where the keys cannot be used
                     now = bodies.parsed(bodies.Ready, received.body, link.name)
                     body = await self._ready(link, now)
-                    ready = now
+                    announced = Announced(now, self._standing.matches.score_bytes)
                     await link.send(Frame.STANDING, body)
+                elif received.frame is Frame.OPEN:
+                    body = await self._opened(link, received.body, announced)
+                    await link.send(Frame.OPENED, body)
                 else:
-                    await link.send(Frame.OPENED, await self._opened(link, received.body, ready))
+                    body = await self._opened_scores(link, received.body, announced)
+                    await link.send(Frame.OPENED_SCORES, body)
             except PeerError:
                 raise
             except SecureFLError as error:
@@ -156,12 +192,17 @@ class AuthorityProcess:
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
-        standing = await asyncio.to_thread(self._keeper.now, asked.needed)
+        if asked.scores and not self._seals_scores:
+            raise OpeningRefused(
+                f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
+                "settings no profiles are encrypted: give both the same settings"
+            )
+        standing = await asyncio.to_thread(self._keeper.now, asked.needed, asked.scores)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
         self._standing = standing
         self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
-        self._role.policy = policy_of(self._config, standing.policy)
+        self._role.policy = self._policy(standing)
         try:
             peer_name(link.tls, standing.trust, "server")
         except PeerError as error:
@@ -169,31 +210,69 @@ class AuthorityProcess:
         bundles = standing.bundles if standing.age != asked.known else {}
         return bodies.News.model_validate({"bundles": bundles}).to_bytes()
 
-    async def _opened(self, link: Link, body: bytes, ready: bodies.Ready | None) -> bytes:
+    async def _opened(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        parameters = self._keeper.parameters
-        # Who asks for no new round is not looked at anew, and might be a server no longer.
-        if ready is None or (asked.run, asked.round) != (ready.run, ready.round):
+        parameters, what = self._keeper.parameters, (asked.name, asked.n_values)
+        try:
+            announced.require_values(asked, parameters.n_released(asked.n_values), link.name)
+        except OpeningRefused as error:
             await link.discard(Frame.CIPHERTEXT)
-            raise self._noted(asked, f"round {asked.round}: {link.name} has not asked READY for it")
-        if parameters.n_released(asked.n_values) > ready.needed:
-            await link.discard(Frame.CIPHERTEXT)
-            raise self._noted(
-                asked,
-                f"round {asked.round}: {asked.n_values} values, more than READY has announced",
-            )
+            raise self._noted(asked, what, error) from error
         size = parameters.message_bytes(asked.n_values)
         total = (await link.receive({Frame.CIPHERTEXT: size})).body
         try:
             request = bodies.sum_request(asked, total)
         except MessageRefused as error:
-            raise self._noted(asked, f"round {asked.round}, {asked.name!r}: {error}") from error
+            raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(self._role.open, request)
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
-        return bodies.total_bytes(opened, RELEASED)
+        return total_bytes(opened, RELEASED)
 
-    def _noted(self, asked: bodies.OpenRequest, why: str) -> OpeningRefused:
-        """A refusal that stands in the log."""
-        about = asked.round, asked.name, asked.n_values
-        self._log.note(Opening(*about, (), 0, why, asked.key_id))
+    async def _opened_scores(self, link: Link, body: bytes, announced: Announced) -> bytes:
+        asked = bodies.parsed(bodies.OpenScoresRequest, body, link.name)
+        what = SCORE, len(asked.sizes)
+        try:
+            announced.require_scores(asked, link.name)
+        except OpeningRefused as error:
+            await link.discard(Frame.SCORE_BYTES)
+            raise self._noted(asked, what, error) from error
+        content = (await link.receive({Frame.SCORE_BYTES: sum(asked.sizes)})).body
+        try:
+            request = bodies.score_request(asked, content)
+        except MessageRefused as error:
+            raise self._noted(asked, what, error) from error
+        opened = await asyncio.to_thread(self._score_authority().open, request)
+        self._say(f"Round {asked.round}: opened {SCORE}, {len(opened)} clients")
+        return bodies.scores_bytes(opened)
+
+    def _noted(
+        self, asked: bodies.OpenRequest, what: tuple[str, int], error: SecureFLError
+    ) -> OpeningRefused:
+        """Log a refusal and return it; `what` has the name and the number of values."""
+        name, n_values = what
+        why = f"round {asked.round}, {name!r}: {error}"
+        opening = Opening(
+            round=asked.round,
+            name=name,
+            n_values=n_values,
+            signers=(),
+            n_clients=0,
+            refused=why,
+            key_id=asked.key_id,
+            epoch=asked.epoch,
+        )
+        self._log.note(opening)
         return OpeningRefused(why)
+
+
+def _n_clients(config: Config, roster: wire.Roster) -> int:
+    """Returns the number of clients that the settings name, whoever is revoked meanwhile.
+
+    The roster's, where the settings leave it to the data.
+    """
+    data = config.data
+    if data.names:
+        return len(data.names)
+    if data.dataset in DOMAIN_DATASETS or data.leave_out is not None:
+        return len(roster.names)
+    return data.clients

@@ -6,9 +6,12 @@ Everything is parsed strictly and held against what its receiver expects; nothin
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import safetensors.torch
 import torch
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
@@ -24,6 +27,7 @@ from securefl.errors import (
 )
 from securefl.federation import message as wire
 from securefl.federation.server import SumRequest
+from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import MAX_CLIENTS
 from securefl.io.json import require_plain
 from securefl.io.text import printable
@@ -35,6 +39,8 @@ HEAD_BYTES = 2**16
 """As much as safetensors' own head may take beside the tensors, and 256 bytes for each of them."""
 MAX_VALUES = 2**26
 """Of one total that the authority opens."""
+MAX_SCORE_BYTES = 2**24
+"""Of one client; the authority knows how long a score under its key is."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_REASON = 500
@@ -77,6 +83,8 @@ class Ready(Body):
     """Of the bundles that it has had from this authority; (0, 0) at first."""
     needed: Annotated[int, Field(ge=0, lt=2**62)]
     """Values that the round will have opened."""
+    scores: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Scores of profiles that it may have opened."""
 
 
 Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
@@ -167,6 +175,16 @@ class OpenRequest(Body):
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
 
 
+ScoreSize = Annotated[int, Field(ge=1, le=MAX_SCORE_BYTES)]
+
+
+class OpenScoresRequest(OpenRequest):
+    """All of a `ScoreRequest` but the ciphertexts, which follow."""
+
+    sizes: Annotated[list[ScoreSize], Field(min_length=1, max_length=MAX_CLIENTS)]
+    """Bytes of each score, in the order of the headers."""
+
+
 Parsed = TypeVar("Parsed", bound=Body)
 
 
@@ -204,29 +222,46 @@ def _fitting(text: str) -> str:
 
 def open_request(request: SumRequest) -> bytes:
     """What goes to the authority before the ciphertexts."""
-    expected = request.expected
-    body = OpenRequest.model_construct(
-        run=expected.run,
-        round=expected.round,
-        name=expected.name,
-        form=expected.form,
-        key_id=expected.key_id,
-        epoch=expected.epoch,
-        n_values=expected.n_values,
-        state=expected.state,
-        signed=[
-            Signed.model_construct(header=s.signed, signature=s.signature) for s in request.signed
-        ],
-    )
-    return body.to_bytes()
+    return OpenRequest.model_construct(**_asked(request)).to_bytes()
+
+
+def open_scores_request(request: ScoreRequest) -> bytes:
+    """Returns what goes to the authority before the scores; of one client at least."""
+    sizes = [len(score) for score in request.scores]
+    return OpenScoresRequest.model_construct(**_asked(request), sizes=sizes).to_bytes()
+
+
+def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
+    signed = [
+        Signed.model_construct(header=one.signed, signature=one.signature) for one in request.signed
+    ]
+    return asdict(request.expected) | {"signed": signed}
 
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
     """What `open_request` was made of; raises MessageRefused where a header is none."""
-    known = body.model_dump(exclude={"signed"})
-    expected = wire.Expected(**known)
-    signed = tuple(_signed_header(one) for one in body.signed)
-    return SumRequest(expected, total, signed)
+    return SumRequest(_expected(body), total, _signed_headers(body))
+
+
+def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
+    """Returns what `open_scores_request` was made of; `content` has one score after the other.
+
+    Raises:
+        MessageRefused: a header is none, or the scores are not as long as they were said to be.
+    """
+    if len(content) != sum(body.sizes):
+        raise MessageRefused(f"scores of {len(content)} bytes, {sum(body.sizes)} were announced")
+    starts = accumulate(body.sizes, initial=0)
+    scores = tuple(content[start : start + n] for start, n in zip(starts, body.sizes, strict=False))
+    return ScoreRequest(_expected(body), scores, _signed_headers(body))
+
+
+def _expected(body: OpenRequest) -> wire.Expected:
+    return wire.Expected(**body.model_dump(exclude={"signed", "sizes"}))
+
+
+def _signed_headers(body: OpenRequest) -> tuple[wire.SignedHeader, ...]:
+    return tuple(_signed_header(one) for one in body.signed)
 
 
 def _signed_header(signed: Signed) -> wire.SignedHeader:
@@ -302,3 +337,27 @@ def _named(state: State) -> dict[str, Tensor]:
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
     return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def scores_bytes(opened: Sequence[float | None]) -> bytes:
+    """Encode opened scores; NaN for what is none."""
+    return np.array([np.nan if x is None else x for x in opened], "<f8").tobytes()
+
+
+def n_scores_bytes(n_scores: int) -> int:
+    """Returns the exact length of so many opened scores."""
+    return 8 * n_scores
+
+
+def read_scores(body: bytes, n_scores: int, sender: str) -> list[float | None]:
+    """Returns what `scores_bytes` wrote.
+
+    Raises:
+        PeerError: another number of scores, or an infinite one.
+    """
+    if len(body) != n_scores_bytes(n_scores):
+        raise PeerError(f"{sender}: scores of {len(body)} bytes, expected {n_scores} scores")
+    stored = np.frombuffer(body, "<f8")
+    if np.isinf(stored).any():
+        raise PeerError(f"{sender}: a score that is not finite")
+    return [None if np.isnan(x) else float(x) for x in stored]

@@ -65,6 +65,12 @@ class Frame(IntEnum):
     """Client to server: it has trained, in a round to whose end nobody sends anything."""
     BEAT = 17
     """Either way, at any time: this end is alive. It has no body."""
+    SCORES = 18
+    """Server to authority: which profiles' scores are to be opened, and who has signed them."""
+    SCORE_BYTES = 19
+    """Server to authority: the scores' ciphertexts, one after the other."""
+    OPENED_SCORES = 20
+    """Authority to server: the scores, NaN in the place of what is none."""
 
 
 @dataclass(frozen=True, slots=True)

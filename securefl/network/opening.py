@@ -7,6 +7,8 @@ import asyncio
 from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
 from securefl.exchange.base import OpenedSum
 from securefl.federation.server import SumRequest
+from securefl.federation.survey import ScoreRequest
+from securefl.federation.total import n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 
@@ -38,8 +40,22 @@ async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
     n_values = request.expected.n_values
     await authority.send(Frame.OPEN, bodies.open_request(request))
     await authority.send(Frame.CIPHERTEXT, request.total)
-    body = await _answer(authority, Frame.OPENED, bodies.n_total_bytes(n_values, RELEASED))
-    return bodies.read_total(body, n_values, RELEASED, authority.name)
+    body = await _answer(authority, Frame.OPENED, n_total_bytes(n_values, RELEASED))
+    return read_total(body, n_values, RELEASED, authority.name)
+
+
+async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[float | None]:
+    """Returns scores, of one client at least, as the authority releases them; None for rubbish.
+
+    Raises:
+        OpeningRefused: the authority does not open these scores.
+        PeerError: it is gone, or its answer is none.
+    """
+    n_scores = len(request.scores)
+    await authority.send(Frame.SCORES, bodies.open_scores_request(request))
+    await authority.send(Frame.SCORE_BYTES, b"".join(request.scores))
+    body = await _answer(authority, Frame.OPENED_SCORES, bodies.n_scores_bytes(n_scores))
+    return bodies.read_scores(body, n_scores, authority.name)
 
 
 async def _answer(authority: Link, frame: Frame, size: int) -> bytes:

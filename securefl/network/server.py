@@ -186,7 +186,7 @@ class ServerProcess:
                 score=_Scores(job, server, sites),
                 record=self.record,
                 engine_words="processes",
-                least_clients=config.exchange.min_clients,
+                least_clients=job.needed,
                 spending=job.spending(),
                 key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",
                 advice=lambda done: divergence_advice(config, done),

@@ -8,10 +8,14 @@ from typing import Literal, Protocol, Self
 
 from cryptography import x509
 
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.params import CkksParameters
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.exchange.base import Opener
+from securefl.exchange.match_forms import MatchForm
+from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
+from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation import message as wire
 
 Role = Literal["client", "server", "authority"]
@@ -45,6 +49,10 @@ class ServerBundle(Bundle, Protocol):
     def adding(self) -> AddingContext:
         """Parameters of the epoch's key."""
 
+    @property
+    def scoring(self) -> ScoringContext | None:
+        """Parameters of the epoch's match key; None where there is no such key."""
+
 
 class ClientBundle(Bundle, Protocol):
     """A client's."""
@@ -52,6 +60,21 @@ class ClientBundle(Bundle, Protocol):
     @property
     def public(self) -> PublicKey:
         """The epoch's key."""
+
+    @property
+    def match_public(self) -> MatchPublicKey | None:
+        """The epoch's match key; None where there is none."""
+
+
+class ScoreKeys(Protocol):
+    """The authority's match key. The server imports this module: no secret can be named here."""
+
+    @property
+    def score_bytes(self) -> int:
+        """Exact length of a score under this key."""
+
+    def opener(self, form: MatchForm, noise: ScoreNoise | None) -> ScoreOpener:
+        """Build the capability to open scores; raises ConfigError for a key of another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +87,7 @@ class Standing:
     policy: Policy
     bundles: Mapping[Role, str]
     """What has been signed for each role, to be passed on."""
+    matches: ScoreKeys
 
 
 class Keeper(Protocol):
@@ -73,8 +97,8 @@ class Keeper(Protocol):
     def parameters(self) -> CkksParameters:
         """Of its keys, in every epoch."""
 
-    def now(self, needed: int) -> Standing:
-        """What holds, for a round that opens so many values: under new keys where need be.
+    def now(self, needed: int, scores: int = 0) -> Standing:
+        """What holds, for a round that opens so many values and scores: under new keys if need be.
 
         Raises:
             KeyWornOut: no key may release so many.

@@ -20,7 +20,7 @@ from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
-from securefl.federation.incidents import Incident
+from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
@@ -154,7 +154,7 @@ class Parts:
     engine_words: str
     """Which engine trains the clients, and why."""
     least_clients: int
-    """Contributions of a sealed total."""
+    """Without whom a round comes to nothing, or no total is opened."""
     spending: Spending | None = None
     """Of differential privacy; None where no noise is added."""
     key_id: str = ""
@@ -462,7 +462,7 @@ class Rounds:
         among, known = ongoing.present, set(self._suspects.guilty)
         names = ", ".join(among)
         for client in among:
-            ongoing.lose(client, "total", f"{client}: {error}; one of {names} has spoiled it")
+            ongoing.lose(client, SPOILED, f"{client}: {error}; one of {names} has spoiled it")
         if not self._suspects.refused(among):
             raise TotalRefused(
                 f"{error}; one of {names} has spoiled it, and where one is left out the others are "
@@ -471,7 +471,7 @@ class Rounds:
         why = "left out from now on: totals open without it, and with it are refused"
         found = {name: f"{name}: {why}" for name in sorted(self._suspects.guilty - known)}
         for client, reason in found.items():
-            ongoing.lose(client, "total", reason)
+            ongoing.lose(client, SPOILED, reason)
         self.parts.engine.leave_out(found)
         return self._passed()
 

@@ -18,6 +18,7 @@ from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
+from securefl.federation.client import Client
 from securefl.federation.ledger import SERVER
 from securefl.runs import loop as rounds
 from securefl.runs.folder_reader import read_run
@@ -130,6 +131,23 @@ def test_a_refused_client_is_explained(tmp_path):
     folder = played_with(task, "model", tmp_path / "run")
     assert "must be within" in (folder / "incidents.jsonl").read_text()
     assert in_folder(folder, task) == []
+
+
+def test_a_spoiled_total_is_explained(tmp_path, monkeypatch):
+    """A client counts for more than it is: its rounds pass, until it is found and left out."""
+    weight_in = Client.weight_in
+
+    def heavier(self, spec, times=1):
+        return weight_in(self, spec, times) * (1.5 if self.name == "client-4" else 1)
+
+    monkeypatch.setattr(Client, "weight_in", heavier)
+    config, task = settings("model"), make_task(5)
+    config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": 7})})
+    result = securefl.run(config, task, out=tmp_path / "run")
+    monkeypatch.undo()
+    left_out = {i.client for i in result.incidents if "left out from now on" in i.reason}
+    assert left_out == {"client-4"}
+    assert in_folder(tmp_path / "run", task) == []
 
 
 def played_with(task, name, folder):

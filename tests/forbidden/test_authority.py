@@ -567,6 +567,24 @@ def test_other_settings_rounds_and_names_have_lists_of_their_own():
         history.require_alike((run, number, name), "abc", 3)
 
 
+def test_each_client_has_one_score_a_round_also_after_a_restart():
+    """And where one of a list was opened before, none of the others' is used up."""
+    rows = []
+    history = History("one", rows.append)
+    history.claim_scores("aa", 1, ["b", "a"])
+    for _ in range(2):
+        with pytest.raises(OpeningRefused, match=r"opened once already, of a, b$"):
+            history.claim_scores("aa", 1, ["c", "b", "a"])
+        written = list(rows)
+        assert written == [("aa", 1, "profile/score", ["a", "b"])]
+        history = History("other settings", rows.append)
+        history.take_up(written)
+    history.claim_scores("aa", 1, ["c"])
+    history.claim_scores("aa", 2, ["a"])
+    history.claim_scores("bb", 1, ["a"])
+    assert history.claim(("aa", 1, "x/mean")) == 1  # scores are no totals of the run
+
+
 def test_a_history_is_taken_up_with_rows_of_every_release():
     """Those of before know no signers; all are claimed."""
     rows = []

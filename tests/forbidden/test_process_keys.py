@@ -224,6 +224,7 @@ def test_a_server_that_is_revoked_meanwhile_is_told_and_ends(site):
 DAMAGES = {
     "a changed roster": lambda keys: flip(keys / layout.ROSTER),
     "a changed secret key": lambda keys: flip(keys / layout.AUTHORITY_KEY),
+    "a changed match key": lambda keys: flip(keys / layout.MATCH_KEY),
     "a changed policy": lambda keys: flip(keys / layout.POLICY),
     "no policy": lambda keys: (keys / layout.POLICY).unlink(),
     "a secret key open to all": lambda keys: replaced(keys / layout.AUTHORITY_KEY),

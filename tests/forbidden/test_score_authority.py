@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from matching_runs import make_config, make_task, names, run_in, turnouts, uncounted
 
 import securefl
+from securefl.build import simulation as compose
 from securefl.errors import (
     ConfigError,
     Duplicate,
@@ -133,6 +135,24 @@ def test_each_client_has_one_score_a_round(match):
         assert_refused(match, match.request(*asked), "opened once already, of client-")
     assert_opens(match, match.request("client-3", "client-4"))
     assert_opens(match, match.request(round_number=2))
+
+
+def test_a_new_key_makes_no_second_score(match, foreign_key):
+    """In a simulation, whose authority goes from key to key: its noise would be another one."""
+    config, log = make_config(), []
+    record = SimpleNamespace(log_opening=log.append)
+    identities = SimpleNamespace(roster=match.roster)
+    keys = replace(uncounted(match.key), successor=lambda: uncounted(foreign_key))
+    channel = compose._channel(config, keys, identities, record, match.clients)
+    match.matcher = channel.matcher
+    channel.open(match.request("client-1"))
+    keys.count.spend(keys.left, MAX_RELEASES)
+    assert channel.room() == MAX_RELEASES
+    match.matcher = channel.matcher
+    with pytest.raises(OpeningRefused, match=r"opened once already, of client-1$"):
+        channel.open(match.request("client-1", "client-2"))
+    assert None not in channel.open(match.request("client-2"))
+    assert [bool(opening.refused) for opening in log] == [False, True, False]
 
 
 def test_what_does_not_open_has_been_opened(match):

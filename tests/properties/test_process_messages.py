@@ -42,7 +42,7 @@ STATE = State(
 RUN, SIGNED = "ab" * 32, bodies.Signed.model_construct(header=b"{}", signature=b"x" * 64)
 BODIES = [
     bodies.Hello(settings=RUN, age=(1, 2)),
-    bodies.Ready(run=RUN, round=3, known=(1, 2), needed=2048),
+    bodies.Ready(run=RUN, round=3, known=(1, 2), needed=2048, scores=7),
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN),
     bodies.RoundBegins(round=7),
@@ -60,6 +60,18 @@ BODIES = [
         state=RUN,
         signed=[SIGNED],
     ),
+    bodies.OpenScoresRequest.model_construct(
+        run=RUN,
+        round=1,
+        name="profile",
+        form="match/linear",
+        key_id=RUN,
+        epoch=1,
+        n_values=16,
+        state="",
+        signed=[SIGNED],
+        sizes=[98305],
+    ),
 ]
 
 
@@ -76,7 +88,10 @@ def test_changed_bodies_are_parsed_as_their_kind_or_refused(body):
 
 
 def test_the_bodies_are_all_that_there_are():
-    assert {type(body) for body in BODIES} == set(bodies.Body.__subclasses__())
+    kinds = {kind for kind in vars(bodies).values() if isinstance(kind, type)}
+    assert {type(body) for body in BODIES} == {
+        kind for kind in kinds if issubclass(kind, bodies.Body) and kind is not bodies.Body
+    }
 
 
 def test_the_longest_reason_fits_into_a_small_frame():
@@ -152,6 +167,20 @@ def test_changed_totals_are_parsed_finite_and_of_their_length_or_refused(precisi
         assert len(found.values) == 5
         assert found.weight > 0
         assert 0 < found.n_clients <= bodies.MAX_CLIENTS
+
+
+def test_changed_scores_are_parsed_finite_and_as_many_or_refused():
+    opened = [0.25, None, -1.5]
+    content = bodies.scores_bytes(opened)
+    assert bodies.n_scores_bytes(3) == len(content)
+    read = lambda c: bodies.read_scores(c, 3, "authority")  # noqa: E731
+    assert read(content) == opened
+    for wrong in (content[:-8], content + bytes(8), b"", bodies.scores_bytes([1.0, np.inf, 2.0])):
+        with pytest.raises(PeerError, match=r"^authority: "):
+            read(wrong)
+    for _, found in try_all(content, read, PeerError):
+        assert len(found) == 3
+        assert all(score is None or np.isfinite(score) for score in found)
 
 
 @pytest.mark.parametrize("kind", ["ciphertext", "plaintext"])

@@ -24,7 +24,7 @@ from securefl.build.terms import sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.authority import Opening
-from securefl.federation.incidents import Incident
+from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
@@ -112,13 +112,14 @@ def leaks_in(evidence: Evidence, expected: Sequence[Entry], dtype: Floats) -> li
     # Processes leave no log of openings in the run's folder, and their clients come and go.
     absences = Absences(finished, evidence.incidents, config.exchange.seals_sums and not logged)
     log = Log(evidence.openings, evidence.sessions, logged)
+    opened = finished - absences.spoiled
     lengths = Lengths.of(FORMS[config.selection.match], dtype, evidence.openings)
     return sorted(
         (
             *_wrong_forms(evidence),
             *_wrong_lengths(run.ledger, lengths),
             *unplanned(run.ledger, expected, absences),
-            *wrongly_opened(log, run.ledger, expected, finished, config.exchange.min_clients),
+            *wrongly_opened(log, run.ledger, expected, opened, config.exchange.min_clients),
             *_uncounted_bytes(evidence),
             *_told(evidence),
         )
@@ -159,7 +160,8 @@ def _uncounted_bytes(evidence: Evidence) -> Iterator[Leak]:
 def _told(evidence: Evidence) -> Iterator[Leak]:
     """What files tell beside messages."""
     for incident in evidence.incidents:
-        if _MEASURED.search(_RULE.sub("", incident.reason)):
+        of_one = incident.name != SPOILED  # a total's weight and count are everybody's
+        if of_one and _MEASURED.search(_RULE.sub("", incident.reason)):
             yield Leak(incident.round, incident.name, INCIDENTS, "a client's value stands in it")
     for name in sorted({*evidence.files} - FILES - PICTURES - {PAGE, FINDINGS}):
         if not _PARTIAL.fullmatch(name):

@@ -60,7 +60,7 @@ def wrongly_opened(
         log: what the authority says.
         ledger: what the run says.
         expected: what it should say.
-        finished: rounds that are complete in both.
+        finished: rounds that are complete in both, and all of whose totals were opened.
         least: clients in a total.
     """
     opened = [opening for opening in log.openings if not opening.refused]

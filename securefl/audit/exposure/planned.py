@@ -10,7 +10,7 @@ from typing import final
 from securefl.audit.exposure.leak import Leak, way
 from securefl.audit.exposure.lengths import MEANS, VARIANCES
 from securefl.exchange.matching import PROFILE
-from securefl.federation.incidents import Incident
+from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
@@ -43,6 +43,11 @@ class Absences:
             return True
         return silent and (self.latecomers or self.had_one(round_number, client))
 
+    @property
+    def spoiled(self) -> frozenset[int]:
+        """Rounds that have left the model as it was, since a total of theirs was refused."""
+        return frozenset(i.round for i in self.incidents if i.name == SPOILED)
+
     def had_one(self, round_number: int, client: str) -> bool:
         """Whether something of a client was refused before: it is asked, and sent, again."""
         return self._since.get(client, round_number) < round_number
@@ -63,6 +68,8 @@ def unplanned(
         why = f"{times} x {m.n_values} values that no round of these settings has"
         yield Leak(m.round, m.name, m.way, why)
     for m, times in (due - found).items():
+        if m.name.startswith("model/") and any(number < m.round for number in absences.spoiled):
+            continue  # it had the model already, which has not changed
         silent = (m.round, m.client) not in heard
         if not absences.excuse(m.round, m.client, silent=silent):
             why = f"{times} x {m.n_values} values were sent and not written down"

@@ -1,0 +1,44 @@
+"""What a server has announced for a round: more than that the authority does not even read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.errors import OpeningRefused
+from securefl.network import bodies
+
+
+@dataclass(slots=True)
+class Announced:
+    """The last READY of a connection; of no other round is anything opened."""
+
+    ready: bodies.Ready | None = None
+    score_bytes: int = 0
+    """Exact length of a score under the match key in force."""
+    n_scores: int = 0
+    """Scores that were asked for since."""
+
+    def require_values(self, asked: bodies.OpenRequest, n_released: int, server: str) -> None:
+        """Raise OpeningRefused where a sum releases more than was announced."""
+        if n_released > self._ready_for(asked, server).needed:
+            raise OpeningRefused(f"{asked.n_values} values, more than READY has announced")
+
+    def require_scores(self, asked: bodies.OpenScoresRequest, server: str) -> None:
+        """Count scores; raise OpeningRefused where they are too many, or of another length."""
+        announced, n_scores = self._ready_for(asked, server).scores, len(asked.sizes)
+        if self.n_scores + n_scores > announced:
+            raise OpeningRefused(
+                f"{n_scores} scores after {self.n_scores}, and READY has announced {announced}"
+            )
+        if others := set(asked.sizes) - {self.score_bytes}:
+            raise OpeningRefused(
+                f"a score of {min(others)} bytes: under the match key in force each has "
+                f"{self.score_bytes}"
+            )
+        self.n_scores += n_scores
+
+    def _ready_for(self, asked: bodies.OpenRequest, server: str) -> bodies.Ready:
+        # Who asks for no new round is not looked at anew, and might be a server no longer.
+        if self.ready is None or (asked.run, asked.round) != (self.ready.run, self.ready.round):
+            raise OpeningRefused(f"{server} has not asked READY for it")
+        return self.ready

@@ -1,0 +1,690 @@
+"""Scores of profiles that are opened over a connection: once, as announced, and no others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from mutations import mutated_json, try_all
+from processes import (
+    CLIENTS,
+    PASSPHRASE,
+    SLOTS,
+    Site,
+    asked_of_the_authority,
+    policy_of_releases,
+)
+
+from securefl.config.load import load_config
+from securefl.errors import (
+    CertificateRefused,
+    ConfigError,
+    KeyFileError,
+    MessageRefused,
+    OpeningRefused,
+    PeerError,
+    SenderRevoked,
+    TooFewContributions,
+)
+from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
+from securefl.exchange.match_flood import MAX_RELEASES
+from securefl.exchange.match_forms import LINEAR
+from securefl.exchange.match_open import CkksScoreOpener
+from securefl.exchange.matching import SCORE
+from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.profile import Profile, divergence
+from securefl.exchange.releases import MemoryCount
+from securefl.federation.client import Client
+from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.server import Server
+from securefl.network import authority, bodies
+from securefl.network.frames import SMALL, Frame
+from securefl.network.opening import ask_to_open, ask_to_open_scores, ask_what_holds
+from securefl.types import Kind, MessageSpec
+from securefl_keys import export, layout
+from securefl_keys.keeper import FolderKeeper
+from securefl_keys.loading import load_match
+from securefl_keys.sound_bundle import SoundBundle
+
+pytestmark = pytest.mark.usefixtures("cheap_guesses", "no_hang")
+RUN, Q = "ab" * 32, 8
+READY = bodies.Ready(run=RUN, round=1, known=(0, 0), needed=0, scores=3)
+FEDPROF = (
+    'exchange.encrypt="profiles"',
+    'selection.name="fedprof"',
+    'algorithm.name="fedavg"',
+)
+SEALED = (*FEDPROF, 'exchange.encrypt="model"')
+HIDDEN = (
+    *SEALED,
+    'algorithm.weights="uniform"',
+    'privacy.level="client"',
+    "selection.fraction=1.0",
+)
+"""Clients share noise, and scores get some from the authority."""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Makes a federation."""
+    return lambda name="site", **settings: Site(tmp_path / name, **settings)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A federation to look at."""
+    return Site(tmp_path_factory.mktemp("made") / "site")
+
+
+@pytest.fixture(scope="module")
+def honest(made):
+    """A request to its authority."""
+    return scores_of(made)
+
+
+@pytest.fixture(scope="module")
+def later(made):
+    """The request of the round after."""
+    return scores_of(made, round_number=2)
+
+
+def profiles(names):
+    """By client; the first one's is the server's as well."""
+    rng = np.random.default_rng(0)
+    return {name: Profile(*torch.from_numpy(rng.uniform(0.5, 2, (2, Q))), 0) for name in names}
+
+
+def exact(names=CLIENTS):
+    found = profiles(CLIENTS)
+    return [divergence(found[name], found["alice"]) for name in names]
+
+
+def scores_of(site, names=CLIENTS, round_number=1, bundles="bundles", roster=None):
+    """A request for the scores of these clients, whose profiles the server has matched."""
+    client, server = site.bundle("client", bundles), site.bundle("server", bundles)
+    found, sealer = profiles(CLIENTS), CkksProfileSealer(LINEAR, client.match_public)
+    matcher = CkksMatcher(LINEAR, server.scoring)
+    asking = Server(RUN, roster or server.clients(), {})
+    survey = asking.ask_profile(round_number, matcher, found["alice"], names)
+    for name in names:
+        key = site.signing_key(name)
+        sender = Client(name, 0.25, {}, profile_sealer=sealer, signing_key=key)
+        survey.receive(sender.send_profile(RUN, round_number, found[name]))
+    return survey.request()
+
+
+def asked(site, *requests, ready=READY, settings=FEDPROF, **more):
+    """What comes of READY and of these requests."""
+
+    async def ask(link):
+        if ready:
+            await ask_what_holds(link, ready)
+        return [await ask_to_open_scores(link, request) for request in requests]
+
+    config = load_config(site.job, settings)
+    return asked_of_the_authority(site, ask, config=config, **more)
+
+
+def rows(site):
+    return [json.loads(line) for line in site.openings.read_text().splitlines()]
+
+
+def assert_refused(site, reason, *requests, n_values=3, **more):
+    """The last of the requests is refused in words, and the last line of the log has them."""
+    with pytest.raises(OpeningRefused, match=reason) as caught:
+        asked(site, *requests, **more)
+    last = rows(site)[-1]
+    assert last["refused"] == str(caught.value)
+    assert (last["round"], last["name"], last["n_values"]) == (1, SCORE, n_values)
+    assert last["n_clients"] == 0
+
+
+# Opened, and once.
+
+
+def test_a_score_is_what_a_simulations_authority_opens(site):
+    """To what the noise on both changes; the log has one line, before the answer goes out."""
+    here = site()
+    request, keys = scores_of(here), load_match(here.keys, PASSPHRASE)
+    log = []
+    opener = CkksScoreOpener(LINEAR, keys.secret, MemoryCount())
+    simulated = ScoreAuthority(opener, here.bundle("server").clients(), Policy(), log.append)
+    (opened,) = asked(here, request)
+    matcher, baseline = CkksMatcher(LINEAR, here.bundle("server").scoring), profiles(CLIENTS)
+    precision = matcher.precision(baseline["alice"])
+    assert opened == pytest.approx(simulated.open(request), abs=2 * precision + 1e-6)
+    assert opened == pytest.approx(exact(), abs=1e-3)
+    assert load_match(here.keys, PASSPHRASE).left == MAX_RELEASES - 3
+    (row,) = rows(here)
+    (wanted,) = log
+    assert row | {"signers": tuple(row["signers"])} == {
+        name: getattr(wanted, name) for name in wanted.__dataclass_fields__
+    }
+    assert (row["name"], row["signers"], row["refused"]) == (SCORE, list(CLIENTS), "")
+
+
+def test_scores_come_in_the_order_of_the_request_and_over_several(site):
+    here = site()
+    first, second = asked(here, scores_of(here, ("carol",)), scores_of(here, ("bob", "alice")))
+    assert first == pytest.approx(exact(("carol",)), abs=1e-3)
+    assert second == pytest.approx(exact(("bob", "alice")), abs=1e-3)
+
+
+def test_no_score_is_opened_twice_also_after_a_restart(site):
+    """Neither alone nor with others; what is refused takes no other client's score away."""
+    here = site()
+    alone = scores_of(here, ("bob",))
+    asked(here, alone)
+    for again in (alone, scores_of(here, ("bob",)), scores_of(here)):
+        n_values = len(again.scores)
+        assert_refused(here, "opened once already, of bob$", again, n_values=n_values)
+    ready = READY.model_copy(update={"scores": 6})
+    both = scores_of(here, ("alice",)), scores_of(here)
+    assert_refused(here, "opened once already, of alice, bob$", *both, ready=ready)
+    assert load_match(here.keys, PASSPHRASE).left == MAX_RELEASES - 2
+    later = READY.model_copy(update={"round": 2})
+    (opened,) = asked(here, scores_of(here, round_number=2), ready=later)
+    assert opened == pytest.approx(exact(), abs=1e-3)
+    lines = (here.openings.parent / "released.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        [RUN, 1, SCORE, ["bob"]],
+        [RUN, 1, SCORE, ["alice"]],
+        [RUN, 2, SCORE, list(CLIENTS)],
+    ]
+
+
+def test_no_score_is_opened_twice_under_two_keys(site):
+    """Another key is another noise: the two scores together would show more of the profile."""
+    here = site()
+    asked(here, scores_of(here))
+    here.rotate()
+    here.export("after")
+    assert_refused(here, "opened once already", scores_of(here, bundles="after"))
+
+
+def test_nothing_is_opened_that_cannot_be_written_down_before(site, monkeypatch):
+    here = site()
+    request = scores_of(here)
+    append = authority.append_whole
+
+    def full(path, line):
+        if path.name == authority.RELEASES:
+            raise OSError(28, "No space left")
+        append(path, line)
+
+    monkeypatch.setattr(authority, "append_whole", full)
+    with pytest.raises(OpeningRefused, match="cannot be written"):
+        asked(here, request)
+    assert load_match(here.keys, PASSPHRASE).left == MAX_RELEASES
+
+
+def test_a_clients_rubbish_keeps_no_other_score_back(site):
+    """Whatever bytes a server makes of a score: as long as one, they open as none."""
+    here = site()
+    request = scores_of(here)
+    rng, n_bytes = np.random.default_rng(0), len(request.scores[0])
+    rubbish = replace(request, scores=(rng.bytes(n_bytes), request.scores[1], bytes(n_bytes)))
+    (opened,) = asked(here, rubbish)
+    assert opened[0] is None
+    assert opened[2] is None
+    assert opened[1] == pytest.approx(exact(("bob",))[0], abs=1e-3)
+    assert_refused(here, "opened once already", request)
+
+
+# What was announced.
+
+
+@pytest.mark.parametrize(
+    "ready",
+    [None, READY.model_copy(update={"round": 2}), READY.model_copy(update={"run": "cd" * 32})],
+    ids=["none", "another round", "another run"],
+)
+def test_no_score_is_opened_of_a_round_that_was_not_announced(made, honest, ready):
+    assert_refused(made, "hub has not asked READY for it", honest, ready=ready)
+
+
+def test_a_ready_that_is_refused_announces_nothing(made, honest):
+    """Not even what the one before it has announced."""
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        with pytest.raises(OpeningRefused, match="have fewer clients"):
+            await ask_what_holds(link, READY.model_copy(update={"scores": MAX_RELEASES + 1}))
+        await ask_to_open_scores(link, honest)
+
+    with pytest.raises(OpeningRefused, match="hub has not asked READY"):
+        asked_of_the_authority(made, ask, config=load_config(made.job, FEDPROF))
+
+
+@pytest.mark.parametrize("announced", [0, 2])
+def test_no_more_scores_are_opened_than_were_announced(made, honest, announced):
+    """None of those that are too many, rather than the first of them."""
+    ready = READY.model_copy(update={"scores": announced})
+    left = load_match(made.keys, PASSPHRASE).left
+    reason = f"3 scores after 0, and READY has announced {announced}"
+    assert_refused(made, reason, honest, ready=ready)
+    assert load_match(made.keys, PASSPHRASE).left == left
+
+
+def test_announced_scores_are_counted_over_the_round(site):
+    here = site()
+    requests = [scores_of(here, names) for names in (("alice", "bob"), ("carol",))]
+    reason = "1 scores after 2, and READY has announced 2"
+    ready = READY.model_copy(update={"scores": 2})
+    assert_refused(here, reason, *requests, ready=ready, n_values=1)
+    asked(here, requests[1], ready=ready)  # that was no answer
+
+
+def test_the_line_goes_on_after_scores_that_were_not_announced(site):
+    """Of their bytes nothing is kept, however many they are."""
+    here = site()
+    request = scores_of(here)
+    large = bodies.OpenScoresRequest.model_validate_json(bodies.open_scores_request(request))
+    large = large.model_copy(update={"sizes": [bodies.MAX_SCORE_BYTES] * bodies.MAX_CLIENTS})
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        await link.send(Frame.SCORES, large.to_bytes())
+        await link.send(Frame.SCORE_BYTES, bytes(10**7))
+        refused = await link.receive({Frame.REFUSED: SMALL})
+        opened = await ask_to_open_scores(link, request)
+        return bodies.parsed(bodies.Refusal, refused.body, "authority").reason, opened
+
+    reason, opened = asked_of_the_authority(here, ask, config=load_config(here.job, FEDPROF))
+    assert "10000 scores after 0, and READY has announced 3" in reason
+    assert None not in opened
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (*SEALED, "selection.alpha=theorem1"),
+        (*FEDPROF, 'exchange.encrypt="none"'),
+        ('exchange.encrypt="model"',),
+    ],
+    ids=["theorem 1", "in the clear", "all take part"],
+)
+def test_where_nobody_is_asked_for_an_encrypted_profile_no_score_can_be_announced(
+    made, honest, settings
+):
+    before = layout_of(made)
+    with pytest.raises(OpeningRefused, match="3 scores are announced, and by the authority's"):
+        asked(made, settings=settings)
+    assert layout_of(made) == before
+    none = READY.model_copy(update={"scores": 0})
+    with pytest.raises(OpeningRefused, match="has announced 0"):
+        asked(made, honest, ready=none, settings=settings)
+
+
+def layout_of(site):
+    """Which keys lie in the folder."""
+    return sorted(path.name for path in (site.keys / layout.RELEASES).glob("*.json"))
+
+
+# Other requests than honest servers make.
+
+
+def test_a_score_under_the_old_key_is_refused_by_its_id(site):
+    here = site()
+    request = scores_of(here)
+    here.rotate()
+    assert_refused(here, "authority opens .* of epoch 2", request)
+    assert rows(here)[-1]["key_id"] == request.expected.key_id
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r, _: replace(r, signed=(*r.signed[:2], r.signed[0])), "stands in it twice"),
+        (lambda r, _: replace(r, signed=r.signed[:2]), "must be one of each for every client"),
+        (
+            lambda r, _: replace(r, signed=(*r.signed[:2], replace(r.signed[2], signed=b"{}"))),
+            "a signed header that is none",
+        ),
+        (
+            lambda r, _: replace(
+                r, signed=(*r.signed[:2], replace(r.signed[2], signature=bytes(64)))
+            ),
+            "not signed by 'carol'",
+        ),
+        (lambda r, other: replace(r, signed=other.signed), "message of round 2, expected 1"),
+        (
+            lambda r, _: replace(r, expected=replace(r.expected, form="match/plain")),
+            "the authority opens",
+        ),
+    ],
+    ids=["a client twice", "no header", "no JSON", "no signature", "another round", "a form"],
+)
+def test_a_request_that_its_clients_have_not_signed_is_refused(made, later, honest, change, reason):
+    assert_refused(made, reason, change(honest, later))
+
+
+def test_a_client_that_was_revoked_has_no_score(site):
+    """Whomever a server takes for its clients."""
+    here = site()
+    before = here.bundle("server").clients()
+    here.rotate(revoking="bob")
+    here.export("after")
+    with pytest.raises(SenderRevoked, match="was revoked"):
+        scores_of(here, bundles="after")
+    request = scores_of(here, bundles="after", roster=before)
+    assert_refused(here, "'bob' had a certificate that was revoked", request)
+
+
+@pytest.mark.parametrize(("n_bytes", "rule"), [(1, "of 1 bytes"), (98306, "of 98306 bytes")])
+def test_a_score_of_another_length_is_refused_before_it_is_read(made, honest, n_bytes, rule):
+    assert len(honest.scores[0]) == 98305
+    odd = replace(honest, scores=(bytes(n_bytes), *honest.scores[1:]))
+    assert_refused(made, f"a score {rule}: under the match key in force each has 98305", odd)
+
+
+def test_fewer_bytes_than_were_announced_are_refused_and_more_end_the_connection(made, honest):
+    asking, content = bodies.open_scores_request(honest), b"".join(honest.scores)
+
+    def sending(content):
+        async def ask(link):
+            await ask_what_holds(link, READY)
+            await link.send(Frame.SCORES, asking)
+            await link.send(Frame.SCORE_BYTES, content)
+            return await link.receive({Frame.REFUSED: SMALL})
+
+        said = []
+        config = load_config(made.job, FEDPROF)
+        return asked_of_the_authority(made, ask, config=config, said=said), said
+
+    short, _ = sending(content[:-1])
+    reason = bodies.parsed(bodies.Refusal, short.body, "authority").reason
+    assert "scores of 294914 bytes, 294915 were announced" in reason
+    assert rows(made)[-1]["refused"] == reason
+    with pytest.raises(PeerError):
+        sending(content + b"x")
+
+
+ABSURD = [
+    {"sizes": []},
+    {"sizes": [0]},
+    {"sizes": [-1, 98305]},
+    {"sizes": [bodies.MAX_SCORE_BYTES + 1]},
+    {"sizes": [10**400]},
+    {"sizes": [1.5]},
+    {"sizes": ["98305"]},
+    {"sizes": [True]},
+    {"sizes": None},
+    {"sizes": [98305] * (bodies.MAX_CLIENTS + 1)},
+    {"signed": []},
+    {"n_values": 0},
+    {"run": "ab"},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("absurd", ABSURD, ids=lambda changes: repr(changes)[:40])
+def test_an_absurd_request_ends_that_connection_alone(made, honest, absurd):
+    body = json.dumps(json.loads(bodies.open_scores_request(honest)) | absurd).encode()
+    said = []
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        await link.send(Frame.SCORES, body)
+        await link.receive({Frame.REFUSED: SMALL})
+
+    with pytest.raises(PeerError, match="has closed the connection"):
+        asked_of_the_authority(made, ask, config=load_config(made.job, FEDPROF), said=said)
+    assert any(line.startswith("Refused: hub: bad OpenScoresRequest") for line in said)
+
+
+def test_no_changed_request_is_opened(made, honest):
+    """All of it is signed by the clients, or held against what they have signed."""
+    keys, roster = load_match(made.keys, PASSPHRASE), made.bundle("server").clients()
+    content, scores = bodies.open_scores_request(honest), b"".join(honest.scores)
+
+    def parse(changed):
+        body = bodies.parsed(bodies.OpenScoresRequest, changed, "server")
+        request = bodies.score_request(body, scores)
+        opener = CkksScoreOpener(LINEAR, keys.secret, MemoryCount())
+        ScoreAuthority(opener, roster, Policy(), lambda _opening: None).open(request)
+        return request
+
+    assert parse(content) == honest
+    refusals = (PeerError, MessageRefused, OpeningRefused)
+    for _, found in try_all(content, parse, *refusals, n=3000, mutate=mutated_json):
+        assert found.expected == honest.expected
+        signed = {(one.signed, one.signature) for one in found.signed}
+        assert signed == {(one.signed, one.signature) for one in honest.signed}
+        assert b"".join(found.scores) == scores
+
+
+def test_the_policy_can_keep_all_scores_shut(site):
+    here = site(policy=Policy(rules=(OpeningRule("*/mean"),)))
+    assert_refused(here, "the policy opens no 'profile/score'", scores_of(here))
+
+
+# The match key.
+
+
+def spend_match(site, left):
+    keys = load_match(site.keys, PASSPHRASE)
+    keys.count.spend(keys.left - left, MAX_RELEASES)
+
+
+def test_a_match_key_is_renewed_before_a_round_that_would_use_it_up(site):
+    """All bundles are news then, with both keys; a score under the new one opens."""
+    here = site()
+    old = scores_of(here).expected.key_id
+    spend_match(here, 3)
+    keeper = FolderKeeper(here.keys, PASSPHRASE)
+    assert keeper.now(0, 3).age == (1, 5)
+    spend_match(here, 2)
+    before = here.bundle("client"), here.bundle("server")
+
+    async def ask(link):
+        return (await ask_what_holds(link, READY)).bundles
+
+    said = []
+    config = load_config(here.job, FEDPROF)
+    news = asked_of_the_authority(here, ask, keeper=keeper, config=config, said=said)
+    assert "Epoch 2, roster version 6" in said
+    client, server = (one.newer(news[one.bundle.manifest.role]) for one in before)
+    assert client.match_public.key_id == server.scoring.key_id != old
+    assert client.match_public.epoch == server.scoring.epoch == 2
+    here.export("after")
+    (opened,) = asked(here, scores_of(here, bundles="after"), keeper=keeper)
+    assert opened == pytest.approx(exact(), abs=1e-3)
+    assert rows(here)[-1]["epoch"] == 2
+
+
+def test_both_keys_are_renewed_in_one_step(site):
+    here = site(policy=policy_of_releases(1))
+    spend_match(here, 0)
+    keeper = FolderKeeper(here.keys, PASSPHRASE)
+    keeper.now(SLOTS)
+    first = keeper.now(0)
+    standing = keeper.now(SLOTS, 3)
+    assert (first.age[0], standing.age[0]) == (1, 2)
+    assert standing.opener.epoch == standing.matches.public.epoch == 2
+    assert keeper.now(SLOTS, MAX_RELEASES).age == standing.age
+
+
+def test_scores_that_no_key_can_release_are_refused_before_anything_is_rotated(made):
+    before = layout_of(made)
+    with pytest.raises(OpeningRefused, match="4097 scores, and the noise on them hides 4096"):
+        asked(made, ready=READY.model_copy(update={"scores": MAX_RELEASES + 1}))
+    assert layout_of(made) == before
+
+
+def test_a_key_that_is_used_up_meanwhile_opens_nothing(site):
+    """By whoever else counts there, between READY and the question."""
+    here = site()
+    request = scores_of(here)
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        spend_match(here, 2)
+        await ask_to_open_scores(link, request)
+
+    with pytest.raises(OpeningRefused, match="at most 4096 may be"):
+        asked_of_the_authority(here, ask, config=load_config(here.job, FEDPROF))
+    assert load_match(here.keys, PASSPHRASE).left == 2
+    assert "at most 4096" in rows(here)[-1]["refused"]
+
+
+def test_a_match_key_that_is_damaged_meanwhile_is_noticed(site):
+    here = site()
+    keeper = FolderKeeper(here.keys, PASSPHRASE)
+    keeper.now(0, 3)
+    path = here.keys / layout.MATCH_KEY
+    whole = path.read_text()
+    path.write_text(whole.replace('"epoch": 1', '"epoch": 2'))
+    with pytest.raises(KeyFileError, match=str(here.keys)):
+        keeper.now(0, 3)
+    path.write_text(whole)
+    assert keeper.now(0, 3).age == (1, 5)
+
+
+def test_without_a_match_key_the_authority_does_not_start(site):
+    here = site()
+    (here.keys / layout.MATCH_KEY).unlink()
+    with pytest.raises(KeyFileError, match=r"match\.key: missing"):
+        asked(here)
+
+
+def test_a_match_key_of_another_form_is_refused_at_the_start(made):
+    with pytest.raises(ConfigError, match="securefl keys init --match full"):
+        asked(made, settings=(*FEDPROF, "selection.match=full"))
+    nobody = (*SEALED, "selection.alpha=theorem1", "selection.match=full")
+    with pytest.raises(OpeningRefused, match="no profiles are encrypted"):
+        asked(made, settings=nobody)
+
+
+# Noise that hides clients.
+
+
+def test_scores_at_the_level_of_clients_are_clipped_and_noisy(site):
+    """By the settings' noise, which the authority adds: nobody else sees a score without it."""
+    here = site()
+    noise = ("privacy.score_clip=0.01", "privacy.statistics_sigma=2.0")
+    (opened,) = asked(here, scores_of(here), settings=(*HIDDEN, *noise))
+    assert min(exact(("bob", "carol"))) > 0.2
+    assert max(map(abs, opened)) < 0.01 + 8 * 0.02
+    assert len(set(opened)) == 3
+
+
+SPEC = MessageSpec("update/parameters", Kind.PARAMETERS, 5)
+
+
+def sum_of(site, names):
+    client, server = site.bundle("client"), site.bundle("server")
+    arriving = Server(RUN, server.clients(), {SPEC.kind: CkksAdder(server.adding)}).start(
+        1, SPEC, "cd" * 32
+    )
+    for name in names:
+        sealing = {SPEC.kind: CkksSealer(client.public)}
+        sender = Client(name, 0.125, sealing, signing_key=site.signing_key(name))
+        tensors = {"x": torch.arange(5.0)}
+        arriving.receive(sender.contribute(RUN, 1, SPEC, tensors, state="cd" * 32))
+    return arriving.request()
+
+
+@pytest.mark.parametrize(
+    ("n_present", "dropouts", "fewest"), [(4, 0, 5), (3, 1, 4), (4, 1, None), (3, 2, None)]
+)
+def test_no_total_of_too_few_shares_of_noise_is_opened(site, n_present, dropouts, fewest):
+    """By the number of clients that the settings name, of whom one was revoked."""
+    names = (*CLIENTS, "dora", "eve")
+    here = site(names=names)
+    here.rotate(revoking="eve")
+    here.export("after")
+    (here.folder / "bundles").rename(here.folder / "before")
+    (here.folder / "after").rename(here.folder / "bundles")
+    settings = (*HIDDEN, f"privacy.dropouts={dropouts}")
+
+    async def ask(link):
+        await ask_what_holds(link, READY.model_copy(update={"needed": SLOTS}))
+        return await ask_to_open(link, sum_of(here, names[:n_present]))
+
+    config = load_config(here.job, settings)
+    if fewest is None:
+        assert asked_of_the_authority(here, ask, config=config).n_clients == n_present
+        return
+    with pytest.raises(TooFewContributions, match=f"{n_present} contributions, at least {fewest}"):
+        asked_of_the_authority(here, ask, config=config)
+    assert f"at least {fewest}" in rows(here)[-1]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_clients"),
+    [
+        ((), 3),
+        (("data.names=[]", "data.clients=7"), 7),
+        (("data.names=[]", "data.dataset=folders", "data.root=pictures"), 4),
+        (("data.names=[]", 'data.corruptions=["fog", "blur"]', "data.leave_out=fog"), 4),
+    ],
+    ids=["names", "a number", "domains", "left out"],
+)
+def test_shares_are_counted_of_the_clients_that_the_settings_name(site, settings, n_clients):
+    """Where the data decide who they are, of the clients in the roster."""
+    roster = Site.bundle(site(names=(*CLIENTS, "dora")), "server").clients()
+    config = load_config(None, ('data.names=["a", "b", "c"]', *settings))
+    assert authority._n_clients(config, roster) == n_clients
+
+
+# Bundles.
+
+
+def test_bundles_carry_the_match_key_that_their_role_may_hold(made):
+    client, server = made.bundle("client"), made.bundle("server")
+    key_id = load_match(made.keys, PASSPHRASE).public.key_id
+    assert client.match_public.key_id == server.scoring.key_id == key_id
+    with pytest.raises(CertificateRefused, match="a client's bundle holds no server's parameters"):
+        _ = client.scoring
+    with pytest.raises(CertificateRefused, match="a server's bundle holds no public key"):
+        _ = server.match_public
+    assert "match_key=" not in repr(server)
+
+
+def test_a_bundle_without_a_match_key_says_so(site, monkeypatch):
+    here = site()
+    monkeypatch.setattr(export, "MATCH", {})
+    here.export("without")
+    assert here.bundle("client", "without").match_public is None
+    assert here.bundle("server", "without").scoring is None
+
+
+def test_a_bundle_whose_match_key_is_another_is_refused(site):
+    """It stands in the signed list, as the key of sums does."""
+    here = site()
+    other = Site(here.folder.parent / "other").folder / "bundles/server/server/match.json"
+    path = here.folder / "bundles/server/server/match.json"
+    path.write_text(other.read_text())
+    with pytest.raises(KeyFileError, match="not the file that was signed"):
+        SoundBundle.load(path.parents[1], "server")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "securefl.network.opening",
+        "securefl.network.trust",
+        "securefl_keys.sound_bundle",
+    ],
+)
+def test_what_the_server_asks_with_knows_no_secret_key(module):
+    """The server's process imports these."""
+    script = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert module in loaded
+    secrets = {"crypto.secret", "crypto.match_secret", "exchange.ckks_open", "exchange.match_open"}
+    assert not {f"securefl.{name}" for name in secrets} & set(loaded)
+
+
+def test_the_authority_answers_no_client_that_asks_for_scores(made, honest):
+    with pytest.raises(PeerError, match="alice's certificate is for the role client"):
+        asked(made, honest, who="alice", role="client")

@@ -1,0 +1,241 @@
+"""The grid over processes: whatever a simulation runs, separate processes run to the same bits."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import cycle, product
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+from over_loopback import NAMES, SHORT, Consortium, Job, incidents_of, made_up_task, model_of
+from pairs import grid
+
+import securefl
+from securefl.build.simulation import simulated
+from securefl.build.job import job_of
+from securefl.errors import ConfigError, DataError
+from securefl.federation.authority import Opening
+from securefl.federation.query import SCORES
+from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from combinations import POLICIES, SERVERS, SOLVERS
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+NORMALISATIONS = {
+    name: POLICIES[name]
+    for name in (
+        *("fedavg", "fedtan", "fedtan-ii", "forward-only", "fixbn", "fixbn, window"),
+        *("static-bn", "fedbn", "silobn", "local-affine", "singlenet"),
+    )
+}
+LOCAL = {name: SOLVERS[name] for name in ("sgd", "scaffold", "fedprox")}
+CENTRAL = {name: SERVERS[name] for name in ("average", "fedadam")}
+SOME = ("selection.fraction=0.6",)
+SELECTIONS = {
+    "random": ("selection.name=random", *SOME),
+    "data-share": ("selection.name=data-share", "selection.replacement=with", *SOME),
+    "fedprof": ("selection.name=fedprof", *SOME),
+    "afl": ("selection.name=afl", *SOME),
+}
+SEEDED = ("privacy.noise=seeded", "algorithm.weights=uniform")
+RECORDS = ("privacy.level=record", "privacy.records=50", "privacy.statistics_sigma=0.1", *SEEDED)
+BESIDE = {
+    **SELECTIONS,
+    "random, full": (*SELECTIONS["random"], "selection.aggregation=full"),
+    "momentum, local": ("train.momentum=0.5", "train.momentum_across_rounds=local"),
+    "momentum, global": ("train.momentum=0.5", "train.momentum_across_rounds=global"),
+    "fnr, matched": ("fnr.name=matched", "fnr.share=0.4", "fnr.epochs=1"),
+    "fnr, server": ("fnr.name=server", "fnr.epochs=1"),
+    "records": RECORDS,
+    "records, fedprof": (*RECORDS, *SELECTIONS["fedprof"]),
+    "clients": ("privacy.level=client", *SEEDED),
+    "clients, fedprof": ("privacy.level=client", *SEEDED, *SELECTIONS["fedprof"]),
+    "bfloat16": ("train.precision=bfloat16",),
+}
+"""Settings beside the algorithm. CFCFM needs simulated devices, which no process is."""
+FIRST = dict(
+    zip(
+        BESIDE,
+        (
+            *("fixbn, window", "silobn", "fedtan", "fedbn", "fedtan-ii"),
+            *("local-affine", "forward-only", "fedbn", "static-bn"),
+            *("fixbn", "fixbn", "fedtan", "fedavg", "singlenet"),
+        ),
+        strict=True,
+    )
+)
+"""The normalisation that each of them goes with where not all products are run."""
+ENCRYPT = ("statistics", "model")
+SEALED_AS = dict(zip(NORMALISATIONS, cycle(ENCRYPT)))
+PROFILED = ("exchange.encrypt=profiles", *SELECTIONS["fedprof"])
+ROUNDING = 1e-4
+"""Of a weight after two rounds: sealed totals are right to about 2⁻³² of their largest value, and
+their noise is another in each run; training makes more of it."""
+
+
+def chosen(*axes, ordinary):
+    """All products for `parametrize`; those that `ordinary` does not pick are marked `full`."""
+    return [
+        pytest.param(*names, id="-".join(names), marks=() if ordinary(*names) else pytest.mark.full)
+        for names in product(*axes)
+    ]
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory):
+    return Consortium(tmp_path_factory.mktemp("consortium"))
+
+
+@pytest.fixture
+def job(consortium, tmp_path):
+    return lambda settings, **task: Job(
+        consortium, tmp_path / "job", settings, made_up_task(**task)
+    )
+
+
+def same_run(job):
+    """Both folders' models to the bit, metrics, selections and messages; no incidents."""
+    over, alone = job.over_loopback(), job.simulated()
+    model, wanted = model_of(over), model_of(alone)
+    assert model.keys() == wanted.keys()
+    assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
+    there, here = read_run(over), read_run(alone)
+    messages, asked = without_scores(there.ledger)
+    assert sorted(map(repr, messages)) == sorted(map(repr, here.ledger))
+    assert told(there, asked) == told(here)
+    assert there.turnouts == here.turnouts
+    assert incidents_of(over) == incidents_of(alone) == ""
+    return there
+
+
+def without_scores(ledger):
+    """All messages but those that bring a client's score, which a simulation works out where the
+    models are; and the bytes of these by round."""
+    asked = [entry for entry in ledger if entry.name in SCORES]
+    n_bytes = {entry.round: 0 for entry in asked}
+    for entry in asked:
+        n_bytes[entry.round] += entry.bytes
+    return [entry for entry in ledger if entry.name not in SCORES], n_bytes
+
+
+def told(record, asked=None):
+    """Metrics without what differs: seconds, and what clients were asked to send beside."""
+    asked = asked or {}
+    return [
+        replace(m, seconds=0.0, upload_bytes=m.upload_bytes - asked.get(m.round, 0))
+        for m in record.metrics
+    ]
+
+
+@pytest.mark.parametrize(("policy", "solver", "server"), grid(NORMALISATIONS, LOCAL, CENTRAL))
+def test_every_algorithm_ends_where_a_simulation_does(policy, solver, server, job):
+    """Model to the bit, metrics and messages; or both refuse, for the same reason."""
+    parts = NORMALISATIONS[policy], LOCAL[solver], CENTRAL[server]
+    settings = [setting for part in parts for setting in part]
+    if refusal(settings):
+        refused_alike(settings)
+    else:
+        same_run(job(settings))
+
+
+# Of clients in threads of one process, one restores the filters under which another ignores this.
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize(
+    ("beside", "policy"),
+    chosen(BESIDE, NORMALISATIONS, ordinary=lambda beside, policy: policy == FIRST[beside]),
+)
+def test_whatever_goes_beside_an_algorithm_ends_where_a_simulation_does(beside, policy, job):
+    """Selection, momentum, refinement, noise and precision; or both refuse."""
+    settings = *NORMALISATIONS[policy], *BESIDE[beside]
+    if refusal(settings):
+        refused_alike(settings)
+    else:
+        same_run(job(settings))
+
+
+@pytest.mark.parametrize("policy", ["fedavg", "fedbn"])
+def test_clients_test_their_models_on_data_of_their_own(policy, job):
+    """The score is the mean of theirs, as each has worked it out where its data are."""
+    record = same_run(job(NORMALISATIONS[policy], own_tests=True))
+    last = record.metrics[-1]
+    assert last.clients.keys() == set(NAMES)
+    assert last.loss == fmean(of.loss for of in last.clients.values())
+    assert len({of.loss for of in last.clients.values()}) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "encrypt"),
+    chosen(NORMALISATIONS, ENCRYPT, ordinary=lambda policy, encrypt: encrypt == SEALED_AS[policy]),
+)
+def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt, job, key_set):
+    """But for rounding; messages and what the authority has opened are the same."""
+    settings = (*NORMALISATIONS[policy], f"exchange.encrypt={encrypt}")
+    if refusal(settings):
+        refused_alike(settings)
+    else:
+        nearly_the_same_run(job(settings), key_set)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(PROFILED, id="profiles"),
+        pytest.param(
+            (*PROFILED, "algorithm.name=fedtan", "exchange.encrypt=statistics,profiles"),
+            id="statistics and profiles",
+        ),
+        pytest.param((*PROFILED, "exchange.encrypt=model", *LOCAL["scaffold"]), id="model"),
+        pytest.param((*PROFILED, *BESIDE["clients"]), id="noisy scores"),
+    ],
+)
+def test_sealed_profiles_select_as_a_simulation_does(settings, job, key_set):
+    """Scores are opened by the authority; the same clients are drawn by them."""
+    record = nearly_the_same_run(job(settings), key_set)
+    assert all(turnout.scores for turnout in record.turnouts)
+
+
+def refusal(settings):
+    """Why a simulation refuses these settings; empty where it runs them."""
+    try:
+        simulated(*asked(settings))
+    except (ConfigError, DataError) as error:
+        return str(error)
+    return ""
+
+
+def refused_alike(settings):
+    """A party refuses the settings, too, before it connects to anybody."""
+    with pytest.raises((ConfigError, DataError)):
+        job_of(*asked(settings))
+
+
+def asked(settings):
+    return securefl.load_config(None, [*SHORT, *settings]), made_up_task()
+
+
+def nearly_the_same_run(job, key_set):
+    """As `same_run`, with sealed sums: to the rounding."""
+    over, alone = job.over_loopback(), job.simulated(key_set)
+    model, wanted = model_of(over), model_of(alone)
+    assert model.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(model[name], value, atol=ROUNDING, rtol=0)
+    there, here = read_run(over), read_run(alone)
+    messages, _ = without_scores(there.ledger)
+    assert sorted(map(repr, messages)) == sorted(map(repr, here.ledger))
+    assert [(t.selected, t.present) for t in there.turnouts] == [
+        (t.selected, t.present) for t in here.turnouts
+    ]
+    assert openings(job.openings) == openings(alone / OPENINGS)
+    assert incidents_of(over) == incidents_of(alone) == ""
+    return there
+
+
+def openings(path):
+    """What was opened, of whom; keys are others."""
+    return [replace(row, key_id="", epoch=0) for row in read_rows(path, Opening)]
