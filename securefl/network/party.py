@@ -132,7 +132,7 @@ class ClientParty:
         job, exchange = self.job, self.job.config.exchange
         self.sealers |= dict.fromkeys(job.sealed, CkksSealer(bundle.public))
         self.client.profile_sealer = PlainMatch()
-        if exchange.seals_profiles:
+        if exchange.seals_profiles and job.config.selection.asks_for_profiles:
             if bundle.match_public is None:
                 raise ConfigError(
                     "the bundle holds no key for profiles: export the bundles again with this "

@@ -190,7 +190,6 @@ def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt
             id="statistics and profiles",
         ),
         pytest.param((*PROFILED, "exchange.encrypt=model", *LOCAL["scaffold"]), id="model"),
-        pytest.param((*PROFILED, *BESIDE["clients"]), id="noisy scores"),
     ],
 )
 def test_sealed_profiles_select_as_a_simulation_does(settings, job, key_set):
