@@ -14,8 +14,8 @@ from over_loopback import NAMES, SHORT, Consortium, Job, incidents_of, made_up_t
 from pairs import grid
 
 import securefl
-from securefl.build.simulation import simulated
 from securefl.build.job import job_of
+from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
 from securefl.federation.authority import Opening
 from securefl.federation.query import SCORES
@@ -115,7 +115,8 @@ def same_run(job):
 
 def without_scores(ledger):
     """All messages but those that bring a client's score, which a simulation works out where the
-    models are; and the bytes of these by round."""
+    models are; and the bytes of these by round.
+    """
     asked = [entry for entry in ledger if entry.name in SCORES]
     n_bytes = {entry.round: 0 for entry in asked}
     for entry in asked:
