@@ -149,7 +149,7 @@ class ServerProcess:
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         if opener:
             line = authority = AuthorityLine(self, opener, loop, server, adders)
-            if config.exchange.seals_profiles:
+            if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         sites = NetworkSites(
             loop,
@@ -259,7 +259,7 @@ class AuthorityLine:
             round=round_number,
             known=process.for_clients[0],
             needed=needed,
-            scores=len(process.job.names) if config.exchange.seals_profiles else 0,
+            scores=len(process.job.names) if config.seals_scores else 0,
         )
         news = self._waited(ask_what_holds(self.link, ready))
         process.take_up(news.bundles, self.link.name)
