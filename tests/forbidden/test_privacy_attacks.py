@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 from on_the_wire import nothing_is_handed_over
-from securefl.federation.delivery import OpenExchange
 from torch import nn
 from torch.nn import functional
 
 import securefl
 from securefl.algorithms.federated import Federated
-from securefl.build import compose
+from securefl.build import job as job_module
 from securefl.build.privacy import check_delta
 from securefl.build.simulation import simulated
 from securefl.errors import (
@@ -31,6 +30,7 @@ from securefl.errors import (
 from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
+from securefl.federation.round import ServerRound
 from securefl.models import build_model
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.client_level import ClientLevel
@@ -90,8 +90,9 @@ def begun(*settings, job=None):
     return simulated(config(*CLIENT, *settings), job or task("group"), None, None)
 
 
-def names(*places):
-    return {f"client-{i}": 1 for i in places}
+def round_of(rounds, *places):
+    """What these clients make of the first state."""
+    return rounds.after(rounds.round_of({f"client-{i}": 1 for i in places}, rounds.state))
 
 
 # --- too little noise ---
@@ -104,11 +105,11 @@ def test_a_total_with_too_many_missing_moves_no_model(settings):
     """With two that may be missing, four are enough and three are not; nothing is loaded."""
     rounds = begun("privacy.dropouts=2", *settings)
     before = rounds._state
-    after = rounds._local.round(before, names(1, 2, 3, 4))
+    after = round_of(rounds, 1, 2, 3, 4)
     assert after.round == 1
     rounds = begun("privacy.dropouts=2", *settings)
     with pytest.raises(TooFewContributions, match=r"3 contributions"):
-        rounds._local.round(rounds._state, names(1, 2, 3))
+        round_of(rounds, 1, 2, 3)
     assert rounds._state.round == 0
     for kind, named in before.tensors.items():
         assert all(torch.equal(v, rounds._state.tensors[kind][n]) for n, v in named.items())
@@ -117,10 +118,10 @@ def test_a_total_with_too_many_missing_moves_no_model(settings):
 def test_the_authority_refuses_by_its_own_policy():
     """It opens nothing of fewer than n - dropouts, whoever asks, and says so in its log."""
     rounds = begun("privacy.dropouts=1", SEALED)
-    assert rounds._local._delivery.sealing.policy.min_contributions == 5
-    assert rounds._local._delivery.sealing.authority.policy.min_contributions == 5
+    assert rounds.parts.opener.policy.min_contributions == 5
+    assert rounds.parts.opener.authority.policy.min_contributions == 5
     with pytest.raises(TooFewContributions, match="at least 5"):
-        rounds._local.round(rounds._state, names(1, 2, 3, 4))
+        round_of(rounds, 1, 2, 3, 4)
     assert [o.n_clients for o in rounds._record.openings] == [0]
     assert "4 contributions" in rounds._record.openings[0].refused
 
@@ -130,7 +131,7 @@ def test_the_authority_opens_none_of_fewer_where_statistics_alone_are_sealed():
     job = task("batch")
     rounds = begun("exchange.encrypt=statistics", "privacy.colluders=0", job=job)
     with pytest.raises(TooFewContributions, match="at least 6"):
-        rounds._local.round(rounds._state, names(1, 2, 3, 4, 5))
+        round_of(rounds, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("settings", [[], [SEALED]])
@@ -300,14 +301,13 @@ def share_of(spec):
 
 def test_what_is_opened_is_noisy_too(overheard, monkeypatch):
     """The authority's total differs from that of the quiet values by σC or more."""
-    opened, finish = {}, OpenExchange.finish
+    opened, total = {}, ServerRound._total
 
-    def noted(exchange, receivers=()):
-        totals = finish(exchange, receivers)
-        opened.update(totals)
-        return totals
+    def noted(ongoing, spec):
+        opened[spec.name] = total(ongoing, spec)
+        return opened[spec.name]
 
-    monkeypatch.setattr(OpenExchange, "finish", noted)
+    monkeypatch.setattr(ServerRound, "_total", noted)
     securefl.run(config(*CLIENT, SEALED, "run.rounds=1"), task())
     for name, total in opened.items():
         mine = [tensors for _, spec, tensors in overheard.sent if spec.name == name]
@@ -544,7 +544,7 @@ def pairs(first, second):
 @pytest.fixture
 def guarded_once(monkeypatch):
     """The guard looks at each model once: it knows nothing of the names beside its algorithm."""
-    passed, guard = set(), compose.guard
+    passed, guard = set(), job_module.guard
 
     def once(settings, *rest):
         seen = settings.algorithm.name, settings.model, settings.privacy.clipping
@@ -552,7 +552,7 @@ def guarded_once(monkeypatch):
             guard(settings, *rest)
         passed.add(seen)
 
-    monkeypatch.setattr(compose, "guard", once)
+    monkeypatch.setattr(job_module, "guard", once)
 
 
 @pytest.mark.usefixtures("guarded_once")

@@ -130,6 +130,13 @@ def fedavg_round(model, job, done, *, momentum=0.0, kept=None, n_steps=1, own=No
     return buffers
 
 
+def after_a_round(rounds, state):
+    """What a round of all clients of a run makes of a state."""
+    return rounds.after(
+        rounds.round_of(dict.fromkeys(rounds.parts.participation.clients, 1), state)
+    )
+
+
 def largest_difference(one, other):
     """Over all parameters and floating-point buffers."""
     a, b = averaged(one), averaged(other)

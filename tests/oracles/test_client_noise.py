@@ -9,7 +9,7 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
-from by_hand import averaged, config
+from by_hand import after_a_round, averaged, config
 from by_hand import task as by_hand_task
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ import securefl
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.plain import PlainChannel
-from securefl.federation.delivery import OpenExchange
+from securefl.federation.round import ServerRound
 from securefl.privacy import client_level, client_noise
 from securefl.privacy.adaptive import MAX_CLIP, MIN_CLIP, Quantile
 from securefl.privacy.bounded import Bounded, clipped
@@ -423,7 +423,7 @@ def test_the_clip_norm_converges_to_the_quantile(target, start):
     rounds = steep_rounds(50, 4, *adaptive, *clip)
     state, seen = rounds._state, []
     for _ in range(30):
-        state = rounds._local.round(state)
+        state = after_a_round(rounds, state)
         seen.append(float(state.tensors[Kind.CLIPPING]["parameters"]))
     lengths = [rounds.config.train.lr * i * i for i in range(50)]
     assert seen[0] != start
@@ -452,14 +452,13 @@ def finished_totals():
 
     class Finished:
         def __enter__(self):
-            self.patch, found, finish = pytest.MonkeyPatch(), {}, OpenExchange.finish
+            self.patch, found, total = pytest.MonkeyPatch(), {}, ServerRound._total
 
-            def noted(exchange, receivers=()):
-                totals = finish(exchange, receivers)
-                found.update(totals)
-                return totals
+            def noted(ongoing, spec):
+                found[spec.name] = total(ongoing, spec)
+                return found[spec.name]
 
-            self.patch.setattr(OpenExchange, "finish", noted)
+            self.patch.setattr(ServerRound, "_total", noted)
             return found
 
         def __exit__(self, *_):

@@ -14,10 +14,9 @@ from on_device import memcpys
 from torch import nn
 
 import securefl
-from securefl.evaluation import evaluator as testbench
-from securefl.evaluation.evaluator import TestBench
+from securefl.evaluation import evaluator as evaluator_module
+from securefl.evaluation.evaluator import Evaluator
 from securefl.runs.checkpoint import Checkpoint
-from securefl.simulation.processes.shared_round import _like
 from securefl.types import Kind, Memory, State
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -123,21 +122,13 @@ def test_what_a_run_goes_on_from_is_where_the_run_is():
     }
 
 
-def test_what_a_worker_sent_from_the_cpu_comes_back_to_it():
-    """A total is where the values were that it is of, though the model is on a GPU."""
-    layout = {"sum": {"w": ((2,), torch.float64, "meta"), "counts": ((3,), torch.float64, "cpu")}}
-    found = _like(layout, ELSEWHERE)["sum"]
-    assert (found["w"].device, found["counts"].device) == (ELSEWHERE, torch.device("cpu"))
-    assert (found["w"].shape, found["counts"].shape) == ((2,), (3,))
-
-
 def test_test_data_cross_once_and_not_every_round(monkeypatch):
     """Each client's own as well."""
-    monkeypatch.setattr(testbench, "tried", lambda *_: {})
+    monkeypatch.setattr(evaluator_module, "tried", lambda *_: {})
     job = task()
     job = replace(job, model=job.model.to(ELSEWHERE), client_tests=job.clients, metric="accuracy")
-    bench = TestBench(job, [str(i) for i in range(len(job.clients))])
-    assert {of.x.device for of in (bench._common, *bench._own.values())} == {ELSEWHERE}
+    evaluator = Evaluator(job, [str(i) for i in range(len(job.clients))])
+    assert {of.x.device for of in (evaluator._common, *evaluator._own.values())} == {ELSEWHERE}
 
 
 def test_what_a_profiler_saw_is_counted_by_direction():

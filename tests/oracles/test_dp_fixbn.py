@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import securefl
 from securefl.algorithms.public_training import PublicData
+from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.training import round_generator
@@ -29,7 +30,6 @@ from securefl.privacy.dp_fixbn import StatisticsRelease, evenly
 from securefl.privacy.moments import MomentRelease
 from securefl.privacy.randomness import Seeded
 from securefl.privacy.shares import Shares
-from securefl.runs.loop import Record, compose
 from securefl.types import Kind, Total
 
 pytestmark = pytest.mark.usefixtures("quick", "uncounted")
@@ -461,14 +461,14 @@ def require_noise(monkeypatch, totals, dropouts=0, missing=()):
     settings += [f"privacy.statistics_sigma={SIGMA}", f"privacy.dropouts={dropouts}"]
     settings += ["privacy.records=60", "algorithm.local_steps=1"]
     job = one_layer()
-    composed = compose(config(*settings, rounds=N_RELEASES + 1), job, None, Record())
-    first = composed.algorithm.init(job.model)
+    rounds = simulated(config(*settings, rounds=N_RELEASES + 1), job)
+    first = rounds.state
     with monkeypatch.context() as patch:
         silence(patch, *missing)
         for done in range(N_RELEASES):
-            composed.rounds.round(replace(first, round=done))
+            by_hand.after_a_round(rounds, replace(first, round=done))
         patch.setattr(Seeded, "gaussian", lambda _self, size, _deviation: np.zeros(size))
-        composed.rounds.round(first)
+        by_hand.after_a_round(rounds, first)
     present = 5 - len(missing)
     opened = torch.stack([total_V for total_V, _ in totals[::present]])
     assert len(opened) == N_RELEASES + 1

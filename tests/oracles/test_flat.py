@@ -215,7 +215,7 @@ def test_a_refused_contribution_leaves_what_its_client_kept(monkeypatch, engine)
     chosen = "algorithm.name=fedbn", "solver.name=scaffold", f"run.engine={engine}"
     rounds = simulated(configured("cpu", *chosen), task(sizes=(10, 10, 10)), None, None)
     rounds.step()
-    memories = rounds._local.memories
+    memories = rounds.parts.engine.memories
     before = copy.deepcopy(dict(memories))
     hand_over = Client.hand_over
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from by_hand import LR, batches, config, largest_difference, mean, shares
+from by_hand import LR, after_a_round, batches, config, largest_difference, mean, shares
 from by_hand import task as by_hand_task
 from fnr_by_hand import descend, norm_table, public, refine, weakest_and_reference
 from hypothesis import given
@@ -29,8 +29,8 @@ from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
 from securefl.build.algorithm import chosen_algorithm
+from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
-from securefl.runs.loop import Record, compose
 from securefl.types import Kind
 
 E, ROUNDS, MU, STRENGTH = 3, 3, 0.7, 0.4
@@ -265,8 +265,8 @@ def test_static_statistics_do_not_follow_refinement():
     for way in (Federated(static_bn), FNR(Federated(static_bn), public(), 0.25, STRENGTH)):
         job = by_hand_task(algorithm=way)
         settings = config(f"algorithm.local_steps={E}", "run.engine=sequential", rounds=1)
-        engine = compose(settings, job, None, Record()).rounds
-        sent.append(engine.round(way.init(job.model)).tensors)
+        rounds = simulated(settings, job)
+        sent.append(after_a_round(rounds, rounds.state).tensors)
     for name, value in sent[0][Kind.STATISTICS].items():
         assert torch.equal(value, sent[1][Kind.STATISTICS][name])
     assert any(
@@ -299,9 +299,9 @@ def test_what_is_a_clients_own_is_refined_and_stays_there():
         training = [f"algorithm.local_steps={E}", "train.weight_decay=0.0"]
         task = replace(job, algorithm=way)
         settings = config(*training, "run.engine=sequential", rounds=1)
-        engine = compose(settings, task, None, Record()).rounds
-        engine.round(way.init(task.model))
-        engines[name] = [memory.own for memory in engine.memories.values()]
+        rounds = simulated(settings, task)
+        rounds.step()
+        engines[name] = [memory.own for memory in rounds.parts.engine.memories.values()]
     differ = [
         any(not torch.equal(one[name], other[name]) for name in one)
         for one, other in zip(engines["plain"], engines["fnr"], strict=True)

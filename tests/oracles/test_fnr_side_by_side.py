@@ -12,6 +12,7 @@ import torch
 from by_hand import task
 from fnr_by_hand import public
 from pairs import grid
+from securefl.simulation.stacked.assessment import assess_each
 from side_by_side import REFINED, SMALL, require_same, trained, vector, with_public
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -26,7 +27,6 @@ from securefl.data.samples import samples
 from securefl.errors import ConfigError, TooFewContributions
 from securefl.simulation.stacked import assessment as wide_assessment
 from securefl.simulation.stacked import refining
-from securefl.simulation.stacked.assessment import assess_each
 from securefl.simulation.stacked.model import parts, wide
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))

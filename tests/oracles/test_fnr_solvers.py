@@ -11,7 +11,7 @@ from itertools import islice
 
 import pytest
 import torch
-from by_hand import LR, SEED, averaged, config, largest_difference, mean
+from by_hand import LR, SEED, after_a_round, averaged, config, largest_difference, mean
 from by_hand import task as by_hand_task
 from fnr_by_hand import features, public, refine, weakest_and_reference
 from torch.nn import functional
@@ -19,9 +19,9 @@ from torch.nn import functional
 import securefl
 from securefl.algorithms.fnr import FNR
 from securefl.build.algorithm import chosen_algorithm
+from securefl.build.simulation import simulated
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
-from securefl.runs.loop import Record, compose
 
 ROUNDS, BATCH, STRENGTH = 4, 5, 0.4
 STEPS = (1, 1, 2, 1)
@@ -240,12 +240,13 @@ def test_the_servers_drift_stays_the_clients_mean(solver):
     for refined in (False, True):
         inner = chosen_algorithm(settings)
         algorithm = FNR(inner, public(), 0.25, STRENGTH) if refined else inner
-        engine = compose(settings, by_hand_task(algorithm=algorithm), None, Record()).rounds
-        state = algorithm.init(job.model)
+        rounds = simulated(settings, by_hand_task(algorithm=algorithm))
+        state = rounds.state
         for _ in range(3):
-            state = engine.round(state)
-        total = sum(client.weight for client in engine._delivery.clients.values())
-        p = [client.weight / total for client in engine._delivery.clients.values()]
+            state = after_a_round(rounds, state)
+        engine = rounds.parts.engine
+        total = sum(client.weight for client in engine._clients.values())
+        p = [client.weight / total for client in engine._clients.values()]
         drift = mean(p, [drifts(solver, memory.solver) for memory in engine.memories.values()])
         assert drift.keys() == weights(job.model).keys()
         for name, value in drift.items():

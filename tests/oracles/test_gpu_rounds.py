@@ -17,6 +17,7 @@ from on_device import configured, copies_of_a_round
 from test_precision import COARSE, far, single, trained
 
 from securefl.build.simulation import simulated
+from securefl.evaluation.evaluator import Evaluator
 
 DEVICE = os.environ.get("SECUREFL_TEST_DEVICE", "cuda")
 ENGINES = ("sequential", "vectorised")
@@ -75,7 +76,9 @@ def test_samples_are_in_the_gpus_memory_before_the_first_round(engine):
     """Those to train with, and those to test on."""
     config = configured(DEVICE, "algorithm.name=fedavg", f"run.engine={engine}")
     rounds = simulated(config, task(), None, None)
-    held = [*rounds._local._clients.data.values(), rounds._test._common]
+    parts = rounds.parts
+    tests = Evaluator(parts.task, parts.participation.clients)
+    held = [*parts.engine._trainer._clients.data.values(), tests._common]
     assert {values.device.type for of in held for values in (of.x, of.y)} == {DEVICE}
     rounds.close()
 

@@ -16,13 +16,13 @@ import pytest
 from by_hand import task
 from hired import SIZES, Deadly, Garbling, Returning, require_alike, trained
 from interruptible import SECUREFL
+from securefl.simulation.processes.shared_round import SharedRound
 from side_by_side import vector
 
 import securefl
 from securefl.errors import ConfigError, PeerError
 from securefl.simulation.processes import worker_process
 from securefl.simulation.processes.ipc import Gone
-from securefl.simulation.processes.shared_round import SharedRound
 
 
 @pytest.mark.usefixtures("no_hang")

@@ -16,8 +16,7 @@ from torch import nn
 import securefl
 from securefl.algorithms import class_norms
 from securefl.errors import ConfigError
-from securefl.federation.round import OpenRound
-from securefl.simulation.stacked import assessment as wide_assessment
+from securefl.federation.clients_round import ClientsRound
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import POLICIES, PRIVACY, SOLVERS, reason
@@ -114,7 +113,7 @@ def _twin(layer, seen):
 def test_what_is_sent_is_in_float32(settings, monkeypatch):
     """Sums in the middle of a round and contributions at its end, before they are packed."""
     sent = set()
-    asked, finish = OpenRound.sum, OpenRound.finish
+    asked, finish = ClientsRound.sum, ClientsRound.finish
 
     def watched_sum(self, asks):
         sent.update(value.dtype for _, named in asks.values() for value in named.values())
@@ -125,8 +124,8 @@ def test_what_is_sent_is_in_float32(settings, monkeypatch):
         sent.update(value.dtype for named in kinds for value in named.values())
         return finish(self, name, contribution)
 
-    monkeypatch.setattr(OpenRound, "sum", watched_sum)
-    monkeypatch.setattr(OpenRound, "finish", watched_finish)
+    monkeypatch.setattr(ClientsRound, "sum", watched_sum)
+    monkeypatch.setattr(ClientsRound, "finish", watched_finish)
     model = nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
     fixed = ("algorithm.name=fedavg", "run.engine=sequential", COARSE)
     trained(replace(single(), model=model), *fixed, *settings)
@@ -149,22 +148,19 @@ def test_pooled_moments_are_summed_in_float32(moments):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
-@pytest.mark.parametrize("fnr", ["matched", "server"])
+@pytest.mark.parametrize(
+    ("fnr", "engine"),
+    [("matched", "sequential"), ("server", "sequential"), ("server", "vectorised")],
+)
 def test_public_samples_are_assessed_as_exactly_as_the_model(fnr, engine, monkeypatch):
     """Class norms are sums over many samples, and who is refined hangs on a few outputs."""
-    seen = set()
-    norms, sums = class_norms.class_norms, wide_assessment.class_sums
+    seen, norms = set(), class_norms.class_norms
 
-    def watched(of):
-        def noting(features, y, n_classes):
-            seen.add((features.requires_grad, features.dtype))
-            return of(features, y, n_classes)
+    def watched(features, y, n_classes):
+        seen.add((features.requires_grad, features.dtype))
+        return norms(features, y, n_classes)
 
-        return noting
-
-    monkeypatch.setattr(class_norms, "class_norms", watched(norms))
-    monkeypatch.setattr(wide_assessment, "class_sums", watched(sums))
+    monkeypatch.setattr(class_norms, "class_norms", watched)
     job = single()
     x, y = job.test
     job = replace(job, clients=[*job.clients, *job.clients], public=(x + 1, y))

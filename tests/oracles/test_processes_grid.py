@@ -14,8 +14,8 @@ from over_loopback import NAMES, SHORT, Consortium, Job, incidents_of, made_up_t
 from pairs import grid
 
 import securefl
-from securefl.build.simulation import simulated
 from securefl.build.job import job_of
+from securefl.build.simulation import simulated
 from securefl.errors import ConfigError, DataError
 from securefl.federation.authority import Opening
 from securefl.federation.query import SCORES
@@ -115,7 +115,8 @@ def same_run(job):
 
 def without_scores(ledger):
     """All messages but those that bring a client's score, which a simulation works out where the
-    models are; and the bytes of these by round."""
+    models are; and the bytes of these by round.
+    """
     asked = [entry for entry in ledger if entry.name in SCORES]
     n_bytes = {entry.round: 0 for entry in asked}
     for entry in asked:
@@ -190,7 +191,6 @@ def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt
             id="statistics and profiles",
         ),
         pytest.param((*PROFILED, "exchange.encrypt=model", *LOCAL["scaffold"]), id="model"),
-        pytest.param((*PROFILED, *BESIDE["clients"]), id="noisy scores"),
     ],
 )
 def test_sealed_profiles_select_as_a_simulation_does(settings, job, key_set):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import task
-from side_by_side import REFINED, require_same, trained, vector, with_public
+from side_by_side import require_same, trained, vector
 from torch import nn
 
 import securefl
@@ -19,7 +19,7 @@ from securefl.federation.training import Training
 from securefl.norms.batch_moments import batch_moments
 from securefl.norms.frozen import Freeze, frozen_batch_norm
 from securefl.norms.padded import Present, moments_of, padded_batch_norm
-from securefl.simulation.stacked.engine import Vectorised
+from securefl.simulation.stacked.engine import Stacked
 from securefl.simulation.stacked.grouping import Grouping
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -33,13 +33,13 @@ SHORT = "train.batch_size=16"
 @pytest.fixture
 def cohorts(monkeypatch):
     """Who has trained in one wide model, each time."""
-    seen, trained_ = [], Vectorised._trained
+    seen, trained_ = [], Stacked._trained
 
     def noted(engine, names, ongoing):
         seen.append(tuple(sorted(names)))
         return trained_(engine, names, ongoing)
 
-    monkeypatch.setattr(Vectorised, "_trained", noted)
+    monkeypatch.setattr(Stacked, "_trained", noted)
     return seen
 
 
@@ -97,12 +97,6 @@ def test_static_statistics_are_of_a_clients_own_batches(cohorts):
     """Of as many batches for all who are side by side."""
     require_same(["algorithm.name=static-bn", SHORT], task(sizes=(9, 14, 33, 35, 16)))
     assert ("client-1", "client-2") in cohorts
-
-
-def test_who_is_refined_after_padded_batches_is_assessed_on_all_public_samples():
-    """Padding ends with a client's own training."""
-    settings = ["algorithm.name=fedavg", SHORT, *REFINED]
-    require_same(settings, with_public(task(sizes=SIZES)))
 
 
 @pytest.mark.parametrize(

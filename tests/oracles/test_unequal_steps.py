@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from by_hand import task
 from pairs import grid
-from side_by_side import REFINED, SMALL, require_same, with_public
+from side_by_side import SMALL, require_same
 
 import securefl
 from securefl.errors import ConfigError
@@ -45,17 +45,6 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
             require_same(settings, job)
     else:
         require_same(settings, job)
-
-
-ASSESSED = {name: POLICIES[name] for name in ("fedavg", "fedbn", "static-bn", "fixbn")}
-
-
-@pytest.mark.parametrize(("policy", "solver", "share"), grid(ASSESSED, STOPPED, SHARES))
-def test_clients_are_refined_from_where_their_own_steps_ended(policy, solver, share, monkeypatch):
-    """In one cohort or in several: each is assessed there, too."""
-    monkeypatch.setattr("securefl.simulation.stacked.grouping.LEAST_SHARE", float(share))
-    settings = [*POLICIES[policy], *STOPPED[solver], *UNEQUAL, *REFINED]
-    require_same(settings, with_public(task(sizes=(9, 30, 14, 4, 17))))
 
 
 @pytest.mark.parametrize("across", ["local", "global"])

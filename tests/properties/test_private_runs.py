@@ -13,7 +13,7 @@ from on_the_wire import nothing_is_handed_over
 from torch import nn
 
 import securefl
-from securefl.build import compose
+from securefl.build import job as job_module
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.client import Client
 from securefl.privacy.accountants import epsilon
@@ -21,8 +21,8 @@ from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPri
 from securefl.privacy.history import History
 from securefl.privacy.meter import Meter
 from securefl.privacy.spending import Spending
+from securefl.report import finish
 from securefl.report.pictures import pictures
-from securefl.runs import loop as rounds
 from securefl_cli.main import main
 
 DELTA = 1e-3
@@ -241,7 +241,7 @@ def test_a_run_whose_spending_is_not_known_does_not_go_on(tmp_path, damage):
 
 def test_a_budget_stops_the_run_before_it_is_exceeded(tmp_path, monkeypatch):
     """After the last round that fits; model, pictures and words are there, resuming says why."""
-    monkeypatch.setattr(rounds, "pictures", pictures)  # `quick` leaves them out
+    monkeypatch.setattr(finish, "pictures", pictures)  # `quick` leaves them out
     folder, two = tmp_path / "run", spent("client", 0, 1)
     three = spent("client", 0, 1, 2)
     budget = f"privacy.budget={(two + three) / 2}"
@@ -444,8 +444,8 @@ def test_the_sigma_for_an_epsilon_gives_that_epsilon_back(target, rounds):
 
 def test_the_guard_is_asked_once_for_all_sigmas_of_a_search(monkeypatch):
     """It takes seconds, and no σ has a say in its answer."""
-    asked, guard = [], compose.guard
-    monkeypatch.setattr(compose, "guard", lambda *of: (asked.append(of), guard(*of)))
+    asked, guard = [], job_module.guard
+    monkeypatch.setattr(job_module, "guard", lambda *of: (asked.append(of), guard(*of)))
     cost("--target-epsilon", "3", *settings(*JOB, "run.rounds=1"))
     assert len(asked) == 1
 

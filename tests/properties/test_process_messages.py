@@ -169,20 +169,6 @@ def test_changed_totals_are_parsed_finite_and_of_their_length_or_refused(precisi
         assert 0 < found.n_clients <= bodies.MAX_CLIENTS
 
 
-def test_changed_scores_are_parsed_finite_and_as_many_or_refused():
-    opened = [0.25, None, -1.5]
-    content = bodies.scores_bytes(opened)
-    assert bodies.n_scores_bytes(3) == len(content)
-    read = lambda c: bodies.read_scores(c, 3, "authority")  # noqa: E731
-    assert read(content) == opened
-    for wrong in (content[:-8], content + bytes(8), b"", bodies.scores_bytes([1.0, np.inf, 2.0])):
-        with pytest.raises(PeerError, match=r"^authority: "):
-            read(wrong)
-    for _, found in try_all(content, read, PeerError):
-        assert len(found) == 3
-        assert all(score is None or np.isfinite(score) for score in found)
-
-
 @pytest.mark.parametrize("kind", ["ciphertext", "plaintext"])
 def test_no_changed_contribution_is_accepted(federate, kind):
     """A client has signed its header, and that names the payload's digest."""

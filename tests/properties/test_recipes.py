@@ -21,7 +21,7 @@ from securefl.errors import ConfigError, Diverged
 from securefl.recipes import reproduce as reproducing
 from securefl.recipes.recipe import load_recipe, slug
 from securefl.recipes.reproduce import plan, reproduce
-from securefl.runs import loop as rounds
+from securefl.report import finish
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
@@ -70,7 +70,7 @@ def tiny(tmp_path):
 def _quick(monkeypatch):
     """Runs of a blink: they draw no pictures, and leave the other cores alone."""
     drawn = dict.fromkeys(("traffic.png", "accuracy.png"), b"a picture")
-    monkeypatch.setattr(rounds, "pictures", lambda _: drawn)
+    monkeypatch.setattr(finish, "pictures", lambda _: drawn)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -55,7 +55,7 @@ def without_time(rows):
 @pytest.fixture
 def no_pictures(monkeypatch):
     """They take longer than all else here."""
-    monkeypatch.setattr("securefl.runs.loop.pictures", lambda run: {})
+    monkeypatch.setattr("securefl.report.finish.pictures", lambda run: {})
 
 
 @pytest.mark.usefixtures("no_pictures")

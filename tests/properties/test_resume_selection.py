@@ -30,7 +30,7 @@ FEDPROF = ("selection.name=fedprof", "selection.alpha=2.0", "devices.dropout=0.3
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     """They take longer than all else here, and others test them."""
-    monkeypatch.setattr("securefl.runs.loop.pictures", lambda run: {})
+    monkeypatch.setattr("securefl.report.finish.pictures", lambda run: {})
 
 
 def task(n_clients=8):

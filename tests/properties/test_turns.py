@@ -5,20 +5,18 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
-from securefl.simulation.client_thread import Ask, ClientThread, Done
+from securefl.federation.pausable import Finished, Pausable, Waiting
 
 
 def asking(ask):
-    ask("first", {"x": torch.ones(1)})
+    ask("first")
     return "done"
 
 
 def test_a_client_that_was_never_moved_holds_no_thread():
     """Ctrl-C while a round's clients are made leaves none waiting, so the process can end."""
     pool = ThreadPoolExecutor(2, thread_name_prefix="a-client")
-    clients = [ClientThread(pool, asking) for _ in range(2)]
+    clients = [Pausable(pool, asking) for _ in range(2)]
     assert not [t for t in threading.enumerate() if t.name.startswith("a-client")]
     for client in clients:
         client.dismiss()
@@ -30,7 +28,7 @@ def test_a_client_that_is_dismissed_before_it_moves_does_nothing():
     """Its first move ends it."""
     ran = []
     with ThreadPoolExecutor(1) as pool:
-        client = ClientThread(pool, ran.append)
+        client = Pausable(pool, ran.append)
         client.dismiss()
         client.wait()
     assert not ran
@@ -39,10 +37,8 @@ def test_a_client_that_is_dismissed_before_it_moves_does_nothing():
 def test_a_client_that_waits_for_a_sum_is_unwound():
     """Dismissed at its question, its thread is free for the next client."""
     with ThreadPoolExecutor(1) as pool:
-        first = ClientThread(pool, asking)
-        outcome = first.resume()
-        assert isinstance(outcome, Ask)
-        assert outcome.name == "first"
+        first = Pausable(pool, asking)
+        assert first.resume() == Waiting("first")
         first.dismiss()
         first.wait()
-        assert ClientThread(pool, lambda _ask: 5).resume() == Done(5)
+        assert Pausable(pool, lambda _ask: 5).resume() == Finished(5)
