@@ -700,6 +700,8 @@ REFUSED = [
     ({"exchange": {"encrypt": "model", "committee": 2}}, "exchange.committee"),
 ]
 """Settings that processes do not run, and what names them."""
+
+
 @pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices", "committee"])
 def test_what_processes_do_not_run_is_a_config_error_with_the_way_out(made, tables, named):
     config = made.config.model_validate(made.config.model_dump() | tables)
