@@ -149,7 +149,7 @@ class ServerProcess:
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         if opener:
             line = authority = AuthorityLine(self, opener, loop, server, adders)
-            if config.exchange.seals_profiles:
+            if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         sites = NetworkSites(
             loop,
@@ -254,13 +254,12 @@ class AuthorityLine:
         process, sealed = self.process, self.server.sealed
         parameters, config = process.bundle.adding.parameters, process.job.config
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in sealed)
-        opens_scores = config.exchange.seals_profiles and config.selection.asks_for_profiles
         ready = bodies.Ready(
             run=self.server.run,
             round=round_number,
             known=process.for_clients[0],
             needed=needed,
-            scores=len(process.job.names) if opens_scores else 0,
+            scores=len(process.job.names) if config.seals_scores else 0,
         )
         news = self._waited(ask_what_holds(self.link, ready))
         process.take_up(news.bundles, self.link.name)
