@@ -56,7 +56,10 @@ MOMENTA = {
     name: ("train.momentum=0.5", f"train.momentum_across_rounds={name}")
     for name in _names(TrainTable, "momentum_across_rounds")
 }
-NORMS = {name: (f"model.norm={name}", "model.name=resnet20") for name in _names(ModelTable, "norm")}
+NORMS = {
+    name: (f"model.norm={name}", f"model.name={'resnet20' if name == 'fixup' else 'cnn'}")
+    for name in _names(ModelTable, "norm")
+}
 FNR = {name: (f"fnr.name={name}",) for name in _names(FnrTable, "name")}
 SELECTIONS: dict[str, Settings] = {
     name: (f"selection.name={name}",) for name in _names(SelectionTable, "name")

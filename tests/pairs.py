@@ -7,7 +7,7 @@ products has all pairs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations, product
 from pathlib import Path
 
@@ -41,13 +41,29 @@ def covering(*axes: Mapping[str, Settings]) -> list[Names]:
     return found
 
 
-def grid(*axes: Mapping[str, Settings]) -> list[pytest.ParameterSet]:
-    """All products for `parametrize`; whatever is no part of `covering` is marked `full`."""
-    few = set(covering(*axes))
+def each(axes: Axes, products: Iterable[Names]) -> list[Names]:
+    """Few of these products that have every name, none of them refused: for what is beside them."""
+    left = [names for names in products if not refused(axes, names)]
+    missing, found = {place for names in left for place in enumerate(names)}, []
+    while missing:
+        best = max(left, key=lambda names: len(missing.intersection(enumerate(names))))
+        missing -= set(enumerate(best))
+        found.append(best)
+    return found
+
+
+def marked(products: Iterable[Names], few: Iterable[Names]) -> list[pytest.ParameterSet]:
+    """These products for `parametrize`; whatever is not among the few is marked `full`."""
+    few = set(few)
     return [
         pytest.param(*names, id="-".join(names), marks=() if names in few else pytest.mark.full)
-        for names in product(*axes)
+        for names in products
     ]
+
+
+def grid(*axes: Mapping[str, Settings]) -> list[pytest.ParameterSet]:
+    """All products for `parametrize`; whatever is no part of `covering` is marked `full`."""
+    return marked(product(*axes), covering(*axes))
 
 
 def _pairs(names: Names) -> list[tuple[int, Names]]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from securefl.algorithms.base import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
-from securefl.build.algorithm import chosen_algorithm
+from securefl.build.algorithm import chosen_algorithm, clients_keep_layers
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
 from securefl.build.independence_check import guard
 from securefl.build.privacy import (
@@ -78,6 +78,11 @@ class Job:
     def plain(self) -> PlainChannel:
         """How values travel in the clear."""
         return PlainChannel(precision_of(self.task.model), least_clients(self.config))
+
+    @property
+    def scores_at_clients(self) -> bool:
+        """Whether clients score the model: where they have layers or test data of their own."""
+        return bool(self.task.client_tests) or clients_keep_layers(self.config)
 
     @property
     def shares(self) -> Shares | None:

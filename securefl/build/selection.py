@@ -10,6 +10,7 @@ from securefl.build.job import Job
 from securefl.config.schema import Config
 from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError
+from securefl.exchange.matching import PROFILE
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.engine import Engine
@@ -103,24 +104,40 @@ def participation(config: Config, ground: Ground) -> Participation:
     )
 
 
-def _questions(config: Config, ground: Ground) -> list[Question]:
-    table, asked = config.selection, (ground.server, ground.engine)
+def asked_for(table: SelectionTable) -> tuple[str, ...]:
+    """Return the names of the messages that the selector has clients asked for."""
     match table.name:
         case "fedprof" if table.asks_for_profiles:
-            public = ground.job.public
-            if public is None:
-                raise ConfigError(
-                    'selection.name = "fedprof": the server compares profiles with that of its own '
-                    "samples: give Task(public=(x, y)), which no client holds"
-                )
-            model, profiling = ground.job.task.model, ground.profiling
-            return [ProfileQuestion(*asked, profiling, model, public, ground.channel)]
+            return (PROFILE,)
         case "afl":
-            return [NumberQuestion(*asked, LOSS), NumberQuestion(*asked, SIZE)]
+            return LOSS, SIZE
         case "data-share" | "fedprof":
-            return [NumberQuestion(*asked, SIZE)]
+            return (SIZE,)
         case _:
-            return []
+            return ()
+
+
+def most_times(config: Config, n_clients: int) -> int:
+    """Return how often one client may count in a round: where drawn with replacement, as drawn."""
+    return n_selected(config, n_clients) if config.selection.replacement == "with" else 1
+
+
+def _questions(config: Config, ground: Ground) -> list[Question]:
+    return [_question(name, ground) for name in asked_for(config.selection)]
+
+
+def _question(name: str, ground: Ground) -> Question:
+    asked = ground.server, ground.engine
+    if name != PROFILE:
+        return NumberQuestion(*asked, name)
+    public = ground.job.public
+    if public is None:
+        raise ConfigError(
+            'selection.name = "fedprof": the server compares profiles with that of its own '
+            "samples: give Task(public=(x, y)), which no client holds"
+        )
+    model, profiling = ground.job.task.model, ground.profiling
+    return ProfileQuestion(*asked, profiling, model, public, ground.channel)
 
 
 def score_noise(config: Config) -> ScoreNoise | None:

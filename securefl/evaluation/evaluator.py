@@ -61,11 +61,6 @@ class Evaluator:
         load_tensors(model, state)
         return self.mean_of(scores)
 
-    @property
-    def has_own_tests(self) -> bool:
-        """Whether clients have test data of their own."""
-        return bool(self._own)
-
     def score_of(self, model: nn.Module, state: State, name: str, own: NamedTensors) -> Score:
         """Score the state's model with a client's own tensors laid over it, on its test data.
 

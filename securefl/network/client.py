@@ -148,30 +148,46 @@ class _Turn:
             case Frame.COUNTED:
                 self.say(f"{name}: round {session.round} counts")
             case Frame.ROUND:
-                await self._handle(self._begin(received.body))
+                await self._handle(self._begin, received.body)
             case Frame.QUESTION:
-                await self._handle(self._question(received.body))
+                await self._handle(self._question, received.body)
             case _:
-                await self._handle(self._total(received.body))
+                await self._handle(self._total, received.body)
 
     def _begin(self, body: bytes) -> Begin:
-        session, client = self.session, self.session.party.name
+        session, party = self.session, self.session.party
         head, tensors = bodies.apart(bodies.RoundBegins, body, self.link.name)
-        if head.round <= session.round or head.since >= head.round:
-            # Two contributions under one name would show their difference.
-            raise PeerError(f"{self.link.name}: asks for round {head.round} again")
-        session.store.require_new(head.round)
-        session.round = head.round
+        self._require_planned(head.round)
+        if head.since >= head.round:
+            raise PeerError(f"{self.link.name}: round {head.round} after round {head.since}")
+        if head.times > party.most_times:
+            # Its values would be all that is left of a total.
+            raise PeerError(
+                f"{self.link.name}: says that this client counts {head.times} times, and by the "
+                f"settings it is {party.most_times} at most"
+            )
         state = session.take_state(tensors, head.round, whole=head.whole)
-        session.due = None
-        return Begin(session.run, state, {client: head.times}, {client: head.since})
+        session.store.claim("update", head.round)
+        session.round = head.round
+        return Begin(session.run, state, {party.name: head.times}, {party.name: head.since})
 
     def _question(self, body: bytes) -> Ask:
-        session, client = self.session, self.session.party.name
+        session, name = self.session, self.session.party.name
         head, tensors = bodies.apart(bodies.Question, body, self.link.name)
+        self._require_planned(head.round)
+        if head.name not in session.party.questions:
+            raise PeerError(
+                f"{self.link.name}: asks for {head.name!r}, which these settings have no client "
+                "asked for"
+            )
         state = session.take_state(tensors, head.round, whole=head.whole)
-        query = Query(head.name, head.unit)
-        return Ask(session.run, query, state, [client], {client: head.since})
+        session.store.claim(head.name, head.round)
+        return Ask(session.run, Query(head.name, head.unit), state, [name], {name: head.since})
+
+    def _require_planned(self, round_number: int) -> None:
+        rounds = self.session.party.job.config.run.rounds
+        if round_number > rounds:
+            raise PeerError(f"{self.link.name}: asks for round {round_number} of {rounds}")
 
     def _total(self, body: bytes) -> Continue:
         session = self.session
@@ -181,19 +197,19 @@ class _Turn:
         session.due = None
         return Continue(Answer(read_total(body, *about), [session.party.name]))
 
-    def _handled(self, request: Request) -> Reply:
+    def _handled(self, parse: Callable[[bytes], Request], body: bytes) -> Reply:
         with torch_threads(self.session.party.job.training.threads):
-            return self.session.site.handle(request)
+            return self.session.site.handle(parse(body))
 
-    async def _handle(self, request: Request) -> None:
+    async def _handle(self, parse: Callable[[bytes], Request], body: bytes) -> None:
         session, client = self.session, self.session.party.name
         try:
-            reply = await asyncio.to_thread(self._handled, request)
+            reply = await asyncio.to_thread(self._handled, parse, body)
         except PeerError:
             raise
         except SecureFLError as error:
             await self.link.send(Frame.LEAVE, bodies.reason(str(error)))
-            raise _RunOver(str(error)) from error
+            raise
         sent: Sent = ()
         match reply:
             case Asked():

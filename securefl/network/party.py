@@ -11,7 +11,7 @@ from torch import nn
 
 from securefl.algorithms.scoring import Score
 from securefl.build.job import Job, job_of
-from securefl.build.selection import profiling_of
+from securefl.build.selection import asked_for, most_times, profiling_of
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
@@ -21,7 +21,7 @@ from securefl.exchange.match_ckks import CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.federation.client import Client
-from securefl.federation.query import Respondent
+from securefl.federation.query import SCORES, Respondent
 from securefl.federation.site import Site
 from securefl.federation.total import n_total_bytes
 from securefl.network import bodies
@@ -58,17 +58,16 @@ class Session:
 
     def frames(self) -> dict[Frame, int]:
         """Return what the server may say next, and how long it may be."""
+        if self.due:  # nothing else, before it ends the round or this client's part in it
+            return {Frame.TOTAL: n_total_bytes(self.due.n_values, self.party.precision), **GONE}
         size = bodies.max_state_bytes(self.like)
-        allowed = {
+        return {
             Frame.ROUND: size,
             Frame.QUESTION: size,
             Frame.BUNDLE: bodies.MAX_BUNDLE,
             Frame.COUNTED: 0,
             **GONE,
         }
-        if self.due:
-            allowed[Frame.TOTAL] = n_total_bytes(self.due.n_values, self.party.precision)
-        return allowed
 
     def take_state(self, body: bytes, round_number: int, *, whole: bool) -> State:
         """Take up the tensors that come with a request; raises PeerError where they do not fit."""
@@ -109,6 +108,17 @@ class ClientParty:
         return self.identity.name
 
     @property
+    def most_times(self) -> int:
+        """How often the client may count in a round."""
+        return most_times(self.job.config, len(self.job.names))
+
+    @property
+    def questions(self) -> frozenset[str]:
+        """Names of the messages that the client may be asked for beside its training."""
+        scores = SCORES if self.job.scores_at_clients else ()
+        return frozenset((*asked_for(self.job.config.selection), *scores))
+
+    @property
     def precision(self) -> Floats:
         """That totals travel in."""
         return self.job.plain.dtype
@@ -119,16 +129,16 @@ class ClientParty:
 
     def seal_with(self, bundle: ClientBundle) -> None:
         """Take up the keys of an epoch; raises ConfigError where one is missing."""
-        job, exchange = self.job, self.job.config.exchange
+        job, config = self.job, self.job.config
         self.sealers |= dict.fromkeys(job.sealed, CkksSealer(bundle.public))
         self.client.profile_sealer = PlainMatch()
-        if exchange.seals_profiles:
+        if config.seals_scores:
             if bundle.match_public is None:
                 raise ConfigError(
                     "the bundle holds no key for profiles: export the bundles again with this "
                     "release"
                 )
-            form = FORMS[job.config.selection.match]
+            form = FORMS[config.selection.match]
             self.client.profile_sealer = CkksProfileSealer(form, bundle.match_public)
 
     def session(self, run: str, job_id: str) -> Session:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from securefl.algorithms.scoring import Score
-from securefl.build.algorithm import clients_keep_layers, divergence_advice
+from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
@@ -121,7 +121,7 @@ class ServerProcess:
             reason = str(error)
             raise
         finally:
-            sites.stopped = True
+            sites.stop()
             door.close()
             await members.send_home(members.here(), reason)
             if opener:
@@ -149,7 +149,7 @@ class ServerProcess:
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         if opener:
             line = authority = AuthorityLine(self, opener, loop, server, adders)
-            if config.exchange.seals_profiles:
+            if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         sites = NetworkSites(
             loop,
@@ -219,7 +219,7 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
-            n_clients = len(rounds.turnouts[-1].present)
+            n_clients = len({*rounds.turnouts[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
                 f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"
@@ -259,7 +259,7 @@ class AuthorityLine:
             round=round_number,
             known=process.for_clients[0],
             needed=needed,
-            scores=len(process.job.names) if config.exchange.seals_profiles else 0,
+            scores=len(process.job.names) if config.seals_scores else 0,
         )
         news = self._waited(ask_what_holds(self.link, ready))
         process.take_up(news.bundles, self.link.name)
@@ -318,7 +318,7 @@ class _Scores:
         self.evaluator = Evaluator(self.job.task, self.job.names)
 
     def __call__(self, model: nn.Module, state: State) -> Score:
-        if not (self.evaluator.has_own_tests or clients_keep_layers(self.job.config)):
+        if not self.job.scores_at_clients:
             return self.evaluator.score(model, state, {})
         # The answers belong to the round that has made this state.
         made, here = replace(state, round=state.round - 1), self.sites.connected()

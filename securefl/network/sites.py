@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -62,10 +63,14 @@ class NetworkSites:
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
-    stopped: bool = False
+    _stopped: bool = False
+    _call: Future[Any] | None = None
+    """What the loop of rounds waits for."""
     _home: dict[str, str] = field(default_factory=dict)
     _has: dict[str, tuple[Link, State]] = field(default_factory=dict)
     """What each was sent last, and on which connection."""
+    _encoded: tuple[State | None, State, bytes] | None = None
+    """What was sent last: the bytes of the difference between two states."""
     _begun: bool = False
 
     # The loop of rounds calls these, from its thread.
@@ -126,22 +131,29 @@ class NetworkSites:
         return self._waited(self._called(requests, ongoing))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
-        if self.stopped:
-            work.close()
-            raise PeerError("the server was stopped")
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        self._call = call = asyncio.run_coroutine_threadsafe(work, self.loop)
+        if self._stopped:
+            call.cancel()
+        try:
+            return call.result()
+        except CancelledError:
+            raise PeerError("the server was stopped") from None
 
     # In the event loop.
 
+    def stop(self) -> None:
+        """End what is waited for, and refuse whatever comes after it."""
+        self._stopped = True
+        if self._call:
+            self._call.cancel()
+
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
-        members = self.members
+        members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        allowed = [name for name in names if name in self.server.roster.names]
-        if not self._begun:
+        if first:
             self._begun = True
+            allowed = [name for name in names if name in self.server.roster.names]
             await members.all_here(allowed, self.joining_s)
-            if missing := sorted(set(names) - members.links.keys()):
-                self.say(f"Beginning without {', '.join(missing)}")
         here, gone = members.here(), dict[str, str]()
         for name, link in here.items():
             try:
@@ -150,12 +162,15 @@ class NetworkSites:
                 gone[name] = str(error)
         await self._send_home(gone)
         here = {name: link for name, link in here.items() if name not in gone}
+        if first:
+            gone = {}  # who is none at first takes no part, and is missed in no round
+            if missing := sorted(set(names) - here.keys()):
+                self.say(f"Beginning without {', '.join(missing)}")
         lost = await members.bring_up_to(here, *self.for_clients())
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
-        found = [name for name in here if name not in lost]
         self._home = {name: name for name in names}
-        return found
+        return [name for name in here if name not in lost]
 
     async def _connected(self) -> list[str]:
         return list(self.members.here())
@@ -226,7 +241,9 @@ class NetworkSites:
         # Older states are let go of: whoever has one is sent everything.
         self._has = {n: of for n, of in self._has.items() if of[1].round >= state.round - 1}
         self._has[name] = link, state
-        return known is None, bodies.state_bytes(state, known)
+        if self._encoded is None or self._encoded[0] is not known or self._encoded[1] is not state:
+            self._encoded = known, state, bodies.state_bytes(state, known)
+        return known is None, self._encoded[2]
 
     async def _trained(self, name: str, link: Link, ongoing: ServerRound) -> Reply | Lost:
         """Return what a client sends next: for a sum, or all messages of its update."""

@@ -1,6 +1,6 @@
-"""What a client keeps between rounds, as files in its own folder: by session and round.
+"""What a client keeps between rounds, as files in its own folder, and what it has taken part in.
 
-A file is there before anything of its round leaves the client. Which round it goes on from, the
+A round's file is there before the round's update leaves the client. Which one it goes on from, the
 server says with each round: that of the last contribution of this client that counted.
 """
 
@@ -11,14 +11,21 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from securefl.errors import PeerError, RunFolderError
-from securefl.io.files import make_folder, write_whole
+from securefl.io.files import make_folder, read_bounded, write_whole
+from securefl.io.json import parsed
 from securefl.runs.checkpoint import Checkpoint
 from securefl.types import Memory, State
 
 RUNS = "runs"
 _SUFFIX = ".safetensors"
+_OWNER = "owner"
+_MAX_CLAIMS_BYTES = 2**16
+_CLAIMS = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=1, lt=2**31)]])
 
 
 @dataclass(slots=True)
@@ -30,7 +37,7 @@ class FileStore:
     client: str
     job: str
     run: str
-    """The session, so that each round is taken part in once."""
+    """The session."""
     like: State
     """On whose device memories go."""
     _since: int = field(default=0)
@@ -40,46 +47,50 @@ class FileStore:
         """Folder of the run."""
         return self.folder / RUNS / self.job
 
-    def require_new(self, round_number: int) -> None:
-        """Refuse a round of this session that the client has taken part in already.
+    def claim(self, what: str, round_number: int) -> None:
+        """Use up the one time in this session that the client does this in a round.
 
-        Two contributions under one name would show their difference.
+        Two contributions under one name would show their difference. It is on the disk before
+        anything leaves the client, and so holds on another connection and after a restart.
 
         Raises:
-            PeerError: it has.
+            PeerError: it was done in this round, or in a later one.
+            RunFolderError: what was done is not known, or cannot be written.
         """
-        if self._file(round_number, self.run).exists():
-            raise PeerError(f"round {round_number} is asked for again")
+        path = self.path / f"{self.run}.json"
+        claims = self._claims(path)
+        if round_number <= claims.get(what, 0):
+            raise PeerError(f"the server asks for the {what} of round {round_number} again")
+        self._write(path, _CLAIMS.dump_json(claims | {what: round_number}))
 
     def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
         """See `Store.of_rounds`."""
         self._since = since.get(self.client, 0)
         if self._since == 0:
             return {self.client: Memory()}
-        files = sorted(self.path.glob(f"{self._since}-*{_SUFFIX}"), key=_written_at)
-        if not files:
+        path = self._file(self._since)
+        if not path.exists():
             raise RunFolderError(
-                f"{self.path}: holds nothing of round {self._since}, which this client has taken "
-                "part in: put the folder back if you have a copy; without it the run cannot go on "
-                "with this client"
+                f"{self.path}: holds nothing of round {self._since}, which by the server this "
+                "client has taken part in: put the folder back if you have a copy; without it the "
+                "run cannot go on with this client"
             )
-        found = Checkpoint.read(files[-1])
+        found = Checkpoint.read(path)
+        if (found.state.round, {*found.numbers.get(_OWNER, {})}) != (self._since, {self.client}):
+            raise RunFolderError(
+                f"{path}: is of another client, or of another round: put {self.client}'s own back"
+            )
         return {self.client: Memory(), **replace(found, state=self.like).beside(self.like).memories}
 
     def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
         """See `Store.stage`; raises RunFolderError where it cannot be written."""
-        content = Checkpoint(State(round_number, {}), memories).to_bytes()
-        try:
-            make_folder(self.path, mode=0o700)
-            write_whole(self._file(round_number, self.run), content, mode=0o600)
-            for path in self.path.glob(f"*{_SUFFIX}"):
-                if _round_of(path) not in {self._since, round_number}:
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.path}: cannot be written ({error.strerror or error}): free some space, "
-                "then start this client again with the same command"
-            ) from error
+        owner = {_OWNER: {self.client: 0.0}}
+        content = Checkpoint(State(round_number, {}), memories, owner).to_bytes()
+        self._write(self._file(round_number), content)
+        needed = {self._file(number) for number in (self._since, round_number)}
+        with suppress(OSError):
+            for path in {*self.path.glob(f"*{_SUFFIX}"), *self.path.glob(".*.partial")} - needed:
+                path.unlink(missing_ok=True)
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
         """See `Store.keep`: nothing is left to do."""
@@ -89,14 +100,27 @@ class FileStore:
         with suppress(OSError):
             shutil.rmtree(self.path)
 
-    def _file(self, round_number: int, run: str) -> Path:
-        return self.path / f"{round_number}-{run}{_SUFFIX}"
+    def _file(self, round_number: int) -> Path:
+        return self.path / f"{round_number}{_SUFFIX}"
 
+    def _claims(self, path: Path) -> dict[str, int]:
+        if not path.exists():
+            return {}
+        try:
+            return parsed(_CLAIMS, read_bounded(path, _MAX_CLAIMS_BYTES), RunFolderError)
+        except (OSError, RunFolderError) as error:
+            raise RunFolderError(
+                f"{path}: damaged ({error}), and without it a round could be taken part in twice: "
+                "put a copy of it back if you have one, or start the server again with the same "
+                "command, for another session"
+            ) from error
 
-def _round_of(path: Path) -> int:
-    number = path.name.partition("-")[0]
-    return int(number) if number.isdecimal() else -1
-
-
-def _written_at(path: Path) -> int:
-    return path.stat().st_mtime_ns
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            make_folder(self.path, mode=0o700)
+            write_whole(path, content, mode=0o600)
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path}: cannot be written ({error.strerror or error}): free some space, "
+                "then start this client again with the same command"
+            ) from error

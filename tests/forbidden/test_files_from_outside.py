@@ -183,13 +183,13 @@ def peak_bytes():
 
 
 def changes(content, n):
-    yield from nasty(content, size=100 * n)
+    yield from nasty(content, size=1_000_000)
     rng = random.Random(len(content))
     for _ in range(n):
         yield mutated(content, rng)
 
 
-@pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", [*RUN, *OWN, *KEYS])
 def test_a_changed_file_is_read_or_refused_at_once(file_of, kind, n):
     """By an error that names it; the file as it was is read."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import ssl
 import struct
 import time
@@ -22,6 +23,7 @@ import securefl.network.connect
 import securefl.network.frames
 import securefl.network.members
 from securefl.errors import ConfigError, PeerError
+from securefl.federation.client import Client
 from securefl.network import bodies
 from securefl.network.connect import (
     MOST_HANDSHAKES,
@@ -34,7 +36,7 @@ from securefl.network.connect import (
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import peer_name
 from securefl.network.members import JOIN_S, Members
-from securefl.network.party import check_scope, settings_digest
+from securefl.network.settings import check_scope, settings_digest
 from securefl_keys import sound_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME, issue
 from securefl_keys.holders import Holder
@@ -99,7 +101,7 @@ def attacked(site, attack, before=("alice", "bob")):
     said = []
 
     async def scenario():
-        members = Members("ab" * 32, "cd" * 32, CLIENTS, 5.0, said.append)
+        members = Members("ab" * 32, "ef" * 32, "cd" * 32, CLIENTS, 5.0, said.append)
         bundle, welcomed = site.bundle("server"), (Frame.WELCOME, "")
         door = await listening(
             site.identity(SERVER, "server"),
@@ -173,7 +175,7 @@ AGES = [
 
 @pytest.mark.parametrize("age", AGES, ids=lambda age: repr(age)[:20])
 def test_a_hello_of_an_age_that_none_has_is_refused(made, age):
-    body = json.dumps({"version": 2, "settings": "cd" * 32, "age": age}).encode()
+    body = json.dumps({"version": 3, "settings": "cd" * 32, "age": age}).encode()
 
     async def attack(port):
         data = struct.pack(">BI", Frame.HELLO, len(body)) + body
@@ -543,8 +545,9 @@ def test_a_message_under_another_clients_name_is_refused_even_with_its_signature
     """Whoever has copied bob's key cannot speak for him over a connection of its own."""
 
     def change(process):
-        process.client.name = "bob"
-        process.client.signing_key = site.signing_key("bob")
+        carol, key = process.party.client, site.signing_key("bob")
+        bob = Client("bob", carol.weight, carol.sealers, carol.equal_weight, signing_key=key)
+        process.party.client = Spoken(carol, bob.contribute)
 
     record, incidents = a_run(site, change)
     assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
@@ -553,7 +556,7 @@ def test_a_message_under_another_clients_name_is_refused_even_with_its_signature
 
 def test_a_message_that_another_key_has_signed_is_refused(site):
     def change(process):
-        process.client.signing_key = Ed25519PrivateKey.generate()
+        process.party.client.signing_key = Ed25519PrivateKey.generate()
 
     record, incidents = a_run(site, change)
     assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
@@ -562,9 +565,9 @@ def test_a_message_that_another_key_has_signed_is_refused(site):
 
 def test_a_client_whose_values_are_not_finite_leaves_the_round_and_says_so(site):
     def change(process):
-        process.client.weight = 1.0
-        process.client.sealers = {
-            kind: Narrow(sealer) for kind, sealer in process.client.sealers.items()
+        process.party.client.weight = 1.0
+        process.party.client.sealers = {
+            kind: Narrow(sealer) for kind, sealer in process.party.client.sealers.items()
         }
 
     record, incidents = a_run(site, change)
@@ -587,7 +590,7 @@ class Narrow:
 
 def test_a_client_that_counts_more_than_the_settings_say_is_left_out_by_name(site):
     """In the clear the server sees its weight, and nobody else loses a round."""
-    record, incidents = a_run(site, lambda process: setattr(process.client, "weight", 1.0))
+    record, incidents = a_run(site, lambda process: setattr(process.party.client, "weight", 1.0))
     assert [m.dropped for m in record.metrics] == [("carol",), ("carol",)]
     assert "carol: weight 1.0, and by the settings it is at most 0.2" in incidents
 
@@ -609,8 +612,8 @@ def test_a_client_that_lies_beyond_all_range_is_left_out_and_the_run_goes_on(sit
     """Added up, its values would be all that is left of the model of all."""
 
     def change(process):
-        process.client.sealers = {
-            kind: Enormous(sealer) for kind, sealer in process.client.sealers.items()
+        process.party.client.sealers = {
+            kind: Enormous(sealer) for kind, sealer in process.party.client.sealers.items()
         }
 
     record, incidents = a_run(site, change)
@@ -620,9 +623,9 @@ def test_a_client_that_lies_beyond_all_range_is_left_out_and_the_run_goes_on(sit
 
 def test_a_message_larger_than_expected_drops_the_client(site):
     def change(process):
-        honest = process.client.contribute
-        process.client = Spoken(
-            process.client, lambda *a, **named: honest(*a, **named) + b"x" * 10**6
+        honest = process.party.client.contribute
+        process.party.client = Spoken(
+            process.party.client, lambda *a, **named: honest(*a, **named) + b"x" * 10**6
         )
 
     record, incidents = a_run(site, change)
@@ -659,11 +662,16 @@ def minutes(n):
     return timedelta(minutes=n)
 
 
-async def begin_round(link, process, number):
-    common = process.party.common
-    await link.send(Frame.ROUND, bodies.RoundBegins(round=number).to_bytes())
-    state = common.algorithm.init(common.model)
-    await link.send(Frame.MODEL, bodies.state_bytes(state))
+def asking(kind, process, number, **changes):
+    """A request of the server's, with the whole model that training begins with."""
+    job = process.party.job
+    known = {"round": number, "since": 0, "whole": True}
+    tensors = bodies.state_bytes(job.algorithm.init(job.task.model), None)
+    return bodies.with_tensors(kind(**known | changes), tensors)
+
+
+async def begin_round(link, process, number, **changes):
+    await link.send(Frame.ROUND, asking(bodies.RoundBegins, process, number, **changes))
 
 
 def test_a_client_answers_no_round_twice(made, monkeypatch):
@@ -684,22 +692,18 @@ def test_a_client_answers_no_round_twice(made, monkeypatch):
 
     _, said, _ = fake_server(made, serve)
     assert got == [(1, Frame.MESSAGE)]
-    assert "hub: asks for round 1 again; joining again" in said
+    assert "the server asks for the update of round 1 again; joining again" in said
 
 
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"selection": {"name": "random"}},
-        {"algorithm": {"name": "fedbn"}},
-        {"solver": {"name": "scaffold"}},
-        {"devices": {"preset": "cifar10"}},
-        {"train": {"precision": "bfloat16"}},
-        {"run": {"device": "cuda"}},
-        {"run": {"engine": "vectorised"}},
-    ],
-)
-def test_what_processes_do_not_run_yet_is_a_config_error_with_the_way_out(made, tables):
-    changed = made.config.model_validate(made.config.model_dump() | tables)
-    with pytest.raises(ConfigError, match="securefl run"):
-        check_scope(changed)
+REFUSED = [
+    ({"devices": {"preset": "cifar10"}}, "[devices]"),
+    ({"exchange": {"encrypt": "model", "committee": 2}}, "exchange.committee"),
+]
+"""Settings that processes do not run, and what names them."""
+
+
+@pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices", "committee"])
+def test_what_processes_do_not_run_is_a_config_error_with_the_way_out(made, tables, named):
+    config = made.config.model_validate(made.config.model_dump() | tables)
+    with pytest.raises(ConfigError, match=f"{re.escape(named)}.*securefl run"):
+        check_scope(config)

@@ -112,6 +112,9 @@ QUICK_PARTS = (
 )
 
 
+FULL = pytest.mark.full
+
+
 @pytest.fixture
 def one_process(benchmark, monkeypatch):
     """Without the engines whose workers take seconds to start."""
@@ -200,8 +203,13 @@ def test_what_is_compared_takes_the_steps_of_a_round(benchmark, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_process")
-def test_the_population_is_ten_times_as_large_and_fits_into_two_gibibytes(benchmark):
+@pytest.mark.parametrize("left_out", [("sequential", "vectorised"), pytest.param((), marks=FULL)])
+def test_the_population_is_ten_times_as_large_and_fits_into_two_gibibytes(
+    left_out, benchmark, monkeypatch
+):
     """Measured in a process of its own, whose peak is not that of the tests' process."""
+    for name in left_out:
+        monkeypatch.delitem(benchmark("engine_jobs").ENGINES, name)
     part = benchmark("engines").main(["--small", "--repeats", "1", "--jobs", "population"])
     (growth,) = [r for r in part["population"].results if getattr(r, "engine", "") == "auto"]
     assert 50 < growth.peak_mib < 2048
@@ -219,10 +227,12 @@ def test_encrypted_fedtan_is_told_by_phase(benchmark):
     assert 0 < shares.exchange_share() < 1
 
 
+@pytest.mark.parametrize("processes", ["one_process", pytest.param("benchmark", marks=FULL)])
 def test_a_round_is_timed_on_one_core_and_on_two_and_torch_has_its_threads_again(
-    benchmark, monkeypatch
+    processes, request, benchmark, monkeypatch
 ):
     """Here both on one: on a busy machine two threads wait for each other for seconds."""
+    request.getfixturevalue(processes)
     scaling, usual = benchmark("engine_scaling"), torch.get_num_threads()
     monkeypatch.setattr(scaling, "CORES", (1, 1))
     settings = benchmark("engine_ways").Settings(1, small=True, note=lambda what: None)

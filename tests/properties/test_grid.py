@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pairs import covering, grid
+from pairs import covering, each, grid, marked
 from torch import nn
 
 import securefl
@@ -97,8 +97,13 @@ def test_every_combination_runs_or_says_why_not(policy, solver, server, key_set)
     assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4
 
 
+AXES = REFINABLE, SOLVERS, SERVERS
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "solver", "server"), grid(REFINABLE, SOLVERS, SERVERS))
+@pytest.mark.parametrize(
+    ("policy", "solver", "server"), marked(product(*AXES), each(AXES, product(*AXES)))
+)
 def test_fnr_refines_every_combination(policy, solver, server, key_set):
     """It ends elsewhere than without, and encrypted where it ends in the clear."""
     settings = [*POLICIES[policy], *SOLVERS[solver], *SERVERS[server]]
@@ -115,13 +120,13 @@ def test_fnr_refines_every_combination(policy, solver, server, key_set):
         assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("momentum", MOMENTA)
-@pytest.mark.parametrize("fnr", [name for name in FNR if name != "none"])
+REFINING = {name: (*FNR[name], "fnr.epochs=1") for name in FNR if name != "none"}
+
+
+@pytest.mark.parametrize(("fnr", "momentum", "server"), grid(REFINING, MOMENTA, SERVERS))
 def test_fnr_goes_with_every_server_and_momentum(fnr, momentum, server, key_set):
     """In the clear and encrypted, or as the table says."""
-    settings = [*FNR[fnr], "fnr.epochs=1", "algorithm.name=fedavg", *SERVERS[server]]
-    settings += MOMENTA[momentum]
+    settings = [*REFINING[fnr], "algorithm.name=fedavg", *SERVERS[server], *MOMENTA[momentum]]
     if reason(settings):
         with pytest.raises(ConfigError):
             run(settings, "none", job=task_with_public())
@@ -133,33 +138,35 @@ def test_fnr_goes_with_every_server_and_momentum(fnr, momentum, server, key_set)
 
 
 SOME = ("selection.name=random", "selection.fraction=0.6")
-PARTIAL_ALONE = {"feddyn", "feddc"}
+AGGREGATIONS = {name: (*SOME, f"selection.aggregation={name}") for name in ("partial", "full")}
+SELECTED = *AXES, AGGREGATIONS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", REFINABLE)
-def test_some_of_the_clients_train_in_every_pair(policy, key_set):
+@pytest.mark.parametrize(
+    ("policy", "solver", "server", "aggregation"),
+    marked(covering(*SELECTED), each(SELECTED, covering(*SELECTED))),
+)
+def test_some_of_the_clients_train_in_every_pair(policy, solver, server, aggregation, key_set):
     """With full or partial aggregation it ends elsewhere than with all, and encrypted as plain."""
+    settings = [*POLICIES[policy], *SOLVERS[solver], *SERVERS[server]]
+    some = [*settings, *AGGREGATIONS[aggregation]]
+    if reason(some):
+        pytest.skip("refused together")
     job = task((4, 6, 8, 5, 7))
-    products = covering(REFINABLE, SOLVERS, SERVERS)
-    for number, (name, solver, server) in enumerate(products):
-        if name != policy or reason(POLICIES[name], SOLVERS[solver], SERVERS[server]):
-            continue
-        settings = [*POLICIES[policy], *SOLVERS[solver], *SERVERS[server]]
-        full = number % 2 and solver not in PARTIAL_ALONE
-        some = [*settings, *SOME, f"selection.aggregation={'full' if full else 'partial'}"]
-        with_all, plain = (run(chosen, "none", job=job) for chosen in (settings, some))
-        assert torch.isfinite(vector(plain.model)).all(), (solver, server)
-        assert not torch.equal(vector(plain.model), vector(with_all.model)), (solver, server)
-        assert not plain.incidents
-        sealed = run(some, "model", key_set, job)
-        assert sealed.ledger.server_reads() == set()
-        assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4, (solver, server)
+    with_all, plain = (run(chosen, "none", job=job) for chosen in (settings, some))
+    assert torch.isfinite(vector(plain.model)).all()
+    assert not torch.equal(vector(plain.model), vector(with_all.model))
+    assert not plain.incidents
+    sealed = run(some, "model", key_set, job)
+    assert sealed.ledger.server_reads() == set()
+    assert (vector(plain.model) - vector(sealed.model)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("encrypt", ["none", "model"])
-@pytest.mark.parametrize("fnr", FNR)
-@pytest.mark.parametrize("selection", SELECTIONS)
+ENCRYPTED = {name: (f"exchange.encrypt={name}",) for name in ("none", "model")}
+
+
+@pytest.mark.parametrize(("selection", "fnr", "encrypt"), grid(SELECTIONS, FNR, ENCRYPTED))
 def test_every_selection_goes_with_every_refinement(selection, fnr, encrypt, key_set):
     """Where clients drop out, too: a round without as many as it takes passes."""
     beside = [] if fnr == "none" else [*FNR[fnr], "fnr.epochs=1"]
