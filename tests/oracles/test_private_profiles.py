@@ -31,7 +31,7 @@ from securefl.privacy.moments import MomentRelease
 from securefl.privacy.profiles import PrivateProfiler
 from securefl.privacy.randomness import Secret, Seeded
 
-pytestmark = pytest.mark.usefixtures("no_hang", "quick")
+pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("no_hang", "quick")]
 
 FLOOD = flood_deviation(LINEAR.parameters)
 
