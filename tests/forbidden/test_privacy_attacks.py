@@ -569,8 +569,15 @@ def test_every_algorithm_with_every_name_is_refused_or_runs(level, least, axis):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded_once")
-@pytest.mark.parametrize("algorithm", ["fedavg", "fixbn"])
-@pytest.mark.parametrize("level", [CLIENT, RECORD], ids=["client", "record"])
+@pytest.mark.parametrize(
+    ("level", "algorithm"),
+    [
+        pytest.param(CLIENT, "fixbn", id="client-fixbn"),
+        pytest.param(RECORD, "fedavg", id="record-fedavg"),
+        pytest.param(CLIENT, "fedavg", id="client-fedavg", marks=pytest.mark.full),
+        pytest.param(RECORD, "fixbn", id="record-fixbn", marks=pytest.mark.full),
+    ],
+)
 def test_every_two_names_beside_an_algorithm_are_refused_or_run(level, algorithm):
     """The other axes against each other."""
     others = [("solver", "selection"), ("server", "selection"), ("solver", "fnr")]
