@@ -219,7 +219,7 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
-            n_clients = len({*rounds.turnouts[-1].present} - {*metrics.dropped})
+            n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
                 f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"

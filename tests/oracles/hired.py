@@ -46,7 +46,7 @@ def require_alike(one, other):
     assert [m.loss for m in one.metrics] == [m.loss for m in other.metrics]
     assert one.ledger.entries == other.ledger.entries
     assert one.incidents == other.incidents
-    assert one.turnouts == other.turnouts
+    assert one.participants == other.participants
 
 
 class Lent(WorkerProcess):
