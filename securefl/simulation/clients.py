@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from securefl.data.samples import Samples, minibatches
 from securefl.federation.training import Training, round_generator
 from securefl.simulation.flat import FlatTensors
 from securefl.simulation.stacked.model import parts
-from securefl.types import Kind, Memory, NamedTensors, State
+from securefl.types import Memory, State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,16 +103,6 @@ class Place:
             self._flat.load(state)
         else:
             load_into(self._travelling, state)
-        self._forget()
-
-    def load_each(self, tensors: Sequence[Mapping[Kind, NamedTensors]]) -> None:
-        """As `load`, of each client side by side its own."""
-        with torch.no_grad():
-            for kind, name, target in self._travelling:
-                torch.stack([of[kind][name] for of in tensors], out=target)
-        self._forget()
-
-    def _forget(self) -> None:
         with torch.no_grad():
             for buffer, first in self._constants:
                 buffer.copy_(first)
