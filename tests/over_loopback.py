@@ -19,7 +19,6 @@ from torch import nn
 import securefl
 from securefl import Config, Task
 from securefl.build.job import job_of
-from securefl.network.client import ClientProcess
 from securefl.network.identity import Identity
 from securefl.network.party import ClientParty
 from securefl.network.server import ServerProcess
@@ -132,6 +131,11 @@ class Job:
     def bundle(self, role: str) -> SoundBundle:
         return self.consortium.bundle(role)
 
+    def party(self, name: str) -> ClientParty:
+        """A client's part, with what it keeps in a folder of this job."""
+        job = job_of(self.config, self.task)
+        return ClientParty(job, self.identity(name), self.folder / name)
+
     def over_loopback(self) -> Path:
         """Run it; the folder of the run."""
         loop = OnTask(self)
@@ -164,11 +168,6 @@ class OnTask(Loop):
             self.patience,
             self.said.append,
         )
-
-    def _client(self, name: str) -> ClientProcess:
-        identity = self.site.identity(name)
-        party = ClientParty(job_of(self.config, self.site.task), identity, self.site.folder / name)
-        return ClientProcess(identity, party, self.site.bundle("client"), self.said.append)
 
 
 def model_of(run: Path) -> dict[str, torch.Tensor]:

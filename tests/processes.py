@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 import signal
 import subprocess
 import time
@@ -167,6 +168,10 @@ class Site:
             return process_identity(self.keys / layout.AUTHORITY, PASSPHRASE, ca, role)
         return process_identity(self.folder / name, passphrase_of(name), ca, role)
 
+    def party(self, name):
+        """A client's part of the job."""
+        return client_party(self.config, self.identity(name), self.folder / name)
+
     def signing_key(self, name):
         return load_identity(self.folder / name, passphrase_of(name)).private_key
 
@@ -313,9 +318,7 @@ class Loop:
         )
 
     def _client(self, name):
-        identity = self.site.identity(name)
-        party = client_party(self.config, identity, self.site.folder / name)
-        return ClientProcess(identity, party, self.site.bundle("client"), self.said.append)
+        return client_process(self.site, name, self.said.append)
 
     def before_round(self, happens):
         """Let something happen to the key folder, by the number of the round."""
@@ -403,20 +406,29 @@ def asked_of_the_authority(
     return asyncio.run(scenario())
 
 
-def fake_server(site, serve, who="alice"):
+def client_process(site, name, say):
+    """One of the loop's, with the bundle that was exported at first."""
+    return ClientProcess(site.identity(name), site.party(name), site.bundle("client"), say)
+
+
+def any_welcome():
+    """One to a run of its own."""
+    return bodies.Welcome(run=secrets.token_hex(32), job=secrets.token_hex(32))
+
+
+def fake_server(site, serve, who="alice", welcome=None):
     """A client whose server is `serve(link, client, number of the connection)`.
 
     Returns what it is, has said, and has raised by the time that `serve` says it is enough.
     """
-    identity, said = site.identity(who), []
-    party = client_party(site.config, identity, site.folder / who)
-    process = ClientProcess(identity, party, site.bundle("client"), said.append)
+    said, welcome = [], welcome or any_welcome()
+    process = client_process(site, who, said.append)
     enough, connections = asyncio.Event(), []
 
     async def served(link):
         connections.append(link)
         await link.receive({Frame.HELLO: SMALL})
-        await link.send(Frame.WELCOME, bodies.Welcome(run="ab" * 32, job="cd" * 32).to_bytes())
+        await link.send(Frame.WELCOME, welcome.to_bytes())
         if await serve(link, process, len(connections)):
             enough.set()
 

@@ -149,7 +149,7 @@ class _Audits:
     @cached_property
     def replay(self) -> Replay:
         again = self._of("playing the run again")
-        return replayed(self.config, self.task, again, self.run.turnouts)
+        return replayed(self.config, self.task, again, self.run.participants)
 
     @cached_property
     def evidence(self) -> Evidence:

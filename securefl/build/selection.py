@@ -26,7 +26,7 @@ from securefl.selection.afl import Afl
 from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
-from securefl.selection.device_simulation import Fleet, Loads
+from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevices
 from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1
@@ -97,7 +97,9 @@ def participation(config: Config, ground: Ground) -> Participation:
         clients,
         choice,
         _conditions(config, clients),
-        Loads(ground.server, ground.broadcast, job.training, job.data, job.public_samples),
+        ClientWorkloads(
+            ground.server, ground.broadcast, job.training, job.data, job.public_samples
+        ),
         ground.broadcast,
         config.run.seed,
         job.needed,
@@ -164,8 +166,8 @@ def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], 
 
 def _conditions(config: Config, clients: Sequence[str]) -> Conditions:
     table = config.devices
-    fleet = None
+    simulated = None
     if table.specification:
         rng = round_generator(config.run.seed, 0, DEVICES)
-        fleet = Fleet.drawn(table.specification, clients, rng)
-    return Conditions(fleet, table.deadline_s, table.dropout)
+        simulated = SimulatedDevices.drawn(table.specification, clients, rng)
+    return Conditions(simulated, table.deadline_s, table.dropout)

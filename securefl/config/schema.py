@@ -293,6 +293,11 @@ class Config(Table):
         drops = self.run.rounds >= FEWEST_ROUNDS_WITH_DROPS or self.algorithm.name in FREEZE_BN
         return DEFAULT_LR_DROPS if drops else ()
 
+    @property
+    def seals_scores(self) -> bool:
+        """Whether clients are selected by scores of encrypted profiles."""
+        return self.exchange.seals_profiles and self.selection.asks_for_profiles
+
     def with_sigma(self, sigma: float) -> Config:
         """The same run with this `privacy.sigma`, which is not checked."""
         privacy = self.privacy.model_copy(update={"sigma": sigma})

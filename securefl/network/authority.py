@@ -120,11 +120,10 @@ class AuthorityProcess:
         self._config = config
         self._log = log
         self._say = say
-        self._seals_scores = config.exchange.seals_profiles and config.selection.asks_for_profiles
         self._standing = standing = keeper.now(0)
         clients, policy = standing.trust.clients(), self._policy(standing)
         self._role = Authority(standing.opener, clients, policy, log.note, log.history)
-        if self._seals_scores:
+        if config.seals_scores:
             self._score_authority()  # a key of another form is refused at once
         self._served: Link | None = None
 
@@ -192,7 +191,7 @@ class AuthorityProcess:
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
-        if asked.scores and not self._seals_scores:
+        if asked.scores and not self._config.seals_scores:
             raise OpeningRefused(
                 f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
                 "settings no profiles are encrypted: give both the same settings"

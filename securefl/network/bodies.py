@@ -5,13 +5,13 @@ Everything is parsed strictly and held against what its receiver expects; nothin
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeVar
 
-import numpy as np
 import safetensors.torch
 import torch
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
@@ -341,12 +341,12 @@ def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
 
 def scores_bytes(opened: Sequence[float | None]) -> bytes:
     """Encode opened scores; NaN for what is none."""
-    return np.array([np.nan if x is None else x for x in opened], "<f8").tobytes()
+    return b"".join(wire.NUMBER.pack(math.nan if x is None else x) for x in opened)
 
 
 def n_scores_bytes(n_scores: int) -> int:
     """Returns the exact length of so many opened scores."""
-    return 8 * n_scores
+    return wire.NUMBER.size * n_scores
 
 
 def read_scores(body: bytes, n_scores: int, sender: str) -> list[float | None]:
@@ -357,7 +357,7 @@ def read_scores(body: bytes, n_scores: int, sender: str) -> list[float | None]:
     """
     if len(body) != n_scores_bytes(n_scores):
         raise PeerError(f"{sender}: scores of {len(body)} bytes, expected {n_scores} scores")
-    stored = np.frombuffer(body, "<f8")
-    if np.isinf(stored).any():
+    stored = [score for (score,) in wire.NUMBER.iter_unpack(body)]
+    if any(map(math.isinf, stored)):
         raise PeerError(f"{sender}: a score that is not finite")
-    return [None if np.isnan(x) else float(x) for x in stored]
+    return [None if math.isnan(score) else score for score in stored]

@@ -129,16 +129,16 @@ class ClientParty:
 
     def seal_with(self, bundle: ClientBundle) -> None:
         """Take up the keys of an epoch; raises ConfigError where one is missing."""
-        job, exchange = self.job, self.job.config.exchange
+        job, config = self.job, self.job.config
         self.sealers |= dict.fromkeys(job.sealed, CkksSealer(bundle.public))
         self.client.profile_sealer = PlainMatch()
-        if exchange.seals_profiles and job.config.selection.asks_for_profiles:
+        if config.seals_scores:
             if bundle.match_public is None:
                 raise ConfigError(
                     "the bundle holds no key for profiles: export the bundles again with this "
                     "release"
                 )
-            form = FORMS[job.config.selection.match]
+            form = FORMS[config.selection.match]
             self.client.profile_sealer = CkksProfileSealer(form, bundle.match_public)
 
     def session(self, run: str, job_id: str) -> Session:

@@ -149,7 +149,7 @@ class ServerProcess:
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         if opener:
             line = authority = AuthorityLine(self, opener, loop, server, adders)
-            if config.exchange.seals_profiles:
+            if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         sites = NetworkSites(
             loop,
@@ -219,7 +219,7 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
-            n_clients = len({*rounds.turnouts[-1].present} - {*metrics.dropped})
+            n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
                 f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"
@@ -254,13 +254,12 @@ class AuthorityLine:
         process, sealed = self.process, self.server.sealed
         parameters, config = process.bundle.adding.parameters, process.job.config
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in sealed)
-        opens_scores = config.exchange.seals_profiles and config.selection.asks_for_profiles
         ready = bodies.Ready(
             run=self.server.run,
             round=round_number,
             known=process.for_clients[0],
             needed=needed,
-            scores=len(process.job.names) if opens_scores else 0,
+            scores=len(process.job.names) if config.seals_scores else 0,
         )
         news = self._waited(ask_what_holds(self.link, ready))
         process.take_up(news.bundles, self.link.name)

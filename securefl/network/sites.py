@@ -148,14 +148,12 @@ class NetworkSites:
             self._call.cancel()
 
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
-        members = self.members
+        members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        allowed = [name for name in names if name in self.server.roster.names]
-        if not self._begun:
+        if first:
             self._begun = True
+            allowed = [name for name in names if name in self.server.roster.names]
             await members.all_here(allowed, self.joining_s)
-            if missing := sorted(set(names) - members.links.keys()):
-                self.say(f"Beginning without {', '.join(missing)}")
         here, gone = members.here(), dict[str, str]()
         for name, link in here.items():
             try:
@@ -164,12 +162,15 @@ class NetworkSites:
                 gone[name] = str(error)
         await self._send_home(gone)
         here = {name: link for name, link in here.items() if name not in gone}
+        if first:
+            gone = {}  # who is none at first takes no part, and is missed in no round
+            if missing := sorted(set(names) - here.keys()):
+                self.say(f"Beginning without {', '.join(missing)}")
         lost = await members.bring_up_to(here, *self.for_clients())
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
-        found = [name for name in here if name not in lost]
         self._home = {name: name for name in names}
-        return found
+        return [name for name in here if name not in lost]
 
     async def _connected(self) -> list[str]:
         return list(self.members.here())

@@ -139,7 +139,7 @@ def test_a_round_that_loses_too_many_passes_without_them(settings):
     """By simulated losses: nobody is asked to send, so nothing is opened and the model stays."""
     lossy = ["devices.dropout=0.5", "privacy.dropouts=1", "run.rounds=6", *settings]
     run = securefl.run(config(*CLIENT, *lossy), task("group"))
-    present = [len(turnout.present) for turnout in run.turnouts]
+    present = [len(each.present) for each in run.participants]
     assert all(n in {0, 5, 6} for n in present)
     assert 0 in present
     uploads = Counter(e.round for e in run.ledger.entries if e.receiver == "server")
@@ -569,8 +569,15 @@ def test_every_algorithm_with_every_name_is_refused_or_runs(level, least, axis):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded_once")
-@pytest.mark.parametrize("algorithm", ["fedavg", "fixbn"])
-@pytest.mark.parametrize("level", [CLIENT, RECORD], ids=["client", "record"])
+@pytest.mark.parametrize(
+    ("level", "algorithm"),
+    [
+        pytest.param(CLIENT, "fixbn", id="client-fixbn"),
+        pytest.param(RECORD, "fedavg", id="record-fedavg"),
+        pytest.param(CLIENT, "fedavg", id="client-fedavg", marks=pytest.mark.full),
+        pytest.param(RECORD, "fixbn", id="record-fixbn", marks=pytest.mark.full),
+    ],
+)
 def test_every_two_names_beside_an_algorithm_are_refused_or_run(level, algorithm):
     """The other axes against each other."""
     others = [("solver", "selection"), ("server", "selection"), ("solver", "fnr")]

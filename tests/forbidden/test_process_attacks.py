@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import ssl
 import struct
 import time
@@ -694,19 +695,15 @@ def test_a_client_answers_no_round_twice(made, monkeypatch):
     assert "the server asks for the update of round 1 again; joining again" in said
 
 
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"selection": {"name": "random"}},
-        {"algorithm": {"name": "fedbn"}},
-        {"solver": {"name": "scaffold"}},
-        {"devices": {"preset": "cifar10"}},
-        {"train": {"precision": "bfloat16"}},
-        {"run": {"device": "cuda"}},
-        {"run": {"engine": "vectorised"}},
-    ],
-)
-def test_what_processes_do_not_run_yet_is_a_config_error_with_the_way_out(made, tables):
-    changed = made.config.model_validate(made.config.model_dump() | tables)
-    with pytest.raises(ConfigError, match="securefl run"):
-        check_scope(changed)
+REFUSED = [
+    ({"devices": {"preset": "cifar10"}}, "[devices]"),
+    ({"exchange": {"encrypt": "model", "committee": 2}}, "exchange.committee"),
+]
+"""Settings that processes do not run, and what names them."""
+
+
+@pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices", "committee"])
+def test_what_processes_do_not_run_is_a_config_error_with_the_way_out(made, tables, named):
+    config = made.config.model_validate(made.config.model_dump() | tables)
+    with pytest.raises(ConfigError, match=f"{re.escape(named)}.*securefl run"):
+        check_scope(config)

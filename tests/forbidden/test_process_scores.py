@@ -460,6 +460,20 @@ def test_no_changed_request_is_opened(made, honest):
         assert b"".join(found.scores) == scores
 
 
+def test_changed_scores_are_parsed_finite_and_as_many_or_refused():
+    opened = [0.25, None, -1.5]
+    content = bodies.scores_bytes(opened)
+    assert bodies.n_scores_bytes(3) == len(content)
+    read = lambda c: bodies.read_scores(c, 3, "authority")  # noqa: E731
+    assert read(content) == opened
+    for wrong in (content[:-8], content + bytes(8), b"", bodies.scores_bytes([1.0, np.inf, 2.0])):
+        with pytest.raises(PeerError, match=r"^authority: "):
+            read(wrong)
+    for _, found in try_all(content, read, PeerError):
+        assert len(found) == 3
+        assert all(score is None or np.isfinite(score) for score in found)
+
+
 def test_the_policy_can_keep_all_scores_shut(site):
     here = site(policy=Policy(rules=(OpeningRule("*/mean"),)))
     assert_refused(here, "the policy opens no 'profile/score'", scores_of(here))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import sqrt
 
 import numpy as np
@@ -13,6 +14,7 @@ from by_hand import after_a_round, averaged, config
 from by_hand import task as by_hand_task
 from hypothesis import given
 from hypothesis import strategies as st
+from pairs import each, marked
 from played import played
 from scipy import stats
 from steep import CLIP, clipped_updates, direction, opened_sum, steep_rounds
@@ -137,10 +139,12 @@ def test_the_check_sees_noise_that_is_missing(name, sabotage, monkeypatch):
         CASES[name].require()
 
 
-@pytest.mark.slow
-def test_one_share_of_fifty_is_missed_on_ciphertext_too(monkeypatch):
-    """With values enough to see a fortieth of the variance."""
-    case = Case(50, 45000, 10, (SEALED, TEN_LOST))
+@pytest.mark.parametrize(
+    ("n", "width", "lost"), [(20, 9000, 4), pytest.param(50, 45000, 10, marks=pytest.mark.full)]
+)
+def test_one_share_of_many_is_missed_on_ciphertext_too(n, width, lost, monkeypatch):
+    """With values enough to see a sixteenth, or a fortieth, of the variance."""
+    case = Case(n, width, lost, (SEALED, f"privacy.dropouts={lost}"))
     case.require()
     leave_one_share_out(monkeypatch)
     with pytest.raises(AssertionError):
@@ -521,8 +525,12 @@ INNER = {
 }
 
 
-@pytest.mark.parametrize("clipping", ["flat", "per-layer", "adaptive"])
-@pytest.mark.parametrize("inner", INNER)
+AROUND = INNER, {name: (f"privacy.clipping={name}",) for name in ("flat", "per-layer", "adaptive")}
+
+
+@pytest.mark.parametrize(
+    ("inner", "clipping"), marked(product(*AROUND), each(AROUND, product(*AROUND)))
+)
 def test_without_noise_and_clip_it_is_the_inner_algorithm(inner, clipping, monkeypatch):
     """To 1e-12 in double precision, in every round and every kind of tensor."""
     monkeypatch.setattr(ClientNoise, "deviation", lambda *_: 0.0)
@@ -556,10 +564,10 @@ def test_noise_does_not_make_a_variance_negative():
     """However large it is, a round leaves a BN variance half of what it was, or more."""
     loud = [*EVERY_KIND, "privacy.sigma=100.0", "privacy.clip=1.0", "train.lr=1e-6"]
     run, halved = played(config(*loud, rounds=3), by_hand_task()), 0
-    for each in run.rounds:
-        named = each.after.tensors[Kind.STATISTICS]
+    for one in run.rounds:
+        named = one.after.tensors[Kind.STATISTICS]
         for name in (n for n in named if n.endswith("running_var")):
-            before = each.before.tensors[Kind.STATISTICS][name]
+            before = one.before.tensors[Kind.STATISTICS][name]
             assert (named[name] >= LEAST_VARIANCE * before).all()
             halved += int((named[name] == LEAST_VARIANCE * before).sum())
     assert halved

@@ -107,8 +107,8 @@ def test_who_counts_several_times_does_so_in_fedtans_sums():
     ]
     job = task(sizes=(10,) * 6)
     require_same(["algorithm.name=fedtan", *drawn], job)
-    turnouts = trained(["algorithm.name=fedtan", *drawn], "vectorised", job).turnouts
-    assert any(times > 1 for turnout in turnouts for times in turnout.selected.values())
+    participants = trained(["algorithm.name=fedtan", *drawn], "vectorised", job).participants
+    assert any(times > 1 for each in participants for times in each.selected.values())
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)

@@ -82,13 +82,21 @@ def largest_difference(one, other):
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet20"])
+@pytest.mark.parametrize(
+    ("model", "rounds"),
+    [
+        ("mlp", STEPS),
+        ("cnn", STEPS),
+        ("resnet20", 6),
+        pytest.param("resnet20", STEPS, marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize("moments", ["two-pass", "fused"])
-def test_fedtan_is_centralised_sgd_on_the_union_of_the_batches(model, moments):
+def test_fedtan_is_centralised_sgd_on_the_union_of_the_batches(model, rounds, moments):
     """20 rounds of one step each move all weights as 20 centralised steps do, to 1e-12."""
     job = task(model)
-    result = securefl.run(config(f"algorithm.moments={moments}"), job)
-    assert largest_difference(result.model, centralised(job)) < 1e-12
+    result = securefl.run(config(f"algorithm.moments={moments}", rounds=rounds), job)
+    assert largest_difference(result.model, centralised(job, rounds)) < 1e-12
 
 
 def test_fedtan_leaves_the_running_statistics_of_the_union():
@@ -116,13 +124,16 @@ def test_fedavg_is_not_centralised_training():
     assert largest_difference(result.model, centralised(job, rounds=1)) > 1e-3
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("model", "rounds"),
+    [("mlp", STEPS), ("cnn", 5), pytest.param("cnn", STEPS, marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize("encrypt", ["statistics", "model"])
-def test_encryption_changes_nothing_that_matters(model, encrypt):
+def test_encryption_changes_nothing_that_matters(model, rounds, encrypt):
     """After 20 encrypted steps the weights are within 1e-4 of the plain ones."""
     job = task(model)
-    plain = securefl.run(config(), job)
-    sealed = securefl.run(config(f"exchange.encrypt={encrypt}"), job)
+    plain = securefl.run(config(rounds=rounds), job)
+    sealed = securefl.run(config(f"exchange.encrypt={encrypt}", rounds=rounds), job)
     assert 0 < largest_difference(plain.model, sealed.model) < 1e-4
 
 

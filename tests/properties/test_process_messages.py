@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from consortium_files import PASSPHRASE
 from mutations import mutated, mutated_json, try_all
-from securefl.network.round import _claimed_name, _claimed_sender
 
 from securefl.errors import KeyFileError, MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import OpenedSum
@@ -24,9 +24,11 @@ from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
 from securefl.federation import message as wire
+from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
+from securefl.network.sites import _claimed_name
 from securefl.types import Kind, State
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.sound_bundle import SoundBundle
@@ -44,9 +46,10 @@ BODIES = [
     bodies.Hello(settings=RUN, age=(1, 2)),
     bodies.Ready(run=RUN, round=3, known=(1, 2), needed=2048, scores=7),
     bodies.News(bundles={"client": "{}", "server": "{}"}),
-    bodies.Welcome(run=RUN),
-    bodies.RoundBegins(round=7),
-    bodies.Reason(reason="näh"),
+    bodies.Welcome(run=RUN, job=RUN),
+    bodies.RoundBegins(round=7, times=2, since=6, whole=True),
+    bodies.Question(round=7, name="selection/loss", unit=0.5, since=6, whole=False),
+    bodies.Reason(reason="näh", round=7),
     bodies.Refusal(too_few=True, reason="two"),
     SIGNED,
     bodies.OpenRequest.model_construct(
@@ -109,9 +112,9 @@ def test_one_bundle_alone_is_no_news():
 def test_a_frame_larger_than_allowed_is_refused_before_its_body_is_read():
     async def scenario():
         reader = asyncio.StreamReader()
-        reader.feed_data(struct.pack(">BI", Frame.MODEL, 101))
-        with pytest.raises(PeerError, match="MODEL of 101 bytes, at most 100 fit"):
-            await Link("server", reader, None).receive({Frame.MODEL: 100})
+        reader.feed_data(struct.pack(">BI", Frame.ROUND, 101))
+        with pytest.raises(PeerError, match="ROUND of 101 bytes, at most 100 fit"):
+            await Link("server", reader, None).receive({Frame.ROUND: 100})
 
     asyncio.run(scenario())
 
@@ -137,50 +140,125 @@ def test_changed_frames_are_parsed_within_their_bounds_or_refused():
         assert changed[5 : 5 + len(received.body)] == received.body
 
 
+LATER = replace(
+    STATE,
+    round=4,
+    tensors=STATE.tensors | {Kind.STATISTICS: {"mean": torch.randn(2, dtype=torch.float64)}},
+)
+"""A state of which the parameters are those of the one before."""
+
+
+def same(found, wanted):
+    """Whether two states hold the same tensors, in the same order."""
+    assert [list(named) for named in found.tensors.values()] == [
+        list(named) for named in wanted.tensors.values()
+    ]
+    return all(
+        torch.equal(found.tensors[kind][name], value)
+        for kind, named in wanted.tensors.items()
+        for name, value in named.items()
+    )
+
+
 def test_the_global_tensors_arrive_to_the_last_bit_and_nothing_private_with_them():
-    found = bodies.read_state(bodies.state_bytes(STATE), STATE, 3)
+    found = bodies.read_state(bodies.state_bytes(STATE, None), STATE, None, 3)
     assert found.round == 3
     assert found.private == {}
-    assert [list(named) for named in found.tensors.values()] == [["weight", "bias"], ["mean"]]
-    for kind, named in STATE.tensors.items():
-        assert all(torch.equal(found.tensors[kind][name], value) for name, value in named.items())
-    assert len(bodies.state_bytes(STATE)) <= bodies.max_state_bytes(STATE)
+    assert same(found, STATE)
+    head = bodies.RoundBegins(round=4, since=3, whole=True)
+    whole = bodies.with_tensors(head, bodies.state_bytes(STATE, None))
+    assert len(whole) <= bodies.max_state_bytes(STATE)
 
 
-def test_changed_models_are_parsed_with_the_same_layout_or_refused():
-    content = bodies.state_bytes(STATE)
-    for _, found in try_all(content, lambda c: bodies.read_state(c, STATE, 3), PeerError):
+def test_of_a_model_that_is_known_only_what_differs_is_sent():
+    """It is laid over the one before; the result is the new one to the last bit."""
+    content = bodies.state_bytes(LATER, STATE)
+    assert set(safetensors.torch.load(content)) == {f"{Kind.STATISTICS}/mean"}
+    found = bodies.read_state(content, STATE, STATE, 4)
+    assert found.round == 4
+    assert same(found, LATER)
+    assert safetensors.torch.load(bodies.state_bytes(LATER, LATER)) == {}
+    with pytest.raises(PeerError, match="another one than this client's settings make"):
+        bodies.read_state(content, STATE, None, 4)
+
+
+@pytest.mark.parametrize("known", [None, STATE], ids=["whole", "part"])
+def test_changed_models_are_parsed_with_the_same_layout_or_refused(known):
+    content = bodies.state_bytes(LATER, known)
+    read = lambda c: bodies.read_state(c, STATE, known, 3)  # noqa: E731
+    for _, found in try_all(content, read, PeerError):
         for kind, named in STATE.tensors.items():
+            assert found.tensors[kind].keys() == named.keys()
             for name, value in named.items():
                 assert found.tensors[kind][name].shape == value.shape
                 assert found.tensors[kind][name].dtype == value.dtype
 
 
+HEADS = [
+    bodies.RoundBegins(round=7, since=6, whole=True),
+    bodies.Question(round=7, name="selection/loss", unit=0.5, since=6, whole=True),
+]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
+def test_changed_requests_are_parsed_as_their_kind_or_refused(head):
+    """Their heads by the JSON's own rules; whatever is left over is for the model's parser."""
+    content = bodies.with_tensors(head, bytes(40))
+    kind = type(head)
+    parse = lambda c: bodies.apart(kind, c, "server")  # noqa: E731
+    assert parse(content) == (head, bytes(40))
+    for changed, (found, tensors) in try_all(content, parse, PeerError):
+        n = int.from_bytes(changed[:4], "little")
+        assert (len(changed), changed[4 + n :]) == (4 + n + len(tensors), tensors)
+        assert bodies.apart(kind, bodies.with_tensors(found, tensors), "server")[0] == found
+
+
+@pytest.mark.parametrize("length", [0, 1, 60, 10**4, 2**31, 2**32 - 1])
+def test_a_request_whose_head_is_of_another_length_is_refused(length):
+    """Longer than all that came, longer than a head can be, or cut."""
+    content = bodies.with_tensors(HEADS[0], bytes(2 * SMALL))[4:]
+    with pytest.raises(PeerError, match="bad RoundBegins"):
+        bodies.apart(bodies.RoundBegins, struct.pack("<I", length) + content, "server")
+
+
+@pytest.mark.parametrize("content", [b"", b"\1", b"\1\0\0", bytes(4)], ids=len)
+def test_a_request_too_short_for_a_head_is_refused(content):
+    with pytest.raises(PeerError, match="bad Question"):
+        bodies.apart(bodies.Question, content, "server")
+
+
+PATHS = [
+    "",
+    "..",
+    "../" * 21 + "x",
+    "/" + "a" * 63,
+    "AB" * 32,
+    "ab" * 32 + "\n",
+    "ab" * 33,
+    "é" * 64,
+]
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("field", ["run", "job"])
+def test_ids_that_name_files_are_64_hex_digits(field, name):
+    """Of sessions and runs: a client makes a folder and a file of these names."""
+    body = json.dumps({"run": RUN, "job": RUN} | {field: name}).encode()
+    with pytest.raises(PeerError, match="bad Welcome"):
+        bodies.parsed(bodies.Welcome, body, "server")
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_changed_totals_are_parsed_finite_and_of_their_length_or_refused(precision):
-    content = bodies.total_bytes(OpenedSum(np.arange(5.0), 0.5, 4), precision)
-    assert bodies.n_total_bytes(5, precision) == len(content)
-    read = lambda c: bodies.read_total(c, 5, precision, "server")  # noqa: E731
+    content = total_bytes(OpenedSum(np.arange(5.0), 0.5, 4), precision)
+    assert n_total_bytes(5, precision) == len(content)
+    read = lambda c: read_total(c, 5, precision, "server")  # noqa: E731
     assert read(content).values.tolist() == [0, 1, 2, 3, 4]
     for _, found in try_all(content, read, PeerError):
         assert np.isfinite(found.values).all()
         assert len(found.values) == 5
         assert found.weight > 0
-        assert 0 < found.n_clients <= bodies.MAX_CLIENTS
-
-
-def test_changed_scores_are_parsed_finite_and_as_many_or_refused():
-    opened = [0.25, None, -1.5]
-    content = bodies.scores_bytes(opened)
-    assert bodies.n_scores_bytes(3) == len(content)
-    read = lambda c: bodies.read_scores(c, 3, "authority")  # noqa: E731
-    assert read(content) == opened
-    for wrong in (content[:-8], content + bytes(8), b"", bodies.scores_bytes([1.0, np.inf, 2.0])):
-        with pytest.raises(PeerError, match=r"^authority: "):
-            read(wrong)
-    for _, found in try_all(content, read, PeerError):
-        assert len(found) == 3
-        assert all(score is None or np.isfinite(score) for score in found)
+        assert 0 < found.n_clients <= MAX_CLIENTS
 
 
 @pytest.mark.parametrize("kind", ["ciphertext", "plaintext"])
@@ -197,7 +275,7 @@ def test_no_changed_contribution_is_accepted(federate, kind):
 
 
 def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
-    """Before its signature is verified, the server asks which sum it is for, and of whom."""
+    """Before its signature is verified, the server asks which sum it is for."""
     federation = federate()
     message = federation.message("client-1", federation.plain_spec)
     assert _claimed_name(message) == federation.plain_spec.name
@@ -211,13 +289,13 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
         )
 
     for mutate in (mutated, json_first):
-        found = try_all(message, lambda m: (_claimed_name(m), _claimed_sender(m)), mutate=mutate)
-        assert all(len(name) <= 500 and len(sender) <= 100 for _, (name, sender) in found)
+        found = try_all(message, _claimed_name, mutate=mutate)
+        assert all(len(name) <= 500 for _, name in found)
 
 
 def test_a_hello_of_any_bytes_ends_its_own_connection_alone():
     """Whatever the first frame is: welcomed, refused in words, or let go."""
-    members = Members(RUN, RUN, ("peer",), 1.0, lambda _: None)
+    members = Members(RUN, RUN, RUN, ("peer",), 1.0, lambda _: None)
     body = bodies.Hello(settings=RUN, age=(1, 2)).to_bytes()
     content = struct.pack(">BI", Frame.HELLO, len(body)) + body
 

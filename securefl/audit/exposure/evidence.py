@@ -43,7 +43,7 @@ from securefl.runs.folder_reader import (
     read_rows,
     read_soundly,
 )
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Floats
 
 __all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]
@@ -55,7 +55,7 @@ _ROWS = {
     LEDGER: Entry,
     OPENINGS: Opening,
     INCIDENTS: Incident,
-    SELECTIONS: Turnout,
+    SELECTIONS: RoundParticipants,
 }
 _ROW = TypeAdapter(dict[str, Any])
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")

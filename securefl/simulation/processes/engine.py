@@ -275,7 +275,10 @@ def reason_against_workers(clients: Clients) -> str:
         try:
             packed(value)
         except Exception as error:  # objects say in ways of their own that they are not pickled
-            return f"{what} cannot be given to another process ({error}): define it in a module"
+            return (
+                f"{what} cannot be given to another process ({error}): keep out of it what no "
+                "other one can have, such as an open file or a lock"
+            )
     return ""
 
 
