@@ -112,18 +112,18 @@ def test_every_norm_is_assessed_and_refined_side_by_side(name, norm, refined):
 )
 @pytest.mark.parametrize("solver", ["sgd", "scaffold", "fedprox"])
 def test_who_takes_part_changes_nothing(settings, solver):
-    """Nor do batches of other sizes, whose clients train in cohorts of their own."""
+    """Nor do batches of other sizes, whose clients train in blocks of their own."""
     chosen = ["algorithm.name=fedavg", f"solver.name={solver}", *REFINED, *settings]
     if reason(tuple(chosen)):
         pytest.skip("refused together")
     require_same(chosen, job())
 
 
-def test_cohorts_and_the_refined_are_no_more_than_fit(monkeypatch, refined):
+def test_blocks_and_the_refined_are_no_more_than_fit(monkeypatch, refined):
     """Two at a time train, and of four that are refined."""
     of = job()
     size = 8 * sum(p.numel() for p in of.model.parameters())
-    monkeypatch.setattr("securefl.simulation.stacked.workspaces.WIDE_BYTES", 2 * size)
+    monkeypatch.setattr("securefl.simulation.stacked.workspaces.BLOCK_BYTES", 2 * size)
     require_same(["algorithm.name=fedavg", *REFINED, "fnr.share=0.58"], of)
     assert max(refined) == 2
     assert sum(refined) > 2 * 3
@@ -225,7 +225,7 @@ class Watched(nn.Module):
         ("vectorised", 8, [(8, 7 * 12), (8, 7 * 12), (4, 7 * 12)]),
     ],
 )
-def test_one_pass_assesses_a_cohort(engine, at_a_time, passes, monkeypatch):
+def test_one_pass_assesses_a_block(engine, at_a_time, passes, monkeypatch):
     """One for each batch of public samples, in the place of one for each client."""
     monkeypatch.setattr(wide_assessment, "SAMPLE_BYTES", at_a_time * 7 * 12 * 8)
     monkeypatch.setattr(Watched, "seen", [])
