@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from securefl import Config
-from securefl.build.terms import least_clients
+from securefl.build.exchange import least_clients
 from securefl.errors import Diverged, TooFewContributions
 from securefl.exchange.plain import PlainChannel
 from securefl.network import server
