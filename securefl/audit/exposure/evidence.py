@@ -20,7 +20,7 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
 from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
-from securefl.build.terms import sealed_kinds
+from securefl.build.exchange import sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.authority import Opening
