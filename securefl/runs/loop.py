@@ -389,7 +389,7 @@ class Rounds:
             after = self.after(ongoing)
         except TotalRefused as error:
             return participants, self._without_total(ongoing, error)
-        self._suspects.opened()
+        self._suspects.opened(ongoing.present)
         parts.broadcast.changed(plan.update, after)
         return participants, after
 

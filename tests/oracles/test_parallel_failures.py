@@ -139,10 +139,11 @@ class Logging:
         return value
 
 
-def test_a_number_of_workers_needs_an_engine_that_has_some():
+@pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])
+def test_a_number_of_workers_needs_the_engine_that_has_some(engine):
     """Not silently ignored."""
     with pytest.raises(ConfigError, match=r'run\.workers = 2 goes with run\.engine = "parallel"'):
-        securefl.load_config(None, ["run.engine=sequential", "run.workers=2"])
+        securefl.load_config(None, [f"run.engine={engine}", "run.workers=2"])
 
 
 JOB = """
