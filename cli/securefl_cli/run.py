@@ -256,7 +256,7 @@ def _require_shipped(config_file: Path) -> None:
 
 def _saying_terms(config: Config) -> Callable[[str], None]:
     """Returns a function that says the learning rate, and the engine that it is given."""
-    from securefl.build.terms import rate_said
+    from securefl.build.training import rate_said
 
     def say(engine: str) -> None:
         say_rate(rate_said(config))

@@ -19,8 +19,9 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
+from securefl.build.exchange import noise_seed, score_seed, sealed_kinds
 from securefl.build.simulation import simulated
-from securefl.build.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
+from securefl.build.training import client_weights, precision_of
 from securefl.config.schema import Config
 from securefl.errors import (
     ConfigError,

@@ -55,6 +55,7 @@ from securefl.network.settings import check_authority, check_scope, settings_dig
 from securefl.network.sites import NetworkSites
 from securefl.network.trust import ServerBundle
 from securefl.report.finish import at_end
+from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
@@ -185,7 +186,7 @@ class ServerProcess:
                 participation=who,
                 score=_Scores(job, server, sites),
                 record=self.record,
-                engine_words="processes",
+                engine_words=PROCESSES,
                 least_clients=job.needed,
                 spending=job.spending(),
                 key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",

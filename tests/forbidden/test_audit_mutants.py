@@ -22,7 +22,7 @@ import securefl.exchange.reading
 import securefl.federation.authority
 from securefl.audit.replay import tapped
 from securefl.build import job
-from securefl.build.terms import sealed_kinds
+from securefl.build.exchange import sealed_kinds
 from securefl.crypto.params import SUMS
 from securefl.crypto.public import PublicKey
 from securefl.crypto.ring import words_of
