@@ -28,9 +28,13 @@ from securefl.task import Task, configured_task
 OTHER = "other"
 PHASES: Mapping[str, tuple[str, ...]] = {
     # The engine waits in `resume` while a client's thread moves: the client's work, all of it.
-    "train": ("securefl.simulation.client_thread.ClientThread.resume",),
+    "train": ("securefl.federation.pausable.Pausable.resume",),
     "evaluate": ("securefl.evaluation.evaluator.evaluate",),
-    "pack, unpack": ("securefl.federation.client.pack", "securefl.federation.delivery.unpack"),
+    "pack, unpack": (
+        "securefl.federation.client.pack",
+        "securefl.federation.clients_round.unpack",
+        "securefl.federation.round.unpack",
+    ),
     "seal": ("securefl.exchange.ckks.CkksSealer.seal", "securefl.exchange.plain.PlainChannel.seal"),
     "sign, hash, verify": (
         "securefl.federation.message.describe",
@@ -48,7 +52,11 @@ PHASES: Mapping[str, tuple[str, ...]] = {
         "securefl.exchange.ckks_open.CkksOpener.open",
         "securefl.exchange.plain.PlainChannel.open",
     ),
-    "log": ("securefl.federation.delivery.Entry", "securefl.federation.authority.Opening"),
+    "log": (
+        "securefl.federation.round.Entry",
+        "securefl.federation.server.Entry",
+        "securefl.federation.authority.Opening",
+    ),
     OTHER: ("securefl.runs.loop.Rounds.step",),
 }
 ENCRYPT = ("none", "statistics")

@@ -17,7 +17,7 @@ from torch import nn
 
 from securefl import Config, Task
 from securefl.build.simulation import simulated
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import State
 
 SCALES = 1e-3, 1.0, 60.0, 200.0
@@ -77,7 +77,7 @@ def state_after(case: Case, encrypt: str) -> State:
     }
     rounds = simulated(Config.model_validate(settings), task_of(case), None, None)
     small = {f"client-{i}": 1 for i in range(1, N_SMALL + 1)}
-    rounds.follow([Turnout(n, small, tuple(small)) for n in range(1, case.rounds + 1)])
+    rounds.follow([RoundParticipants(n, small, tuple(small)) for n in range(1, case.rounds + 1)])
     while not rounds.complete:
         rounds.step()
     rounds.close()

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from securefl.runs.folder_reader import SELECTIONS, read_rows
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 
 Cell = Mapping[str, Any]
 """Of results.json: a row's values in a column, and the folders of its runs, one for each seed."""
@@ -60,7 +60,7 @@ def _same_clients(folder: Path, one: Cell, base: Cell) -> str:
     """Of the rounds that both runs of a seed have. Nothing where no clients are selected."""
     same = []
     for runs in zip(one["runs"], base["runs"], strict=True):
-        rounds = (read_rows(folder / run / SELECTIONS, Turnout) for run in runs)
+        rounds = (read_rows(folder / run / SELECTIONS, RoundParticipants) for run in runs)
         same += [a.selected == b.selected for a, b in zip(*rounds, strict=False)]
     return f"; same clients in {sum(same)} of {len(same)} rounds" if same else ""
 

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import ConfigError, DataError
 from securefl.metrics import described, ignored_label, loss_name, takes_classes, takes_floats
 
+Copied = TypeVar("Copied")
 N_TRIED = 4
 """Samples of each client that the model has, where they have another form than those before."""
 
@@ -35,9 +37,10 @@ def tried(
 
     Raises:
         DataError: samples that the model or the loss does not take, or labels of no class.
+        ConfigError: a model or a loss that cannot be copied.
     """
     # Copies: a model or a loss may count its calls.
-    model, loss = copy.deepcopy(model).eval(), copy.deepcopy(loss)
+    model, loss = _copy("model", model).eval(), _copy("loss", loss)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     outputs: dict[tuple[object, ...], Tensor] = {}
     found: dict[str, tuple[Tensor, Tensor]] = {}
@@ -72,6 +75,16 @@ def require_plain(model: object) -> None:
                 f'model: layer "{name}", {type(layer).__name__}, has no size yet; call the model '
                 "once with a few samples, model(x[:2]), before you hand it over"
             )
+
+
+def _copy(what: str, value: Copied) -> Copied:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # objects say in ways of their own that they are not copied
+        raise ConfigError(
+            f"{what}: it cannot be copied ({error}), and clients have copies of it: keep out of it "
+            "what there is one of, such as an open file or a lock"
+        ) from error
 
 
 def _few(samples: Samples) -> tuple[Tensor, Tensor]:

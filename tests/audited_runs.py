@@ -101,7 +101,7 @@ def in_folder(folder, task, dtype="float32"):
 
 
 def expected(run, task):
-    return replayed(run.config, task, lambda _done, _all: None, run.turnouts).ledger
+    return replayed(run.config, task, lambda _done, _all: None, run.participants).ledger
 
 
 def played(name, folder, **keys):

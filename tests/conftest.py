@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -31,6 +32,12 @@ from securefl_keys.folder import init_folder
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Checks tensors' shapes in tests marked `shapes` alone, since that slows all calls."""
+    jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("shapes") is None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from securefl.config.load import load_config
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.runs.folder_reader import RoundMetrics, read_run
 from securefl.runs.folder_writer import RunFolder
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Kind
 
 PLAIN = ("exchange.encrypt=none", "algorithm.name=fedavg")
@@ -19,15 +19,15 @@ QUALITIES = {
     "client-3": "blurred",
     "client-10": "normal",
 }
-TURNOUTS = (
-    Turnout(
+PARTICIPANTS = (
+    RoundParticipants(
         1,
         {"client-2": 1, "client-3": 1},
         ("client-2", "client-3"),
         measured={"client-1": 0.4, "client-2": 0.01, "client-3": 0.2, "client-10": 0.02},
         scores={"client-1": 0.02, "client-2": 0.9, "client-3": 0.1, "client-10": 0.8},
     ),
-    Turnout(
+    RoundParticipants(
         2,
         {"client-2": 1, "client-10": 1},
         ("client-2",),
@@ -35,7 +35,7 @@ TURNOUTS = (
         measured={"client-2": 0.03},
         scores={"client-1": 0.02, "client-2": 0.7, "client-3": 0.15},
     ),
-    Turnout(3, {"client-10": 2}, ("client-10",), measured={"client-10": 0.05}),
+    RoundParticipants(3, {"client-10": 2}, ("client-10",), measured={"client-10": 0.05}),
 )
 """Three rounds of four clients: 2, 3, then 2, 10, then 10 drawn twice."""
 
@@ -71,12 +71,12 @@ def plain_match():
     return [message("profile", c, SERVER, "plaintext", 60) for c in ("client-2", "client-3")]
 
 
-def write_run(path, *settings, rows=None, turnouts=(), qualities=None, ledger=()):
+def write_run(path, *settings, rows=None, participants=(), qualities=None, ledger=()):
     """A folder with these rounds; returns it as it is read."""
     RunFolder.create(path, load_config(None, [*PLAIN, *settings]))
     files = {
         "metrics.jsonl": metrics([0.5, 0.8, 0.9]) if rows is None else rows,
-        "selections.jsonl": turnouts,
+        "selections.jsonl": participants,
         "ledger.jsonl": ledger,
     }
     for name, lines in files.items():

@@ -21,7 +21,7 @@ from securefl.exchange.releases import MemoryCount
 from securefl.federation import message as wire
 from securefl.federation.client import Client
 from securefl.runs.folder_reader import SELECTIONS, read_rows
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 
 MODES = ("plain", "linear", "full", "plain-variance")
 ENCRYPTED = MODES[1:]
@@ -69,13 +69,13 @@ def uncounted(keys):
 
 
 def run_in(folder, config, task, keys=None, **options):
-    """The run's result and its turnouts."""
+    """The run's result and its participants."""
     result = securefl.run(config, task, out=folder, match_keys=keys, **options)
-    return result, turnouts(folder)
+    return result, participants(folder)
 
 
-def turnouts(folder):
-    return read_rows(folder / SELECTIONS, Turnout)
+def participants(folder):
+    return read_rows(folder / SELECTIONS, RoundParticipants)
 
 
 @dataclass

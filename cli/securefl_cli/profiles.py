@@ -52,7 +52,7 @@ def _check(record: RunRecord) -> None:
             f"{record.path}: this run has all clients in every round, and selects none; make one "
             "that does with `securefl run --select fedprof`"
         )
-    if not record.turnouts:
+    if not record.participants:
         raise RunFolderError(
             f"{record.path}: no round is complete; go on with `securefl run --resume {record.path}`"
         )

@@ -256,7 +256,7 @@ def _require_shipped(config_file: Path) -> None:
 
 def _saying_terms(config: Config) -> Callable[[str], None]:
     """Returns a function that says the learning rate, and the engine that it is given."""
-    from securefl.build.terms import rate_said
+    from securefl.build.training import rate_said
 
     def say(engine: str) -> None:
         say_rate(rate_said(config))
@@ -356,17 +356,18 @@ def _note_privacy(config: Config, result: Result) -> None:
 
 def _note_passed_rounds(record: RunRecord) -> None:
     """Say on stderr where rounds passed without anybody, since the model then stayed."""
-    passed = [turnout for turnout in record.turnouts if not turnout.present]
+    passed = [each for each in record.participants if not each.present]
     if not passed:
         return
     missing = {
-        "late for devices.deadline_s": sum(len(turnout.late) for turnout in passed),
-        "lost by devices.dropout": sum(len(turnout.lost) for turnout in passed),
+        "late for devices.deadline_s": sum(len(each.late) for each in passed),
+        "lost by devices.dropout": sum(len(each.lost) for each in passed),
     }
     why = ", ".join(f"{n} clients {reason}" for reason, n in missing.items() if n)
     click.echo(
-        f"Note: in {len(passed)} of {len(record.turnouts)} rounds too few clients were present, "
-        f"and the model stayed as it was ({why or 'too few drawn, or their answers refused'}; "
+        f"Note: in {len(passed)} of {len(record.participants)} rounds too few clients were "
+        "present, and the model stayed as it was ("
+        f"{why or 'too few drawn, or their answers refused'}; "
         "with differential privacy, privacy.dropouts says how many may be missing; "
         "see selections.jsonl and incidents.jsonl).",
         err=True,

@@ -28,7 +28,7 @@ from securefl.audit.membership.shadows import in_the_clear, train_shadows
 from securefl.audit.replay import Replay, replayed, tapped
 from securefl.audit.targets import hidden, sent, subject
 from securefl.audit.tracing.chapter import tracing_chapter
-from securefl.build.terms import precision_of
+from securefl.build.training import precision_of
 from securefl.config.schema import Config
 from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
@@ -149,7 +149,7 @@ class _Audits:
     @cached_property
     def replay(self) -> Replay:
         again = self._of("playing the run again")
-        return replayed(self.config, self.task, again, self.run.turnouts)
+        return replayed(self.config, self.task, again, self.run.participants)
 
     @cached_property
     def evidence(self) -> Evidence:

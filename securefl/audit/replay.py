@@ -19,8 +19,9 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
+from securefl.build.exchange import noise_seed, score_seed, sealed_kinds
 from securefl.build.simulation import simulated
-from securefl.build.terms import client_weights, noise_seed, precision_of, score_seed, sealed_kinds
+from securefl.build.training import client_weights, precision_of
 from securefl.config.schema import Config
 from securefl.errors import (
     ConfigError,
@@ -39,7 +40,7 @@ from securefl.federation import message as wire
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
 from securefl.runs.loop import Record
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
 
@@ -109,7 +110,7 @@ class _Recorder:
 
 
 def replayed(
-    config: Config, task: Task, progress: Progress, turnouts: Sequence[Turnout] = ()
+    config: Config, task: Task, progress: Progress, participants: Sequence[RoundParticipants] = ()
 ) -> Replay:
     """All rounds of a run, in the clear: totals are those that were opened, to 2⁻²⁴ of their size.
 
@@ -117,8 +118,9 @@ def replayed(
         config: the run's settings.
         task: its data and model.
         progress: called after each round.
-        turnouts: who took part in the run, where not all clients did: they take part again. Without
-            them others may: what is sealed takes longer, and scores in the clear have no noise.
+        participants: who took part in the run, where not all clients did: they take part again.
+            Without them others may: what is sealed takes longer, and scores in the clear have no
+            noise.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
@@ -130,7 +132,7 @@ def replayed(
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
     rounds = simulated(in_the_clear(config), task, None, None, record=record)
-    rounds.follow(turnouts)
+    rounds.follow(participants)
     models = [global_model(rounds.state)]
     with closing(rounds):
         while not rounds.complete:

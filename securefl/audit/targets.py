@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from securefl.audit.inversion.protection import Hidden
 from securefl.audit.inversion.subject import Normalised, Subject, pooled
 from securefl.audit.tracing.bench import Sent, Shown
-from securefl.build.terms import sealed_kinds
+from securefl.build.exchange import sealed_kinds
 from securefl.config.families import POOLED
 from securefl.config.schema import Config
 from securefl.data.samples import samples, whole

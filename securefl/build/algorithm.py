@@ -34,7 +34,7 @@ from securefl.types import Kind
 
 
 def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> Federated:
-    """Normalisation, solver, server optimiser and momentum; `sealed` are the kinds that are."""
+    """Build normalisation, solver, server optimiser and momentum; `sealed` kinds are encrypted."""
     return Federated(
         _normalisation(config),
         _solver(config),
@@ -45,14 +45,14 @@ def chosen_algorithm(config: Config, sealed: frozenset[Kind] = frozenset()) -> F
 
 
 def n_selected(config: Config, n_clients: int) -> int:
-    """K, the clients of a round."""
+    """Return K, the number of clients of a round."""
     if config.selection.name == "all":
         return n_clients
     return clients_per_round(config.selection.fraction, n_clients)
 
 
 def switch_round(config: Config) -> int | None:
-    """The rounds before BN is frozen; None where it never is, or where a window finds out."""
+    """Return the rounds before BN is frozen; None where it never is, or where a window decides."""
     switch = config.algorithm.switch
     if config.algorithm.name not in FREEZE_BN or isinstance(switch, str):
         return None
@@ -60,13 +60,13 @@ def switch_round(config: Config) -> int | None:
 
 
 def clipping_of(config: Config) -> Clipping:
-    """How norms are bounded, by a C that adapts or does not."""
+    """Return the rule that bounds norms; an adaptive C clips flat."""
     adaptive = config.privacy.clipping == "adaptive"
     return Clipping.FLAT if adaptive else Clipping(config.privacy.clipping)
 
 
 def randomness_of(config: Config) -> RandomnessOf:
-    """Where a client's noise comes from, whatever it is for."""
+    """Return the source of all of a client's noise."""
     return Seeded if config.privacy.noise == "seeded" else secret
 
 
@@ -76,7 +76,7 @@ def clients_keep_layers(config: Config) -> bool:
 
 
 def divergence_advice(config: Config, rounds_done: int) -> str:
-    """Why these settings may have diverged after so many rounds, and what helps."""
+    """Return why these settings may have diverged after so many rounds, and a remedy."""
     if config.algorithm.name not in FREEZE_BN:
         return ""
     switch = switch_round(config)

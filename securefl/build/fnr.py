@@ -1,7 +1,7 @@
-"""What a run does with public samples: FNR-FL around the settings' algorithm, and a check of whose.
+"""FNR-FL around the settings' algorithm, and the check that public samples are no client's.
 
-A public set is nobody else's. That is asserted by content on every run that has one, also for a
-task of the user's own, before anything is written; each sample of the task is hashed once for it.
+The check compares contents, on every run with a public set, also for a task of the user's own,
+before anything is written; each sample of the task is hashed once for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match, Ranking
 from securefl.algorithms.public_training import PublicData, ServerTuned
 from securefl.build.algorithm import n_selected
-from securefl.build.terms import least_clients
+from securefl.build.exchange import least_clients
 from securefl.config.schema import Config
 from securefl.data.public import check_disjoint
 from securefl.data.resident import near
@@ -27,7 +27,7 @@ from securefl.task import Task
 def refined(
     config: Config, task: Task, inner: Federated, sgd: Callable[[int], Sgd]
 ) -> Federated | FNR | ServerTuned:
-    """`inner` with the refinement that the settings name.
+    """Wrap `inner` in the refinement that the settings name.
 
     Raises:
         ConfigError: it needs public samples, and the task has none.
@@ -52,7 +52,7 @@ def refined(
 def check_refinement(
     config: Config, task: Task, algorithm: Algorithm, clients: Mapping[str, Samples]
 ) -> None:
-    """Whether public samples are nobody else's, and a full round has enough clients for FNR-FL.
+    """Check that public samples are no client's, and that a round has clients enough for FNR-FL.
 
     Raises:
         ConfigError: too few clients.
@@ -77,14 +77,14 @@ def _check_alike(public: Samples, client: str, data: Samples) -> None:
 
 
 def fewest_clients(config: Config, algorithm: Algorithm) -> int:
-    """Clients without whom a round comes to nothing: no total is opened, or nobody is refined."""
+    """Return the least clients of a round: with fewer no total is opened, or none is refined."""
     return max(
         least_clients(config), algorithm.fewest_clients() if isinstance(algorithm, FNR) else 1
     )
 
 
 def expected_public(algorithm: Algorithm) -> float:
-    """Public samples that a client of a round trains on, in expectation over who is refined."""
+    """Return the expected number of public samples that a client trains on in a round."""
     if not isinstance(algorithm, FNR):
         return 0.0
     return algorithm.share * algorithm.public.epochs * len(algorithm.public.samples)

@@ -1,4 +1,4 @@
-"""Whether a model may be trained with DP-SGD: asked of every private run before it begins."""
+"""A check of every private run that DP-SGD may train its model, before it begins."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.coupling import require_uncoupled
 
 PROBED = 16
-"""Records that the guard has."""
+"""Number of records that the check tries."""
 
 
 def guard(config: Config, model: nn.Module, loss: Loss, data: Mapping[str, Samples]) -> None:
-    """Whether a record stays by itself in the model, as DP-SGD is going to train it.
+    """Check that the model, as DP-SGD will train it, keeps records independent of each other.
 
     Raises:
-        CouplingFound: with the layer that mixes records, and the remedy.
+        CouplingFound: names the layer that mixes records, and the remedy.
     """
     if config.privacy.level != "record":
         return
@@ -60,9 +60,9 @@ def _require_gradients(
 
 
 def _made_up(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Records of the same shape with other values, so that the guard's answer tells of none.
+    """Return records of the same shape with other values, so that the check's answer reveals none.
 
-    What is no floating-point number stays, but for labels of classes that the model has.
+    Other than floating-point values stay, except labels of classes that the model has.
     """
     rng = torch.Generator().manual_seed(0)
     if x.is_floating_point():

@@ -1,4 +1,4 @@
-"""What all parties of a run make of its settings: algorithm, local training, weights, checks."""
+"""The job of a run, built alike by all its parties: algorithm, local training, weights, checks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from securefl.algorithms.base import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.build.algorithm import chosen_algorithm, clients_keep_layers
+from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
 from securefl.build.fnr import check_refinement, expected_public, fewest_clients, refined
 from securefl.build.independence_check import guard
 from securefl.build.privacy import (
@@ -20,14 +21,11 @@ from securefl.build.privacy import (
     spending,
     warmed_up,
 )
-from securefl.build.terms import (
+from securefl.build.training import (
     check_precision,
-    check_sealed,
     client_weights,
     equal_weight,
-    least_clients,
     precision_of,
-    sealed_kinds,
     training_of,
 )
 from securefl.config.schema import Config
@@ -44,29 +42,29 @@ from securefl.types import Kind, Plan
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The same at every party, but for `data`: of these a site uses its own."""
+    """A run's settings as objects, the same at every party; a site uses its own of `data`."""
 
     config: Config
     task: Task
     data: Mapping[str, Samples]
-    """By client, in the order in which they are added up."""
+    """Samples by client, in the order in which contributions are added."""
     public: Samples | None
     algorithm: Algorithm
     training: Training
     weights: Mapping[str, float]
     needed: int
-    """Clients without whom a round comes to nothing."""
+    """Least clients of a round; with fewer it passes without any."""
     public_samples: float
-    """That a client trains on in a round, in expectation."""
+    """Expected number that a client trains on in a round."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients', in the order in which they are added up."""
+        """Names of clients, in the order in which contributions are added."""
         return tuple(self.weights)
 
     @property
     def equal_weight(self) -> float:
-        """Of every client where all count alike."""
+        """Weight of every client where all count alike."""
         return equal_weight(len(self.weights))
 
     @property
@@ -76,17 +74,17 @@ class Job:
 
     @property
     def plain(self) -> PlainChannel:
-        """How values travel in the clear."""
+        """Channel of values in the clear."""
         return PlainChannel(precision_of(self.task.model), least_clients(self.config))
 
     @property
     def scores_at_clients(self) -> bool:
-        """Whether clients score the model: where they have layers or test data of their own."""
+        """True where clients score the model, having layers or test data of their own."""
         return bool(self.task.client_tests) or clients_keep_layers(self.config)
 
     @property
     def shares(self) -> Shares | None:
-        """Clients' weights as the server checks them.
+        """Clients' weights, which the server checks.
 
         None where clients are drawn with replacement: one counts as often as it is drawn.
         """
@@ -95,14 +93,14 @@ class Job:
         return Shares(self.weights, self.equal_weight)
 
     def spending(self) -> Spending | None:
-        """Of differential privacy; None where no noise is added."""
+        """Build the accounting of differential privacy; None where no noise is added."""
         if self.config.privacy.level == "none":
             return None
         return spending(self.config, _plan_of(self.algorithm, self.task.model), self.task.model)
 
 
 def job_of(config: Config, task: Task | None) -> Job:
-    """Build the job that these settings describe, on their own data and model where no task is.
+    """Build the job that these settings describe, on their data and model where there is no task.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
@@ -131,9 +129,9 @@ def job_of(config: Config, task: Task | None) -> Job:
 
 
 def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
-    """What each round of a run is going to release, by its `privacy.sigma`.
+    """Return the accounting of a run as a function of its `privacy.sigma`.
 
-    All that σ has no say in is looked at once, before this returns: the guard takes seconds.
+    Checks that do not depend on σ run once, before this returns: they take seconds.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together, or the run

@@ -1,4 +1,4 @@
-"""What the settings' differential privacy makes of a run: algorithm and spending."""
+"""The differentially private algorithm and its accounting, from the settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
 from securefl.build.algorithm import clipping_of, n_selected, randomness_of, switch_round
-from securefl.build.terms import schedule
+from securefl.build.training import schedule
 from securefl.config.families import REFINED
 from securefl.config.schema import Config
 from securefl.data.samples import samples
@@ -58,18 +58,18 @@ def check_delta(config: Config, n_clients: int) -> None:
 
 
 def shares_of(config: Config, n_clients: int) -> Shares:
-    """How a round's clients share noise; raises ConfigError where too few would."""
+    """Return the clients' shares of a round's noise; raises ConfigError where too few would."""
     table = config.privacy
     return Shares(n_selected(config, n_clients), table.dropouts, table.colluders)
 
 
 def fewest_shares(config: Config, n_clients: int) -> int:
-    """Contributions without which a total's noise is less than what is counted."""
+    """Return the least contributions whose noise together is what the accounting assumes."""
     return shares_of(config, n_clients).fewest if _in_shares(config) else 1
 
 
 def record_level(config: Config, inner: Federated, n_clients: int, batch_size: int) -> Federated:
-    """DP-SGD in the place of the solver's gradients, DP-FixBN in that of FixBN."""
+    """Replace the solver's gradients by DP-SGD, and FixBN by DP-FixBN."""
     table, records = config.privacy, config.privacy.records
     if table.level != "record":
         return inner
@@ -97,7 +97,7 @@ def record_level(config: Config, inner: Federated, n_clients: int, batch_size: i
 
 
 def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: int) -> Algorithm:
-    """Clipped and noisy contributions, around everything else."""
+    """Wrap the algorithm so that contributions are clipped and noisy."""
     table = config.privacy
     if table.level != "client":
         return inner
@@ -119,7 +119,7 @@ def client_level(config: Config, inner: Algorithm, model: nn.Module, n_clients: 
 
 
 def warmed_up(config: Config, task: Task) -> Task:
-    """With a model that was trained on the public samples, in training mode.
+    """Replace the task's model by one trained on the public samples, in training mode.
 
     Raises:
         ConfigError: there are none.
@@ -140,7 +140,7 @@ def warmed_up(config: Config, task: Task) -> Task:
 
 
 def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -> Spending:
-    """What each round of a private run releases."""
+    """Build the accounting of the releases of each round."""
     table = config.privacy
     level = Level(table.level)
     if level is Level.RECORD:
@@ -165,7 +165,7 @@ def spending(config: Config, plan_of: Callable[[int], Plan], model: nn.Module) -
 
 
 def _of_records(config: Config, done: int, n_layers: int) -> list[PrivacyEvent]:
-    """Of one client's records; a record is in the data of one alone."""
+    """Return the releases of one client's records; a record is in one client's data alone."""
     table, steps = config.privacy, config.algorithm.local_steps
     assert table.records is not None  # noqa: S101 -- for mypy: the settings are checked
     rate = config.train.batch_size / table.records
@@ -176,7 +176,7 @@ def _of_records(config: Config, done: int, n_layers: int) -> list[PrivacyEvent]:
 
 
 def _of_selection(config: Config) -> list[PrivacyEvent]:
-    """In a round a client is asked at most once for each thing that selection goes by."""
+    """Return the releases of selection: in a round, each question is asked once at most."""
     name = config.selection.name
     if config.selection.asks_for_profiles:
         return [Gaussian(config.privacy.statistics_sigma)]

@@ -1,4 +1,4 @@
-"""Run a federation from its first round to its last, or go on from where it stopped."""
+"""Runs a simulation from its first round to its last, or resumes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
         identities: what clients sign with; made for this run where None.
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
-        on_start: told, before the first round, which engine trains the clients, and why.
+        on_start: called before the first round with the engine that trains the clients, and why.
 
     Raises:
         ConfigError, DataError: before anything is written.

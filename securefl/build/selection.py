@@ -1,4 +1,4 @@
-"""The participation that the settings name: selector, what it asks for, and simulated devices."""
+"""The participation that the settings name: selector, its questions, and simulated devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from securefl.selection.afl import Afl
 from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
-from securefl.selection.device_simulation import Fleet, Loads
+from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevices
 from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1
@@ -35,7 +35,7 @@ from securefl.selection.uniform import Random
 
 
 def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:
-    """The one that the settings name.
+    """Build the selector that the settings name.
 
     Raises:
         ConfigError: a penalty factor for a client that there is none of.
@@ -65,19 +65,19 @@ def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What the rounds of a run are made of."""
+    """Parts of a run that its participation is built from."""
 
     job: Job
     server: Server
     engine: Engine
     broadcast: Broadcast
     channel: MatchChannel
-    """That profiles are matched over."""
+    """Channel that profiles are matched over."""
     profiling: Profiling
 
 
 def participation(config: Config, ground: Ground) -> Participation:
-    """Build who takes part in the rounds of a run.
+    """Build the participation of clients in the rounds of a run.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
@@ -97,7 +97,9 @@ def participation(config: Config, ground: Ground) -> Participation:
         clients,
         choice,
         _conditions(config, clients),
-        Loads(ground.server, ground.broadcast, job.training, job.data, job.public_samples),
+        ClientWorkloads(
+            ground.server, ground.broadcast, job.training, job.data, job.public_samples
+        ),
         ground.broadcast,
         config.run.seed,
         job.needed,
@@ -105,7 +107,7 @@ def participation(config: Config, ground: Ground) -> Participation:
 
 
 def asked_for(table: SelectionTable) -> tuple[str, ...]:
-    """Return the names of the messages that the selector has clients asked for."""
+    """Return the names of the answers that the selector needs from clients."""
     match table.name:
         case "fedprof" if table.asks_for_profiles:
             return (PROFILE,)
@@ -118,7 +120,7 @@ def asked_for(table: SelectionTable) -> tuple[str, ...]:
 
 
 def most_times(config: Config, n_clients: int) -> int:
-    """Return how often one client may count in a round: where drawn with replacement, as drawn."""
+    """Return how often one client may count in a round: once, except in draws with replacement."""
     return n_selected(config, n_clients) if config.selection.replacement == "with" else 1
 
 
@@ -149,7 +151,7 @@ def score_noise(config: Config) -> ScoreNoise | None:
 
 
 def profiling_of(config: Config, clients: Sequence[str]) -> Profiling:
-    """Build how clients profile their data; no matter whether anybody asks for it."""
+    """Build the profiling of clients' data, whether or not it is asked for."""
     table = config.privacy
     private = PrivateProfiler(table.statistics_clip, table.statistics_sigma)
     profiler = private if table.level == "record" else None
@@ -164,8 +166,8 @@ def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], 
 
 def _conditions(config: Config, clients: Sequence[str]) -> Conditions:
     table = config.devices
-    fleet = None
+    simulated = None
     if table.specification:
         rng = round_generator(config.run.seed, 0, DEVICES)
-        fleet = Fleet.drawn(table.specification, clients, rng)
-    return Conditions(fleet, table.deadline_s, table.dropout)
+        simulated = SimulatedDevices.drawn(table.specification, clients, rng)
+    return Conditions(simulated, table.deadline_s, table.dropout)

@@ -1,4 +1,4 @@
-"""A simulation: client, server and authority of a run together, in one process.
+"""A simulation: clients, server and authority of a run in one process.
 
 No other module sees all three.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from securefl.build.algorithm import divergence_advice
+from securefl.build.exchange import check_reproducible, noise_seed, policy_of, score_seed
 from securefl.build.job import Job, job_of
 from securefl.build.privacy import fewest_shares
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
-from securefl.build.terms import check_reproducible, noise_seed, policy_of, score_seed
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.evaluation.evaluator import Evaluator
@@ -54,11 +54,11 @@ def simulated(
     identities: Identities | None = None,
     record: Record | None = None,
 ) -> Rounds:
-    """Return the rounds of a simulated federation; nothing has happened yet.
+    """Build the rounds of a simulated federation, before the first one.
 
     Args:
         config: the settings.
-        task: own data and model; those that the settings name where None.
+        task: model and data of the user's own; those that the settings name where None.
         keys: where sums are encrypted; ephemeral where None.
         match_keys: where profiles are encrypted; ephemeral ones where None.
         identities: what clients sign with; made for this run where None.
@@ -156,7 +156,7 @@ def _keys_in_use(
     record: Record,
     ends: tuple[dict[Kind, Sealer], dict[Kind, Adder]],
 ) -> KeysInUse:
-    """`ends` are the clients' and the server's."""
+    """Build the sums' key, with its sealers and adders in `ends` and its authority."""
     n_clients = len(job.weights)
     policy = policy_of(job.config, keys.policy)
     least = max(policy.min_contributions, fewest_shares(job.config, n_clients))
@@ -168,7 +168,7 @@ def _keys_in_use(
 
 @dataclass(slots=True)
 class _Match:
-    """A `MatchChannel` under keys that follow each other."""
+    """A `MatchChannel` whose keys are replaced as they wear out."""
 
     form: MatchForm
     keys: MatchKeys
@@ -223,7 +223,7 @@ def _channel(
 
 
 def _by_client(config: Config, task: Task) -> dict[str, str]:
-    """Return what each client's data are like, where the task says so."""
+    """Return the quality of each client's data; empty where the task has none."""
     if len(task.qualities) not in {0, len(task.clients)}:
         raise ConfigError(
             f"{len(task.qualities)} qualities for {len(task.clients)} clients: name each client's, "

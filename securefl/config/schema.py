@@ -72,8 +72,7 @@ class RunTable(Table):
     `sequential` and `parallel` with as many `threads` the same bits; `auto` takes one of the first
     two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    """Processes of `parallel`, one for each core, or GPU, where absent; and of `vectorised`, which
-    has none of its own where absent."""
+    """Processes of `parallel`; one for each core, or GPU, where absent."""
     threads: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """With which torch computes in each process that trains; where absent as many as it takes by
     itself, shared among the workers. The last bits of a result depend on it."""

@@ -107,7 +107,7 @@ class Exchange(Protocol):
     def weight(self) -> float:
         """This client's weight, before it is divided by the sum of weights.
 
-        Of clients that train side by side (`engines.cohort`) a tensor, with an element for each.
+        For clients that train side by side (`simulation.stacked.block`) a tensor, one element each.
         """
 
     def sum(self, name: str, values: NamedTensors) -> Total:

@@ -41,11 +41,12 @@ class Suspects:
             if name not in self.guilty and (not self._all or name in self._clear or name in back)
         ]
 
-    def opened(self) -> None:
-        """All totals of a round have been opened."""
+    def opened(self, signers: Collection[str]) -> None:
+        """All totals of these have been opened: who was not in them is not clear of anything."""
         if self._groups:
-            self._clear += self._groups.pop()
+            self._clear += [name for name in self._groups.pop() if name in signers]
         elif self._all:
+            self._clear = [name for name in self._clear if name in signers]
             self._groups = _halves([name for name in self._all if name not in self._clear])
         if not self._groups:
             self._all = []

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from securefl.build.exchange import policy_of
 from securefl.build.privacy import fewest_shares
 from securefl.build.selection import score_noise
-from securefl.build.terms import policy_of
 from securefl.config.data import DOMAIN_DATASETS
 from securefl.config.schema import Config
 from securefl.errors import (

@@ -55,6 +55,7 @@ from securefl.network.settings import check_authority, check_scope, settings_dig
 from securefl.network.sites import NetworkSites
 from securefl.network.trust import ServerBundle
 from securefl.report.finish import at_end
+from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
@@ -185,7 +186,7 @@ class ServerProcess:
                 participation=who,
                 score=_Scores(job, server, sites),
                 record=self.record,
-                engine_words="processes",
+                engine_words=PROCESSES,
                 least_clients=job.needed,
                 spending=job.spending(),
                 key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",
@@ -219,7 +220,7 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
-            n_clients = len({*rounds.turnouts[-1].present} - {*metrics.dropped})
+            n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
                 f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"

@@ -78,7 +78,7 @@ def _known(sums: list[float] | None, folder: Path) -> list[float]:
 def _selected_share(folder: Path, measure: Measure) -> float:
     record = read_run(folder)
     unknown = sorted(times_selected(record).keys() - record.qualities.keys())
-    if unknown or not record.turnouts:
+    if unknown or not record.participants:
         what = f"{QUALITIES} says nothing of {', '.join(unknown)}" if unknown else "no selections"
         raise RunFolderError(
             f'{folder}: {what}; measure.quantity = "{measure.quantity}" needs settings that '

@@ -16,8 +16,8 @@ KNOWN = [quality.value for quality in Quality]
 def clients(record: RunRecord) -> tuple[str, ...]:
     """All clients that a file of the run names, `client-2` before `client-10`."""
     named = set(record.qualities)
-    for turnout in record.turnouts:
-        named |= turnout.selected.keys() | turnout.measured.keys() | turnout.scores.keys()
+    for each in record.participants:
+        named |= each.selected.keys() | each.measured.keys() | each.scores.keys()
     for entry in record.ledger:
         named |= {entry.sender, entry.receiver}
     return tuple(sorted(named - {SERVER, AUTHORITY}, key=_natural))
@@ -26,8 +26,8 @@ def clients(record: RunRecord) -> tuple[str, ...]:
 def times_selected(record: RunRecord) -> Counter[str]:
     """How often each client was drawn."""
     counts: Counter[str] = Counter()
-    for turnout in record.turnouts:
-        counts.update(turnout.selected)
+    for each in record.participants:
+        counts.update(each.selected)
     return counts
 
 

@@ -21,7 +21,7 @@ def pictures(record: RunRecord) -> dict[str, bytes]:
     """
     name, selects = record.config.name, record.config.selection.name != "all"
     figures = {
-        SELECTIONS: selections_figure(record) if selects and record.turnouts else None,
+        SELECTIONS: selections_figure(record) if selects and record.participants else None,
         SCORES: scores_figure(record),
         COST: cost_figure({name: record.metrics}),
     }

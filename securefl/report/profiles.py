@@ -49,9 +49,9 @@ def client_lines(record: RunRecord) -> list[ClientLine]:
     counts = times_selected(record)
     measured: dict[str, float] = {}
     measured_in: dict[str, int] = {}
-    for turnout in record.turnouts:
-        measured |= turnout.measured
-        measured_in |= dict.fromkeys(turnout.measured, turnout.round)
+    for each in record.participants:
+        measured |= each.measured
+        measured_in |= dict.fromkeys(each.measured, each.round)
     scores = _scores(record, measured)
     return [
         ClientLine(
@@ -82,8 +82,8 @@ def _scores(record: RunRecord, divergence: dict[str, float]) -> dict[str, float]
         return {}
     if table.alpha == "theorem1":
         recorded: dict[str, float] = {}
-        for turnout in record.turnouts:
-            recorded |= turnout.scores
+        for each in record.participants:
+            recorded |= each.scores
         return recorded
     standing = Standing(tuple(divergence), divergence=divergence)
     return FedProf(Alpha(table.alpha, table.alpha_by_client)).scores(standing)

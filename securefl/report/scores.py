@@ -27,10 +27,10 @@ def scores_figure(record: RunRecord) -> Figure | None:
 
     A client keeps its last score in the rounds that have none of it, and is grey before the first.
     """
-    rows = [turnout.scores for turnout in record.turnouts]
+    rows = [each.scores for each in record.participants]
     label = "score λ"
     if not any(rows):
-        rows = [turnout.measured for turnout in record.turnouts]
+        rows = [each.measured for each in record.participants]
         label = MEASURED.get(record.config.selection.name, "measured")
     if not any(rows):
         return None
@@ -38,7 +38,7 @@ def scores_figure(record: RunRecord) -> Figure | None:
     names = [client for group in groups.values() for client in group]
     figure = Figure(figsize=(10, min(6, 1.5 + 0.15 * len(names))), layout="constrained")
     axes = figure.subplots()
-    rounds = [turnout.round for turnout in record.turnouts]
+    rounds = [each.round for each in record.participants]
     image = axes.imshow(
         np.ma.masked_invalid(carried_forward(names, rows)),
         aspect="auto",

@@ -28,7 +28,7 @@ def selections_figure(record: RunRecord) -> Figure:
         heights = [counts[client] for client in names]
         axes.bar(places, heights, color=colours[quality], label=quality or "quality unknown")
         left += len(names)
-    rounds = len(record.turnouts)
+    rounds = len(record.participants)
     axes.set(ylabel=f"times selected in {rounds} round{'s' if rounds != 1 else ''}")
     if n_clients <= MAX_NAMES:
         names = [client for group in groups.values() for client in group]

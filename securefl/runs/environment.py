@@ -19,6 +19,8 @@ from securefl.runs.folder_reader import read_soundly
 MAX_BYTES = 2**22
 
 PACKAGES = ("torch", "tenseal", "numpy", "cryptography", "securefl")
+PROCESSES = "processes"
+"""In the place of an engine: the run's clients, server and authority are separate processes."""
 
 
 class Environment(BaseModel):

@@ -20,7 +20,7 @@ from securefl.federation.ledger import Entry
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics import ACCURACY as ACCURACY_METRIC
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 
 CONFIG, ENVIRONMENT, TASK = "config.json", "environment.json", "task.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
@@ -84,7 +84,7 @@ class RoundMetrics:
 
 
 _WAY_OUT = "put a copy of it back if you have one, or start the run anew in another folder"
-Row = TypeVar("Row", RoundMetrics, Entry, Incident, Turnout, Opening)
+Row = TypeVar("Row", RoundMetrics, Entry, Incident, RoundParticipants, Opening)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class RunRecord:
     config: Config
     metrics: tuple[RoundMetrics, ...]
     ledger: tuple[Entry, ...]
-    turnouts: tuple[Turnout, ...] = ()
+    participants: tuple[RoundParticipants, ...] = ()
     """By round, where clients are selected or devices simulated."""
     qualities: Mapping[str, str] = field(default_factory=dict)
     """By client, where a simulation knows them."""
@@ -108,9 +108,12 @@ def read_run(path: Path) -> RunRecord:
         RunFolderError: no run's folder, or a damaged one.
     """
     config = read_config(path)
-    ledger, turnouts = read_rows(path / LEDGER, Entry), read_rows(path / SELECTIONS, Turnout)
+    ledger, participants = (
+        read_rows(path / LEDGER, Entry),
+        read_rows(path / SELECTIONS, RoundParticipants),
+    )
     return RunRecord(
-        path, config, read_metrics(path), tuple(ledger), tuple(turnouts), _qualities(path)
+        path, config, read_metrics(path), tuple(ledger), tuple(participants), _qualities(path)
     )
 
 

@@ -55,7 +55,7 @@ from securefl.runs.folder_reader import (
     read_soundly,
 )
 from securefl.selection.devices import Device
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import NamedTensors
 
 MAX_HISTORY_BYTES = 2**24
@@ -184,12 +184,15 @@ class RunFolder:
                 self._write(name, json.dumps(found, indent=1).encode())
 
     def note_round(
-        self, metrics: RoundMetrics, checkpoint: Checkpoint, turnout: Turnout | None = None
+        self,
+        metrics: RoundMetrics,
+        checkpoint: Checkpoint,
+        participants: RoundParticipants | None = None,
     ) -> None:
         """Write down one round; it counts once its checkpoint, written last, is in place."""
         with _explained(self.path):
-            if turnout:
-                self._append(SELECTIONS, [turnout])
+            if participants:
+                self._append(SELECTIONS, [participants])
             self._append(METRICS, [metrics])
             # Clients' memories are in it, which are nobody else's.
             write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
@@ -247,9 +250,9 @@ class RunFolder:
         Raises:
             RunFolderError: a file is damaged; nothing is changed.
         """
-        rows: dict[str, Sequence[RoundMetrics | Entry | Incident | Turnout]] = {
+        rows: dict[str, Sequence[RoundMetrics | Entry | Incident | RoundParticipants]] = {
             METRICS: read_rows(self.path / METRICS, RoundMetrics),
-            SELECTIONS: read_rows(self.path / SELECTIONS, Turnout),
+            SELECTIONS: read_rows(self.path / SELECTIONS, RoundParticipants),
             LEDGER: read_rows(self.path / LEDGER, Entry),
             INCIDENTS: read_rows(self.path / INCIDENTS, Incident),
         }

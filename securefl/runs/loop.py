@@ -36,7 +36,7 @@ from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_m
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.threads import torch_threads
 from securefl.selection.participation import Participation
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 
@@ -58,7 +58,7 @@ class Result:
     incidents: list[Incident]
     key_id: str
     """Empty where nothing was encrypted."""
-    turnouts: list[Turnout]
+    participants: list[RoundParticipants]
     """Who took part in each of this session's rounds."""
     history: History
     """What differential privacy was spent on; empty where no noise was added."""
@@ -181,7 +181,7 @@ class Rounds:
         """Which one trains the clients, and why."""
         self._record = parts.record
         self._metrics: list[RoundMetrics] = []
-        self.turnouts: list[Turnout] = []
+        self.participants: list[RoundParticipants] = []
         """Who took part in each of this session's rounds."""
         self._participation = parts.participation
         self._meter = Meter(parts.spending) if parts.spending else None
@@ -261,9 +261,9 @@ class Rounds:
             done = self.stopped or f"complete, all {self.config.run.rounds} rounds"
             raise RunFolderError(f"{folder.path}: this run is {done}")
 
-    def follow(self, turnouts: Sequence[Turnout]) -> None:
+    def follow(self, participants: Sequence[RoundParticipants]) -> None:
         """Whoever took part in these rounds of another run takes part in them, too."""
-        self._participation.follow(turnouts)
+        self._participation.follow(participants)
 
     def take_over(self, metrics: Sequence[RoundMetrics], history: History | None) -> None:
         """What was noted of the rounds before; raises RunFolderError where some is missing."""
@@ -310,7 +310,7 @@ class Rounds:
             record.openings,
             record.incidents,
             self.key_id,
-            self.turnouts,
+            self.participants,
             self._meter.history if self._meter else History(),
             self.stopped,
             self.parts.task,
@@ -337,7 +337,7 @@ class Rounds:
                 folder.note_history(spent)
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
-            turnout, state = self._next_state()
+            participants, state = self._next_state()
             score = self._score(state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
@@ -353,23 +353,23 @@ class Rounds:
             upload_bytes=sum(Ledger(entries).upload_bytes().values()),
             dropped=tuple(sorted({incident.client for incident in incidents})),
             seconds=time.perf_counter() - started,
-            simulated_s=turnout.simulated_s,
-            energy_wh=turnout.energy_wh,
+            simulated_s=participants.simulated_s,
+            energy_wh=participants.energy_wh,
             epsilon=self._meter.epsilon(self.round) if self._meter else None,
             metric=score.metric,
             score=score.value,
             clients={name: ClientScore(of.value, of.loss) for name, of in score.clients.items()},
         )
         self._metrics.append(metrics)
-        self.turnouts.append(turnout)
+        self.participants.append(participants)
         if folder:
             numbers = {**self._participation.numbers(), COUNTED_IN: self.counted_in}
             checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
-            noted = turnout if self._participation.recorded else None
+            noted = participants if self._participation.recorded else None
             folder.note_round(metrics, checkpoint, noted)
         return metrics
 
-    def _next_state(self) -> tuple[Turnout, State]:
+    def _next_state(self) -> tuple[RoundParticipants, State]:
         """Return a round's clients, and what they make of the state.
 
         It stays as it is where nobody is present, or where a client has spoilt a sealed total.
@@ -377,19 +377,21 @@ class Rounds:
         parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
         here = parts.engine.present(state.round + 1, self._participation.clients)
-        turnout = self._participation.turnout(state, plan, self._suspects.taking_part(here))
-        if not turnout.present:
-            return turnout, self._passed()
-        times = {client: turnout.selected[client] for client in turnout.present}
+        participants = self._participation.participants(
+            state, plan, self._suspects.taking_part(here)
+        )
+        if not participants.present:
+            return participants, self._passed()
+        times = {client: participants.selected[client] for client in participants.present}
         parts.broadcast.send(state, times)
         ongoing = self.round_of(times, state)
         try:
             after = self.after(ongoing)
         except TotalRefused as error:
-            return turnout, self._without_total(ongoing, error)
-        self._suspects.opened()
+            return participants, self._without_total(ongoing, error)
+        self._suspects.opened(ongoing.present)
         parts.broadcast.changed(plan.update, after)
-        return turnout, after
+        return participants, after
 
     def after(self, ongoing: ServerRound) -> State:
         """Have a round's clients train, and return the state that their contributions make.

@@ -1,4 +1,4 @@
-"""What a selector is, and what it may see.
+"""Selectors, and the numbers that they may see.
 
 Tensor names end with their axes: K clients.
 """
@@ -22,23 +22,23 @@ Quantity: TypeAlias = Literal["divergence", "n_samples", "loss", "time_s", "roun
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the server knows of the clients before a round; each selector takes what it needs."""
+    """The server's knowledge of the clients before a round; each selector takes what it needs."""
 
     clients: tuple[str, ...]
-    """Those who can be selected, in an order that does not change from round to round."""
+    """Clients that can be selected, in an order that does not change from round to round."""
     divergence: Mapping[str, float] = field(default_factory=dict)
     """div(RP_k, RP_B), of profiles of the same version."""
     n_samples: Mapping[str, float] = field(default_factory=dict)
     """Sizes |D_k|, or any multiple of the data shares."""
     loss: Mapping[str, float] = field(default_factory=dict)
-    """Mean loss of the global model over a client's data, when it last said so."""
+    """Mean loss of the global model over a client's data, when it was last asked."""
     time_s: Mapping[str, float] = field(default_factory=dict)
-    """What a round takes a client."""
+    """Duration of a client's round."""
     rounds_waited: Mapping[str, int] = field(default_factory=dict)
     """Rounds since a client was last selected, or since the start; 0 for one of the last round."""
 
     def values(self, quantity: Quantity) -> Float64[Tensor, " K"]:
-        """A quantity of this standing, in the order of the clients.
+        """Return a quantity in the order of the clients.
 
         Raises:
             DataError: a client has none, or one that is not finite.
@@ -57,7 +57,7 @@ class Selector(Protocol):
     """Chooses a round's clients; the same standing and random state give the same ones."""
 
     def select(self, standing: Standing, n: int, rng: torch.Generator) -> tuple[str, ...]:
-        """`n` clients in the order of `standing.clients`, or all where there are no more.
+        """Choose `n` clients, in the order of `standing.clients`, or all where there are no more.
 
         One that is drawn with replacement stands there as often as it was drawn.
 
@@ -67,7 +67,7 @@ class Selector(Protocol):
 
 
 def clients_per_round(fraction: float, n_clients: int) -> int:
-    """K, the whole number nearest to C · N, halves upwards, and 1 at least.
+    """Return K, the whole number nearest to C · N, halves upwards, and 1 at least.
 
     FedProf has K = |U| · C, whole in all its tasks. C counts as the decimal that it is written
     as, so that no rounding error of 0.07 · 100 adds a client.

@@ -30,7 +30,7 @@ class ByDataShare:
 
 
 def log_shares(standing: Standing) -> Float64[Tensor, " K"]:
-    """The logarithm of each p_k.
+    """Return the logarithm of each p_k.
 
     Raises:
         DataError: a client without samples.

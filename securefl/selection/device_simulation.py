@@ -1,4 +1,4 @@
-"""The devices that clients are simulated on: what a round costs each, who is lost, who is late."""
+"""Simulated devices of a run's clients, and the cost of a round on each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from securefl.types import Plan, State
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
-    """What a client has to do in a round, from the messages that the round's plan announces.
+class ClientWorkloads:
+    """Each client's workload in a round, from the messages that the round's plan announces.
 
-    These are the messages that the ledger will hold, to the byte; but for sums of gradients that a
-    model turns out not to need. Of a client's epochs those batches count that it trains on.
+    Sizes are those that the ledger will hold, to the byte, except for sums of gradients that a
+    model turns out not to need. Epochs count the batches that a client trains on.
     """
 
     server: Server
@@ -30,12 +30,12 @@ class Loads:
     training: Training
     data: Mapping[str, Samples]
     public_samples: float = 0.0
-    """That a client trains on besides, in expectation: FNR-FL hides who is refined."""
+    """Expected number that a client also trains on: FNR-FL hides who is refined."""
 
     def of(
         self, state: State, plan: Plan | None, client: str, asked: Sequence[Question] = ()
     ) -> Load:
-        """A round with an answer to each of the questions asked.
+        """Return the workload of a round with an answer to each of the questions asked.
 
         Without a plan there is no training, and the model is sent where a question needs it.
         """
@@ -63,7 +63,7 @@ class Loads:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedDevices:
     """A device for each client."""
 
     specification: DeviceSpecification
@@ -72,11 +72,11 @@ class Fleet:
     @classmethod
     def drawn(
         cls, specification: DeviceSpecification, clients: Sequence[str], rng: torch.Generator
-    ) -> Fleet:
-        """One by one, in the order of the clients."""
+    ) -> SimulatedDevices:
+        """Draw devices one by one, in the order of the clients."""
         devices = draw_devices(specification, len(clients), rng)
         return cls(specification, dict(zip(clients, devices, strict=True)))
 
     def cost(self, client: str, load: Load) -> Cost:
-        """Time and energy of one client's round."""
+        """Return time and energy of one client's round."""
         return cost(self.specification, self.devices[client], load)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Replacement(StrEnum):
-    """Whether a client that was drawn can be drawn again in the same round."""
+    """Drawing with or without replacement within one round."""
 
     WITHOUT = "without"
     WITH = "with"
@@ -27,7 +27,7 @@ def draw(
     rng: torch.Generator,
     replacement: Replacement = Replacement.WITHOUT,
 ) -> tuple[str, ...]:
-    """`n` clients, each draw by weight over the sum of the weights of those still in it.
+    """Draw `n` clients, each by its weight over the sum of the weights still in the draw.
 
     Without replacement these are the n largest of log w_k + G_k with independent Gumbel G_k
     (Yellott, 1977), which has the law of drawing one by one; with replacement, the largest of n
@@ -47,5 +47,5 @@ def draw(
 
 
 def in_order(clients: tuple[str, ...], chosen: Iterable[int]) -> tuple[str, ...]:
-    """The clients at these places, in their own order."""
+    """Return the clients at these indices, in their own order."""
     return tuple(clients[k] for k in sorted(chosen))

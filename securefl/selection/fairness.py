@@ -1,4 +1,4 @@
-"""A floor under any selector: no client waits for ever."""
+"""A bound on the rounds that any client waits, around any selector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from securefl.selection.draw import in_order
 @final
 @dataclass(frozen=True, slots=True)
 class FairnessFloor:
-    """Clients that have waited `rounds` rounds are due and come first, the longest waiting before.
+    """Selects clients that have waited `rounds` rounds first, the longest waiting before others.
 
     The selector fills what is left of the round. Of N clients that can all be selected, n a round,
     none waits longer than rounds + ⌈N / n⌉.

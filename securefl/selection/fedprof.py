@@ -24,10 +24,10 @@ from securefl.selection.draw import Replacement, draw
 
 @runtime_checkable
 class Penalty(Protocol):
-    """How a divergence becomes a score."""
+    """Scores of clients from the divergences of their profiles."""
 
     def log_scores(self, standing: Standing) -> Float64[Tensor, " K"]:
-        """The logarithm of each λ_k."""
+        """Return the logarithm of each λ_k."""
 
 
 @final
@@ -41,7 +41,7 @@ class Alpha:
 
     alpha: float
     by_client: Mapping[str, float] = field(default_factory=dict)
-    """In the place of `alpha`, for the clients named here."""
+    """Factors that replace `alpha` for the clients named here."""
 
     def __post_init__(self) -> None:
         for owner, alpha in {"alpha": self.alpha, **self.by_client}.items():
@@ -52,7 +52,7 @@ class Alpha:
                 )
 
     def log_scores(self, standing: Standing) -> Float64[Tensor, " K"]:
-        """-α_k div_k."""
+        """Return -α_k div_k."""
         alphas = [self.by_client.get(client, self.alpha) for client in standing.clients]
         return -torch.tensor(alphas, dtype=torch.float64) * standing.values("divergence")
 
@@ -67,7 +67,7 @@ class Theorem1:
     """
 
     def log_scores(self, standing: Standing) -> Float64[Tensor, " K"]:
-        """The logarithm of each ρ_k: the score for Λ = 1."""
+        """Return the logarithm of each ρ_k: the score for Λ = 1."""
         return log_shares(standing)
 
 
@@ -85,7 +85,7 @@ class FedProf:
         return draw(standing.clients, log_scores_K, n, rng, self.replacement)
 
     def scores(self, standing: Standing) -> dict[str, float]:
-        """λ_k by client, for the log and the heat map."""
+        """Return λ_k by client, for the log and the heat map."""
         scores_K = self.penalty.log_scores(standing).exp()
         return dict(zip(standing.clients, scores_K.tolist(), strict=True))
 
@@ -93,7 +93,7 @@ class FedProf:
 def theorem1(
     divergence_K: Float64[Tensor, " K"], rho_K: Float64[Tensor, " K"], total: float
 ) -> Float64[Tensor, " K"]:
-    """Theorem 1's penalty factors α_k, for shares ρ that add up to 1 and a sum of scores Λ.
+    """Return Theorem 1's penalty factors α_k, for shares ρ of sum 1 and a sum of scores Λ.
 
     A factor is negative where Λ ρ_k exceeds 1.
 

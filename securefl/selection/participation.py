@@ -1,10 +1,10 @@
-"""Who takes part in each round: asked, selected, and simulated devices' losses taken off.
+"""Participants of each round: clients are asked, selected, and lost by simulated devices.
 
 A round:
-    1. whoever has not yet given the answers that the selector goes by is asked for them
+    1. clients that have not yet given the answers that the selector goes by are asked for them
     2. the selector draws clients from those whose answers count
     3. the selected are sent the model, and asked again where their answers depend on it
-    4. of them train those whose new answer counts, who are not lost, and who keep the deadline
+    4. those train whose new answer counts, that are not lost and that keep the deadline
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.questions import Question
 from securefl.federation.training import DROPOUT, SELECTION, round_generator
 from securefl.selection.base import Selector, Standing
-from securefl.selection.device_simulation import Fleet, Loads
+from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevices
 from securefl.selection.devices import Cost, Device, dropouts, round_outcome
 from securefl.selection.fedprof import FedProf
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Plan, State
 
 SELECTED_IN = "selected_in"
@@ -30,24 +30,24 @@ SELECTED_IN = "selected_in"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a round's clients are chosen."""
+    """Choice of a round's clients."""
 
     selector: Selector
     n_selected: int
     questions: Sequence[Question] = ()
-    """What the selector goes by; of waiting and of round times nobody is asked."""
+    """Questions for the selector's numbers; waiting and round times need none."""
     by_time: bool = False
-    """Whether it goes by round times, which are then worked out for every client."""
+    """True where the selector goes by round times, which are then computed for every client."""
     scores: FedProf | None = None
-    """Where the selector draws by scores: what gives them, for the record."""
+    """The selector again where it draws by scores, which are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What simulated devices make of a round."""
+    """Simulated devices, deadline and dropout of a round."""
 
-    fleet: Fleet | None = None
-    """None: nothing takes time."""
+    devices: SimulatedDevices | None = None
+    """Devices of the clients; rounds take no time where None."""
     deadline_s: float | None = None
     dropout: float = 0.0
 
@@ -68,37 +68,42 @@ class Participation:
 
     clients: Sequence[str]
     choice: Choice | None
-    """None: all of them."""
+    """Choice of each round's clients; all of them where None."""
     conditions: Conditions
-    loads: Loads
+    workloads: ClientWorkloads
     broadcast: Broadcast
     seed: int
     needed: int
-    """Clients without whom a round comes to nothing."""
+    """Least clients of a round; with fewer it passes without any."""
     _known: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By quantity, then by client."""
+    """Answers by quantity, then by client."""
     _selected_in: dict[str, int] = field(default_factory=dict)
     """The last round of each client that was ever selected."""
-    _followed: dict[int, Turnout] = field(default_factory=dict)
-    """By round, the turnouts of a run that is played again."""
+    _followed: dict[int, RoundParticipants] = field(default_factory=dict)
+    """Recorded participants of a replayed run, by round."""
 
     @property
     def devices(self) -> Mapping[str, Device]:
-        """Each client's; empty where none are simulated."""
-        return self.conditions.fleet.devices if self.conditions.fleet else {}
+        """Each client's device; empty where none are simulated."""
+        return self.conditions.devices.devices if self.conditions.devices else {}
 
     @property
     def recorded(self) -> bool:
-        """Whether there is something to say of a round's clients."""
+        """True where selections.jsonl is written: clients are selected, or devices simulated."""
         return self.choice is not None or self.conditions != Conditions()
 
-    def turnout(self, state: State, plan: Plan, here: Sequence[str] | None = None) -> Turnout:
-        """The clients of the round after `state`, which is to follow `plan`.
+    def participants(
+        self, state: State, plan: Plan, here: Sequence[str] | None = None
+    ) -> RoundParticipants:
+        """Ask and select the clients of the round after `state`, which is to follow `plan`.
 
-        Of those that are `here`; of all where None.
+        Args:
+            state: the round before.
+            plan: the round's messages.
+            here: the clients to choose from; all where None.
 
-        Where fewer than `needed` are present, nobody is: the round passes without them. Answers
-        come before training, so those of late and lost clients count.
+        Where fewer than `needed` are present, the round passes without any. Answers come before
+        training, so those of late and lost clients count.
 
         Raises:
             TooFewContributions: no client has given an answer that counts.
@@ -121,7 +126,7 @@ class Participation:
         present = tuple(c for c in times if c not in {*passed.lost, *passed.late, *refused})
         if followed := self._followed.get(state.round + 1):
             return followed
-        return Turnout(
+        return RoundParticipants(
             round=state.round + 1,
             selected=times,
             present=present if len(present) >= self.needed else (),
@@ -147,7 +152,7 @@ class Participation:
         return [question for question in self._questions if question.reads_data]
 
     def _unknown(self, here: Sequence[str]) -> list[str]:
-        """Clients of those here that have not yet given all answers."""
+        """Return the clients that have not yet given all answers."""
         known = [self._known.get(question.quantity, {}) for question in self._questions]
         return [c for c in here if any(c not in answers for answers in known)]
 
@@ -158,10 +163,10 @@ class Participation:
         asked: Mapping[str, Cost],
         costs: Mapping[str, Cost],
     ) -> _Passed:
-        """What devices made of the round: the first answers, then that of the selected."""
+        """Simulate the round on the devices: first answers, then work of the selected."""
         rng = round_generator(self.seed, state.round, DROPOUT)
         lost = dropouts(selected, self.conditions.dropout, rng)
-        if self.conditions.fleet is None:
+        if self.conditions.devices is None:
             return _Passed(lost)
         outcome = round_outcome(costs, lost, self.conditions.deadline_s)
         before_s = max((cost.time_s for cost in asked.values()), default=0.0)
@@ -173,7 +178,7 @@ class Participation:
     def _ask(
         self, state: State, clients: Collection[str], questions: Sequence[Question]
     ) -> dict[str, dict[str, float]]:
-        """New answers by quantity; those of before stay where one is refused."""
+        """Return new answers by quantity; a client whose answer is refused keeps its last one."""
         if not clients:
             return {}
         if any(question.reads_data for question in questions):
@@ -187,7 +192,7 @@ class Participation:
     def _selected(
         self, state: State, plan: Plan, here: Sequence[str]
     ) -> tuple[dict[str, int], dict[str, float]]:
-        """Clients by how often they are selected, and FedProf's scores."""
+        """Return clients by how often they are selected, and FedProf's scores."""
         if followed := self._followed.get(state.round + 1):
             return dict(followed.selected), dict(followed.scores)
         if self.choice is None:
@@ -215,17 +220,17 @@ class Participation:
     def _costs(
         self, state: State, plan: Plan | None, clients: Collection[str], asked: Sequence[Question]
     ) -> dict[str, Cost]:
-        fleet = self.conditions.fleet
-        if fleet is None:
+        devices = self.conditions.devices
+        if devices is None:
             return {}
-        return {c: fleet.cost(c, self.loads.of(state, plan, c, asked)) for c in clients}
+        return {c: devices.cost(c, self.workloads.of(state, plan, c, asked)) for c in clients}
 
-    def follow(self, turnouts: Sequence[Turnout]) -> None:
-        """From now on nobody is drawn, lost or late in these rounds but who is so in them."""
-        self._followed = {turnout.round: turnout for turnout in turnouts}
+    def follow(self, participants: Sequence[RoundParticipants]) -> None:
+        """Repeat these rounds: draw, lose and delay exactly the clients that they record."""
+        self._followed = {each.round: each for each in participants}
 
     def numbers(self) -> dict[str, Mapping[str, float]]:
-        """What a resumed run must know, for a checkpoint."""
+        """Return the numbers that a resumed run needs, for a checkpoint."""
         return {**self._known, SELECTED_IN: dict(self._selected_in), **self.broadcast.numbers()}
 
     def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:

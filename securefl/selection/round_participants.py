@@ -1,4 +1,4 @@
-"""Who took part in a round, and what the server knew of them: one line of selections.jsonl."""
+"""Participants of a round, and the numbers they were selected by: a line of selections.jsonl."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Turnout:
+class RoundParticipants:
     """One round's selection."""
 
     round: int
     selected: Mapping[str, int]
-    """Clients by how often they were drawn; once each, but for draws with replacement."""
+    """Clients by how often they were drawn; once each, except in draws with replacement."""
     present: tuple[str, ...]
-    """Those of them that train: not lost, not late, and nothing of theirs was refused."""
+    """Selected clients that train: not lost, not late, and nothing of theirs was refused."""
     lost: tuple[str, ...] = ()
-    """Those that dropped out, as the devices' settings have it."""
+    """Selected clients that dropped out, by the devices' settings."""
     late: tuple[str, ...] = ()
-    """Those that would have been later than the deadline."""
+    """Selected clients that would have missed the deadline."""
     measured: Mapping[str, float] = field(default_factory=dict)
-    """What the selector goes by, of the clients that were asked for it in this round: the
-    divergence of a profile (FedProf), the mean loss (AFL)."""
+    """Answers of the clients that were asked in this round: the divergence of a profile (FedProf),
+    the mean loss (AFL)."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """FedProf's λ_k at the selection, of all clients that could be selected."""
+    """FedProf's λ_k of all clients that could be selected."""
     simulated_s: float | None = None
-    """None where no devices are simulated."""
+    """Duration on simulated devices; None without."""
     energy_wh: float | None = None

@@ -1,1 +1,1 @@
-"""How the clients of a round run."""
+"""Engines that train a simulation's clients."""

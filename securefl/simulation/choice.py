@@ -1,9 +1,9 @@
-"""Which engine trains a run's clients: the one asked for, or the faster in one process by a rule.
+"""The engine that trains a run's clients: the one asked for, or the faster one in this process.
 
-The rule is of measurements (docs/results/engines.md) and not measured anew at each start: the same
-settings on the same kind of machine always train alike, so that a run resumes and is replayed, on a
-CPU bit for bit. It does not start processes, which read a user's script anew and copy the clients'
-data.
+The faster one is chosen by a rule from measurements (docs/results/engines.md), not measured at each
+start: the same settings on the same kind of machine always train alike, so that a run resumes and
+is replayed, on a CPU bit for bit. The rule starts no processes, which would read a user's script
+anew and copy the clients' data.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from securefl.simulation.stacked.engine import Stacked, reason_against
 from securefl.types import Floats
 
 MOST_PARAMETERS = 1_500_000
-"""Of a model that is faster side by side on a CPU: larger ones fill its caches by themselves."""
+"""Largest model that trains faster side by side on a CPU; larger ones fill its caches alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEnds:
-    """What a simulation's clients send and answer with."""
+    """The sending and answering side of a simulation's clients."""
 
     clients: Mapping[str, Client]
     respondent: Respondent
@@ -42,11 +42,11 @@ class ClientEnds:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An engine, and why."""
+    """An engine, and the reason for it."""
 
     engine: Engine
     words: str
-    """For whoever starts a run."""
+    """The reason, for the user who starts a run."""
 
 
 def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
@@ -54,8 +54,8 @@ def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
 
     Args:
         config: the settings.
-        trained: what the run's clients train with.
-        ends: what else they have.
+        trained: algorithm, model and data of the run's clients.
+        ends: their sending and answering side.
 
     Raises:
         ConfigError: the engine that is asked for cannot train these clients.
@@ -97,7 +97,7 @@ def _hired(engine: Workers) -> str:
 
 
 def _slower(clients: Clients) -> str:
-    """Why clients are better not side by side, though they could be; empty where they are."""
+    """Return the reason why stacking would be slower; empty where it would not."""
     if len(clients.data) == 1:
         return "there is one client"
     if clients.device.type == "cpu":

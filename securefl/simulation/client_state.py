@@ -1,7 +1,7 @@
-"""What clients keep from round to round, a row a client in matrices.
+"""State that clients keep from round to round, in matrices with a row for each client.
 
-A client takes room from its first contribution on: of ten thousand clients of whom a hundred ever
-train, there are some hundred rows.
+A client has a row from its first contribution on: where a hundred of ten thousand clients ever
+train, there are a hundred rows.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from securefl.types import Memory, NamedTensors
 _PARTS = tuple(field.name for field in fields(Memory))
 _NOTHING = Row(torch.empty(0), {})
 _EMPTY = Memory(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
-"""Nobody can add to it, so that one is enough for all."""
+"""Shared by all clients that keep nothing: it cannot be added to."""
 
 
 @final
-class Memories(Mapping[str, Memory]):
-    """Each client's memory, at first empty; a copy of what it was set to.
+class ClientStates(Mapping[str, Memory]):
+    """Each client's memory, empty at first; values are copied in.
 
-    What is read is a view: the client's next contribution may change it.
+    Reading returns a view, which the client's next contribution may change.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = dict.fromkeys(names)
         self._parts = {part: _Part(len(self._names)) for part in _PARTS}
         self._keeping: set[str] = set()
-        """Who keeps anything."""
+        """Clients that keep anything."""
 
     def __getitem__(self, name: str) -> Memory:
         if name in self._keeping:
@@ -44,7 +44,7 @@ class Memories(Mapping[str, Memory]):
         return _EMPTY
 
     def __setitem__(self, name: str, memory: Memory) -> None:
-        """KeyError for who is no client of the run."""
+        """Copy a client's memory; raises KeyError where the run has no such client."""
         if name not in self._names:
             raise KeyError(name)
         keeps = any(getattr(memory, part) for part in _PARTS)
@@ -66,13 +66,13 @@ class Memories(Mapping[str, Memory]):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryStore:
-    """What a worker's clients keep, in its memory: that of the last round alone."""
+class RamStore:
+    """A worker's `Store` in memory, which holds the last round alone."""
 
-    memories: Memories
+    memories: ClientStates
     _staged: dict[str, Memory] = field(default_factory=dict)
 
-    def of_rounds(self, since: Mapping[str, int]) -> Memories:
+    def of_rounds(self, since: Mapping[str, int]) -> ClientStates:
         """See `Store.of_rounds`."""
         del since
         return self.memories
@@ -93,7 +93,7 @@ class MemoryStore:
 
 
 def _outside(inside: set[int], named: NamedTensors) -> NamedTensors:
-    """Copied, where it is a view of rows that are about to be written."""
+    """Copy tensors that are views of rows which are about to be written."""
     if not named:
         return named
     tensors = [named.vector] if isinstance(named, Row) else named.values()
@@ -103,16 +103,16 @@ def _outside(inside: set[int], named: NamedTensors) -> NamedTensors:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Clients who keep tensors of one layout have rows of one matrix."""
+    """Names, shapes and type of kept tensors; clients of the same layout share a matrix."""
 
     shapes: tuple[tuple[str, torch.Size], ...]
-    """By name, in order."""
+    """Shapes by name, in order."""
     dtype: torch.dtype
     device: torch.device
 
     @classmethod
     def of(cls, named: NamedTensors) -> _Layout | None:
-        """None for tensors of several types or devices, which no vector holds to the bit."""
+        """Return the layout; None for tensors of several types or devices, which fit no vector."""
         tensors = list((named.like if isinstance(named, Row) else named).values())
         if isinstance(named, Row):
             tensors.append(named.vector)
@@ -127,7 +127,7 @@ class _Stack:
     """Clients' tensors of one layout."""
 
     def __init__(self, layout: _Layout, most: int) -> None:
-        """For `most` clients at most."""
+        """Start empty, for at most `most` clients."""
         self.layout = layout
         self._most = most
         dtype, device = layout.dtype, layout.device
@@ -136,7 +136,7 @@ class _Stack:
         self._matrix_KN = torch.empty((0, n_values), dtype=dtype, device=device)
         self._index: dict[str, int] = {}
         self._rows: dict[str, Row] = {}
-        """Of who has been read: where its tensors lie is worked out once."""
+        """Rows that have been read, kept because working out their layout takes time."""
         self._free: list[int] = []
 
     def write(self, name: str, named: NamedTensors) -> None:
@@ -155,7 +155,7 @@ class _Stack:
 
     @property
     def storage(self) -> int:
-        """Where the matrix lies; 0 where it takes no room."""
+        """Address of the matrix; 0 where it is empty."""
         return self._matrix_KN.untyped_storage().data_ptr()
 
     def let_go(self, name: str) -> None:
@@ -187,7 +187,7 @@ class _Part:
     _stacks: dict[_Layout, _Stack] = field(default_factory=dict)
     _place: dict[str, _Stack] = field(default_factory=dict)
     _apart: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """What fits into no matrix."""
+    """Tensors that fit into no matrix, by client."""
 
     def storages(self) -> Iterator[int]:
         return (stack.storage for stack in self._stacks.values())

@@ -1,4 +1,4 @@
-"""All clients in this process: what they send is handed to the server's round as they make it."""
+"""Clients in this process, whose contributions go straight to the server's round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from securefl.federation.contribution import PlainRows, Refused, Sent
 from securefl.federation.query import Query, Respondent
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Trainer
-from securefl.simulation.client_state import Memories
+from securefl.simulation.client_state import ClientStates
 from securefl.types import Memory, State
 
 
@@ -22,7 +22,7 @@ class _Handover:
     ongoing: ServerRound
     open_sum: OpenSum
     staged: dict[str, Memory] = field(default_factory=dict)
-    """What clients keep once the round's totals are in."""
+    """Memories that clients keep once the round's totals are in."""
 
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
         self.ongoing.begin_sum(name)
@@ -40,7 +40,7 @@ class _Handover:
 
 
 class InMemory:
-    """An `Engine` whose clients one trainer trains here."""
+    """An `Engine` whose clients are trained in this process, by one trainer."""
 
     in_memory = True
 
@@ -50,7 +50,7 @@ class InMemory:
         self._trainer = trainer
         self._clients = clients
         self._respondent = respondent
-        self._memories = Memories(clients)
+        self._memories = ClientStates(clients)
         self._staged: dict[str, Memory] = {}
 
     @property
@@ -92,7 +92,7 @@ class InMemory:
             self._memories[name] = memory
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """See `Engine.leave_out`: nobody waits for anything here."""
+        """See `Engine.leave_out`: no client waits here."""
 
     def close(self) -> None:
         """See `Engine.close`."""

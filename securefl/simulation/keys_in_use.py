@@ -16,14 +16,14 @@ from securefl.types import Kind, MessageSpec
 
 @dataclass(slots=True)
 class KeysInUse:
-    """What clients, server and authority hold of the key in use; the authority of a simulation."""
+    """The parts of the key in use that clients, server and authority hold, and the authority."""
 
     kinds: frozenset[Kind]
     """The kinds that travel sealed."""
     sealers: dict[Kind, Sealer]
-    """All clients'."""
+    """Sealers of all clients."""
     adders: dict[Kind, Adder]
-    """The server's."""
+    """Adders of the server."""
     authority: Authority
     policy: Policy
     max_clients: int
@@ -33,7 +33,7 @@ class KeysInUse:
         self.take(self.keys)
 
     def take(self, keys: OpeningKeys) -> None:
-        """From now on, all use this key."""
+        """Make all use this key from now on."""
         self.keys = keys
         self.sealers |= dict.fromkeys(self.kinds, CkksSealer(keys.public))
         self.adders |= dict.fromkeys(self.kinds, CkksAdder(keys.adding))
@@ -43,7 +43,7 @@ class KeysInUse:
         """Take the next key where this one could not open all of a round's sums.
 
         Raises:
-            KeyWornOut: no key could.
+            KeyWornOut: not even a fresh key could.
         """
         del round_number
         parameters = self.keys.public.parameters

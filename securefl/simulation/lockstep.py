@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from securefl.algorithms.rng_isolation import LayerDraws
 from securefl.federation.clients_round import ClientsRound, End
 from securefl.federation.pausable import Finished, Pausable
-from securefl.simulation.clients import Clients, Place
+from securefl.simulation.clients import Clients
+from securefl.simulation.workspace import Workspace
 from securefl.types import Contribution, NamedTensors, Total
 
 Sum = tuple[str, NamedTensors]
@@ -24,17 +25,17 @@ class Lockstep:
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
-        self._places: list[Place] = []
+        self._workspaces: list[Workspace] = []
         # Threads outlive a round, since each keeps torch's own workers.
         self._pool = ThreadPoolExecutor(len(clients.data), thread_name_prefix="client")
 
     def train(self, ongoing: ClientsRound) -> None:
-        """See `Trainer.train`. Whatever happens, no client's work is left behind."""
-        while len(self._places) < len(ongoing.times):
-            self._places.append(Place(self._clients.model))
+        """See `Trainer.train`; leaves no thread at work, also where an error is raised."""
+        while len(self._workspaces) < len(ongoing.times):
+            self._workspaces.append(Workspace(self._clients.model))
         running = {
-            name: self._work(name, ongoing, place)
-            for name, place in zip(ongoing.times, self._places, strict=False)
+            name: self._work(name, ongoing, workspace)
+            for name, workspace in zip(ongoing.times, self._workspaces, strict=False)
         }
         started = list(running.values())
         try:
@@ -70,9 +71,9 @@ class Lockstep:
                     work.wait()
         return contributions
 
-    def _work(self, name: str, ongoing: ClientsRound, place: Place) -> ClientWork:
+    def _work(self, name: str, ongoing: ClientsRound, workspace: Workspace) -> ClientWork:
         clients, state = self._clients, ongoing.state
-        work = clients.work(name, state, place, ongoing.memories[name])
+        work = clients.work(name, state, workspace, ongoing.memories[name])
         weight = ongoing.weight(name)
 
         def client(ask: Callable[[Sum], Total]) -> Contribution:
@@ -84,5 +85,5 @@ class Lockstep:
         return Pausable(self._pool, client, draws.drawing)
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """End the threads."""
         self._pool.shutdown()

@@ -1,4 +1,4 @@
-"""Trains the clients of a round one after the other, on whatever device the model is.
+"""Trains the clients of a round one after the other, on the model's device.
 
 The best engine for convolutions on a CPU, where a model of many clients at once is slower.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from securefl.algorithms.rng_isolation import LayerDraws
 from securefl.federation.clients_round import ClientsRound, End, no_sum
-from securefl.simulation.clients import Clients, Place
+from securefl.simulation.clients import Clients
 from securefl.simulation.lockstep import Lockstep
+from securefl.simulation.workspace import Workspace
 
 
 class Sequential:
-    """All clients share one model, where none needs a sum in the middle of its round."""
+    """A trainer with one model for all clients; `Lockstep` where a round has sums."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
-        self._place = Place(clients.model)
+        self._workspace = Workspace(clients.model)
         self._lockstep = Lockstep(clients)
 
     def train(self, ongoing: ClientsRound) -> None:
@@ -26,7 +27,7 @@ class Sequential:
             return
         clients = self._clients
         for name in ongoing.times:
-            work = clients.work(name, ongoing.state, self._place, ongoing.memories[name])
+            work = clients.work(name, ongoing.state, self._workspace, ongoing.memories[name])
             exchange = End(ongoing.weight(name), no_sum)
             with LayerDraws(clients.device, work.rng).drawing(), clients.casting():
                 contribution = clients.algorithm.client(ongoing.state, work, exchange)

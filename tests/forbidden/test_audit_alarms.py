@@ -47,8 +47,8 @@ def test_a_replay_has_the_clients_that_the_run_had(tmp_path):
     """In the clear messages are shorter, so nobody is late; those who were are so again."""
     folder, task = played("deadline", tmp_path / "run"), task_of("deadline")
     run = read_run(folder)
-    assert any(turnout.late for turnout in run.turnouts)
-    present = [set(turnout.present) for turnout in run.turnouts]
+    assert any(each.late for each in run.participants)
+    present = [set(each.present) for each in run.participants]
     assert senders(expected(run, task), len(present)) == present
     freely = replayed(run.config, task, lambda *_: None)
     assert senders(freely.ledger, len(present)) != present

@@ -22,7 +22,7 @@ import securefl.exchange.reading
 import securefl.federation.authority
 from securefl.audit.replay import tapped
 from securefl.build import job
-from securefl.build.terms import sealed_kinds
+from securefl.build.exchange import sealed_kinds
 from securefl.crypto.params import SUMS
 from securefl.crypto.public import PublicKey
 from securefl.crypto.ring import words_of
@@ -580,8 +580,8 @@ def a_file_holds_tensors(patch):
     """In the run's folder."""
     note = runfolder.RunFolder.note_round
 
-    def noted(self, metrics, checkpoint, turnout=None):
-        note(self, metrics, checkpoint, turnout)
+    def noted(self, metrics, checkpoint, participants=None):
+        note(self, metrics, checkpoint, participants)
         (self.path / "debug.bin").write_bytes(struct.pack("<3d", 0.1, 0.2, 0.3))
 
     patch.setattr(runfolder.RunFolder, "note_round", noted)

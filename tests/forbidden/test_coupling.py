@@ -18,6 +18,8 @@ from securefl.norms.pooled import pooled_batch_norm
 from securefl.privacy.coupling import require_uncoupled
 from securefl.types import Total
 
+pytestmark = pytest.mark.shapes
+
 
 def flat():
     """Eight records of four features, three classes."""

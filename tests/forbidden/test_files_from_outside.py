@@ -35,7 +35,7 @@ from securefl.recipes.recipe import load_recipe
 from securefl.runs.environment import read_environment
 from securefl.runs.folder_reader import RoundMetrics, read_config, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity
@@ -96,7 +96,7 @@ RUN = {
     "ledger.jsonl": lambda path: read_rows(path, Entry),
     "incidents.jsonl": lambda path: read_rows(path, Incident),
     "openings.jsonl": lambda path: read_rows(path, Opening),
-    "selections.jsonl": lambda path: read_rows(path, Turnout),
+    "selections.jsonl": lambda path: read_rows(path, RoundParticipants),
     "privacy.json": lambda path: RunFolder(path.parent).history(),
     "audit.json": holds_findings,
     "checkpoint.safetensors": lambda path: RunFolder(path.parent).checkpoint(),
@@ -142,7 +142,7 @@ def run_folder(tmp_path_factory):
     folder = RunFolder(path)
     folder.note_opening(Opening(1, "update/parameters", 10, ("client-1",), 3))
     folder.note_messages([], [Incident(1, "update/parameters", "client-1", "NaN")])
-    folder._append("selections.jsonl", [Turnout(1, {"client-1": 1}, ("client-1",))])
+    folder._append("selections.jsonl", [RoundParticipants(1, {"client-1": 1}, ("client-1",))])
     folder.note_history(History().plus(Level.RECORD, Gaussian(1.0)))
     folder.note_clients({"client-1": "clean"}, {})
     (path / "audit.json").write_bytes(b'{"run": "a", "effort": "quick", "chapters": {}}')

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import securefl
 from securefl import Config
-from securefl.build.terms import policy_of
+from securefl.build.exchange import policy_of
 from securefl.errors import OpeningRefused, TooFewContributions
 from securefl.exchange.policy import Flooding, OpeningRule, Policy
 from securefl.types import Kind, MessageSpec

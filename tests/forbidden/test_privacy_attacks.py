@@ -139,7 +139,7 @@ def test_a_round_that_loses_too_many_passes_without_them(settings):
     """By simulated losses: nobody is asked to send, so nothing is opened and the model stays."""
     lossy = ["devices.dropout=0.5", "privacy.dropouts=1", "run.rounds=6", *settings]
     run = securefl.run(config(*CLIENT, *lossy), task("group"))
-    present = [len(turnout.present) for turnout in run.turnouts]
+    present = [len(each.present) for each in run.participants]
     assert all(n in {0, 5, 6} for n in present)
     assert 0 in present
     uploads = Counter(e.round for e in run.ledger.entries if e.receiver == "server")

@@ -43,7 +43,7 @@ from securefl.network.frames import SMALL, Frame
 from securefl.network.members import Members
 from securefl.network.opening import ask_to_open, ask_what_holds
 from securefl.network.party import client_party
-from securefl.simulation.clients import Place
+from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper, alone
@@ -469,7 +469,7 @@ def test_a_run_begun_anew_without_a_client_opens_nothing_also_after_a_restart(si
 def drawn_by(session, state):
     """What seeds a client's draws in its first round."""
     clients = session.site._trainer._clients
-    work = clients.work("bob", state, Place(clients.model), Memory())
+    work = clients.work("bob", state, Workspace(clients.model), Memory())
     session.site.close()
     return work.rng.initial_seed()
 

@@ -20,9 +20,9 @@ from matching_runs import (
     make_config,
     make_task,
     names,
+    participants,
     random_in_ring,
     run_in,
-    turnouts,
     uncounted,
 )
 from torch.utils.data import TensorDataset
@@ -208,8 +208,8 @@ def test_what_a_client_sends_in_place_of_a_profile_is_refused(crowd, mode):
     assert [row["reason"] for row in written] == [i.reason for i in result.incidents]
     asked = {(e.round, e.receiver) for e in result.ledger.entries if e.name == UNIT}
     assert {(number, client) for number, client, _ in wanted} <= asked
-    for turnout, metrics in zip(rounds, result.metrics, strict=True):
-        known = {*turnout.selected, *turnout.present, *turnout.measured, *turnout.scores}
+    for each, metrics in zip(rounds, result.metrics, strict=True):
+        known = {*each.selected, *each.present, *each.measured, *each.scores}
         assert not known & set(faulty)
         assert set(metrics.dropped) == set(faulty)
 
@@ -319,7 +319,7 @@ def test_a_client_whose_data_hold_nan_stays_out(tmp_path, keys_of, mode):
         (2, "client-3", PROFILE),
     }
     assert all("clean the data of NaN" in i.reason for i in result.incidents)
-    assert not any("client-3" in turnout.selected for turnout in rounds)
+    assert not any("client-3" in each.selected for each in rounds)
 
 
 @pytest.mark.parametrize("mode", ENCRYPTED)
@@ -360,8 +360,8 @@ def test_without_any_profile_a_run_ends_and_goes_on_later(monkeypatch, tmp_path,
     written = (tmp_path / "run/incidents.jsonl").read_text().splitlines()
     assert {json.loads(line)["client"] for line in written} == set(everyone)
     securefl.resume(tmp_path / "run", task, match_keys=keys_of(mode))
-    rounds = turnouts(tmp_path / "run")
-    assert [len(turnout.present) for turnout in rounds] == [3, 3]
+    rounds = participants(tmp_path / "run")
+    assert [len(each.present) for each in rounds] == [3, 3]
     assert (tmp_path / "run/incidents.jsonl").read_text() == ""
 
 
@@ -370,8 +370,8 @@ def test_all_refreshments_refused_is_a_round_without_training(monkeypatch, tmp_p
     """Old divergences are there still, so the run goes on, and the model stays for that round."""
     install(monkeypatch, dict.fromkeys(names(*range(1, 6)), EVERYWHERE["nothing"]), rounds={2})
     result, rounds = run_in(tmp_path / "run", make_config(mode, 3), make_task(), keys_of(mode))
-    assert [len(turnout.present) for turnout in rounds] == [3, 0, 3]
-    assert [len(turnout.selected) for turnout in rounds] == [3, 3, 3]
+    assert [len(each.present) for each in rounds] == [3, 0, 3]
+    assert [len(each.selected) for each in rounds] == [3, 3, 3]
     assert result.metrics[1].accuracy == result.metrics[0].accuracy
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from matching_runs import make_config, make_task, names, run_in, turnouts, uncounted
+from matching_runs import make_config, make_task, names, participants, run_in, uncounted
 
 import securefl
 from securefl.build import simulation as compose
@@ -309,7 +309,7 @@ def test_scores_are_logged_before_they_are_released(key):
 
 
 def selections(rounds):
-    return [dict(turnout.selected) for turnout in rounds]
+    return [dict(each.selected) for each in rounds]
 
 
 def test_a_run_opens_one_score_of_each_client_and_round(tmp_path, key):
@@ -320,7 +320,7 @@ def test_a_run_opens_one_score_of_each_client_and_round(tmp_path, key):
     assert opened == result.openings
     once = [(opening.round, client) for opening in opened for client in opening.signers]
     assert len(once) == len(set(once)) == MAX_RELEASES - keys.left
-    assert once == [(turnout.round, client) for turnout in rounds for client in turnout.measured]
+    assert once == [(each.round, client) for each in rounds for client in each.measured]
     assert all(opening.name == SCORE and not opening.refused for opening in opened)
 
 
@@ -349,7 +349,7 @@ def test_keys_in_memory_are_renewed_without_a_word(tmp_path, monkeypatch):
     for one, many in zip(rounds, renewed, strict=True):
         assert many.measured == pytest.approx(one.measured, abs=1e-3)
     # Each score has noise of its own; on a grid two may be equal, and eleven pairs are not.
-    assert [turnout.measured for turnout in renewed] != [turnout.measured for turnout in rounds]
+    assert [each.measured for each in renewed] != [each.measured for each in rounds]
     assert [len(opening.signers) for opening in result.openings] == [4, 1, 3, 3]
 
 
@@ -394,13 +394,13 @@ def test_a_key_without_a_successor_ends_the_run_until_there_is_another(
     with pytest.raises(KeyWornOut, match="keys init"):
         run_in(folder, config, task, keys, on_round=others_spend)
     assert keys.left == 0
-    assert len(turnouts(folder)) == 1
+    assert len(participants(folder)) == 1
     with pytest.raises(KeyWornOut):
         securefl.resume(folder, task, match_keys=keys)
-    assert len(turnouts(folder)) == 1
+    assert len(participants(folder)) == 1
     securefl.resume(folder, task, match_keys=uncounted(foreign_key))
-    assert selections(turnouts(folder)) == selections(undisturbed)
-    numbers = [turnout.round for turnout in turnouts(folder)]
+    assert selections(participants(folder)) == selections(undisturbed)
+    numbers = [each.round for each in participants(folder)]
     assert numbers == [1, 2, 3]
 
 
@@ -443,10 +443,10 @@ def test_released_scores_are_flooded_and_on_the_grid(tmp_path, key, monkeypatch)
     loudly(monkeypatch)
     _, rounds = run_in(tmp_path / "run", make_config(rounds=6), make_task(), uncounted(key))
     errors = []
-    for turnout, (number, matcher, baseline) in zip(rounds, seen, strict=True):
+    for each, (number, matcher, baseline) in zip(rounds, seen, strict=True):
         step = grid_step(matcher, baseline)
-        for client, value in turnout.measured.items():
-            assert number == turnout.round
+        for client, value in each.measured.items():
+            assert number == each.round
             assert value / step == round(value / step)
             precision = matcher.precision(baseline)
             # Of the flooding's six deviations; what the policy's rounding may add is left aside.
@@ -478,7 +478,7 @@ def test_a_resumed_run_asks_nobody_anew(tmp_path, key, monkeypatch):
         run_in(tmp_path / "run", config, task, keys, on_round=stop)
     assert keys.left == MAX_RELEASES - 5
     result = securefl.resume(tmp_path / "run", task, match_keys=keys)
-    first, second = turnouts(tmp_path / "run")
+    first, second = participants(tmp_path / "run")
     assert set(second.measured) == set(second.selected)
     assert {e.sender for e in result.ledger.entries if e.name == PROFILE} == set(second.selected)
     assert keys.left == MAX_RELEASES - 8

@@ -111,6 +111,22 @@ def test_what_a_page_links_to_is_there(page):
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
+PAGES = [
+    "README.md",
+    "SECURITY.md",
+    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_modules_that_a_page_names_are_there(page):
+    """By their paths or the ends of them; `…` stands for what a reader can fill in."""
+    there = [f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("[!.]*/**/*.py")]
+    named = re.findall(r"`([\w./…-]+\.py)\b", (ROOT / page).read_text())
+    ends = {name: f"/{name.rpartition('…/')[2]}" for name in named}
+    assert [name for name, end in ends.items() if not any(p.endswith(end) for p in there)] == []
+
+
 def test_the_ten_line_example_runs():
     """A user's own model and data need no more than examples/own_model.py."""
     script = ROOT / "examples/own_model.py"

@@ -241,7 +241,7 @@ def test_a_client_that_spoils_totals_is_found(tiny_config, tiny_task, sealing_un
     sealing_under("a lie")
     result = securefl.run(tiny_config(run={"rounds": 8}), tiny_task())
     everybody = set(names(1, 2, 3, 4, 5))
-    took_part = {turnout.round: set(turnout.present) for turnout in result.turnouts}
+    took_part = {each.round: set(each.present) for each in result.participants}
     refused = {opening.round for opening in result.openings if opening.refused}
     assert refused == {number for number, present in took_part.items() if FAULTY in present}
     assert took_part[1] == everybody

@@ -14,7 +14,7 @@ import tenseal as ts
 import torch
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hand_made import QUALITIES, TURNOUTS, encrypted_match, message, write_run
+from hand_made import PARTICIPANTS, QUALITIES, encrypted_match, message, write_run
 from matching_runs import make_config, make_task, run_in
 from reachability import keyed_contexts, reachable
 
@@ -271,7 +271,7 @@ def test_what_is_said_is_what_the_ledger_has(observed, tmp_path):
         tmp_path / "run",
         "selection.name=fedprof",
         "exchange.encrypt=profiles",
-        turnouts=TURNOUTS,
+        participants=PARTICIPANTS,
         ledger=[
             *encrypted_match(),
             message(PROFILE, "client-9", SERVER, "plaintext", 60),
@@ -312,7 +312,7 @@ def test_a_forged_folder_steers_no_terminal(tmp_path, kind):
     run = write_run(
         tmp_path / "run",
         "selection.name=fedprof",
-        turnouts=TURNOUTS,
+        participants=PARTICIPANTS,
         qualities=QUALITIES,
         ledger=encrypted_match(),
     ).path
@@ -337,7 +337,7 @@ def test_a_forged_folder_steers_no_terminal(tmp_path, kind):
 def test_a_damaged_folder_is_one_clear_line(tmp_path, file, content):
     """Whatever stands in place of a file."""
     run = write_run(
-        tmp_path / "run", "selection.name=fedprof", turnouts=TURNOUTS, qualities=QUALITIES
+        tmp_path / "run", "selection.name=fedprof", participants=PARTICIPANTS, qualities=QUALITIES
     ).path
     (run / file).write_bytes(content)
     result = assert_calm(run)

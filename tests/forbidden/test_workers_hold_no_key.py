@@ -27,8 +27,7 @@ class Listener(worker_process.WorkerProcess):
     def tell(self, value):
         self.told.append([bytes(part) for part in packed(value)])
 
-    @property
-    def pipe(self):
+    def hear(self):
         raise Overheard
 
 
@@ -44,10 +43,9 @@ def test_a_worker_gets_its_own_clients_identities_and_a_public_key(
     config = tiny_config(run={"engine": "parallel", "workers": 2})
     with pytest.raises(Overheard):
         securefl.run(config, tiny_task(), keys=keys, identities=identities)
-    shards, orders = Listener.told[::2], Listener.told[1::2]
-    assert len(shards) == len(orders) == 2
-    for number, (shard, order) in enumerate(zip(shards, orders, strict=True)):
-        text = b"".join([*shard, *order])
+    assert len(Listener.told) == 2 * 3  # clients, keys, and the round
+    for number in range(2):
+        text = b"".join(part for told in Listener.told[3 * number :][:3] for part in told)
         theirs = set(names[number::2])
         held = {n for n in names if identities.keys[n].private_bytes_raw() in text}
         assert held == theirs

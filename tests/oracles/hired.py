@@ -23,9 +23,9 @@ SIZES = (5, 9, 14, 8, 6)
 
 
 def trained(settings, engine, job=None, n_workers=2, **more):
-    """What a run leaves; of an engine that need not have workers, with some."""
+    """What a run leaves."""
     chosen = [f"run.engine={engine}"]
-    if engine != "sequential":
+    if engine == "parallel":
         chosen.append(f"run.workers={n_workers}")
     config = securefl.load_config(None, [*SMALL, *settings, *chosen])
     return securefl.run(config, job or task(sizes=SIZES), **more)
@@ -46,16 +46,14 @@ def require_alike(one, other):
     assert [m.loss for m in one.metrics] == [m.loss for m in other.metrics]
     assert one.ledger.entries == other.ledger.entries
     assert one.incidents == other.incidents
-    assert one.turnouts == other.turnouts
+    assert one.participants == other.participants
 
 
 class Lent(WorkerProcess):
     """A worker that is given back after a run, in the place of being ended."""
 
-    def close(self):
-        self._remove_block()
-        self._slot_bytes = 0
-        self.is_told = False
+    def end(self):
+        self.is_told, self.keys = False, ()
 
 
 class Agency:
@@ -65,19 +63,18 @@ class Agency:
         self.workers = []
         self.at_work = []
 
-    def __call__(self, settings, n_clients):
+    def __call__(self, settings):
         """In the place of `WorkerProcess`."""
         idle = [worker for worker in self.workers if worker not in self.at_work]
         if not idle:
-            idle = [Lent(settings, n_clients)]
+            idle = [Lent(settings)]
             self.workers += idle
-        idle[0]._n_clients = n_clients
         self.at_work.append(idle[0])
         return idle[0]
 
     def close(self):
         for worker in self.workers:
-            WorkerProcess.close(worker)
+            WorkerProcess.end(worker)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import securefl
 from securefl.build.simulation import simulated
 from securefl.federation.ledger import Entry
 from securefl.runs.folder_reader import RoundMetrics
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Memory, State
 
 
@@ -20,7 +20,7 @@ from securefl.types import Memory, State
 class Round:
     """One round of a run."""
 
-    turnout: Turnout
+    participants: RoundParticipants
     before: State
     after: State
     kept_before: Mapping[str, Memory]
@@ -33,7 +33,7 @@ class Round:
     @property
     def times(self):
         """How often each client that was present counts."""
-        return {client: self.turnout.selected[client] for client in self.turnout.present}
+        return {client: self.participants.selected[client] for client in self.participants.present}
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Played:
 
     rounds: list[Round]
     result: securefl.Result
-    fleet: object
+    devices: object
     """None, or the devices that are simulated."""
 
     @property
     def selected(self):
         """By round."""
-        return [dict(each.turnout.selected) for each in self.rounds]
+        return [dict(each.participants.selected) for each in self.rounds]
 
 
 @dataclass
-class NotingFleet:
-    """A fleet that notes the loads that it is asked about."""
+class NotingDevices:
+    """Devices that note the loads that they are asked about."""
 
     inner: object
     noted: list = field(default_factory=list)
@@ -76,19 +76,19 @@ def played(config, task=None, keys=None):
     """`securefl.run` without a folder, its rounds looked at one by one."""
     rounds, seen, n_entries = simulated(config, task, keys), [], [0]
     next_state, who = rounds._next_state, rounds._participation
-    fleet = who.conditions.fleet
-    noting = NotingFleet(fleet)
-    if fleet:
-        who.conditions = replace(who.conditions, fleet=noting)
+    devices = who.conditions.devices
+    noting = NotingDevices(devices)
+    if devices:
+        who.conditions = replace(who.conditions, devices=noting)
 
     def noted():
         kept = copy.deepcopy(dict(rounds.parts.engine.memories))  # which the round overwrites
         before = rounds._state
-        turnout, after = next_state()
+        participants, after = next_state()
         seen.append(
-            (turnout, before, after, kept, copy.deepcopy(dict(rounds.parts.engine.memories)))
+            (participants, before, after, kept, copy.deepcopy(dict(rounds.parts.engine.memories)))
         )
-        return turnout, after
+        return participants, after
 
     found = []
 
@@ -100,7 +100,7 @@ def played(config, task=None, keys=None):
 
     rounds._next_state = noted
     result = rounds.run(note)
-    return Played(found, result, fleet)
+    return Played(found, result, devices)
 
 
 def place(client):

@@ -16,6 +16,8 @@ from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError
 from securefl.norms.adapted import adapted_batch_norm
 
+pytestmark = pytest.mark.shapes
+
 TAUS = (0.0, 0.3, 0.9, 0.999)
 SHAPES = {"1d": (7, 3), "1d with time": (7, 3, 4), "2d": (7, 3, 4, 5)}
 

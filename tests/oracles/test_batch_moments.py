@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 
 from securefl.exchange.moments import along_channels, channel_mean
 from securefl.norms.batch_moments import batch_moments
 from securefl.norms.normalised import normalised
+
+pytestmark = pytest.mark.shapes
 
 SHAPES = [(7, 3), (4, 3, 5), (4, 3, 2, 5), (2, 3, 2, 2, 3)]
 
@@ -56,3 +59,9 @@ def test_all_five_gradients_of_normalisation_are_those_of_the_formula(shape, las
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_a_tensor_of_another_shape_is_found():
+    """At any call in a test that is marked so: here two axes, where one is asked for."""
+    with pytest.raises(TypeCheckError, match="x_C"):
+        along_channels(torch.ones(2, 3), torch.ones(4, 3))

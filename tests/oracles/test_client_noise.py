@@ -564,10 +564,10 @@ def test_noise_does_not_make_a_variance_negative():
     """However large it is, a round leaves a BN variance half of what it was, or more."""
     loud = [*EVERY_KIND, "privacy.sigma=100.0", "privacy.clip=1.0", "train.lr=1e-6"]
     run, halved = played(config(*loud, rounds=3), by_hand_task()), 0
-    for each in run.rounds:
-        named = each.after.tensors[Kind.STATISTICS]
+    for one in run.rounds:
+        named = one.after.tensors[Kind.STATISTICS]
         for name in (n for n in named if n.endswith("running_var")):
-            before = each.before.tensors[Kind.STATISTICS][name]
+            before = one.before.tensors[Kind.STATISTICS][name]
             assert (named[name] >= LEAST_VARIANCE * before).all()
             halved += int((named[name] == LEAST_VARIANCE * before).sum())
     assert halved

@@ -19,6 +19,8 @@ from securefl.norms.find import batch_norm_layers
 from securefl.norms.frozen import Affine, Freeze, at_rest_twin, frozen_batch_norm
 from securefl.privacy.clipping import ClippedGradients, Clipping
 
+pytestmark = pytest.mark.shapes
+
 WIDTHS = {"mlp": 8, "cnn": 4, "resnet20": 4}
 KINDS = [
     *((model, norm) for model in WIDTHS for norm in ("batch", "group", "layer", "group-ws")),

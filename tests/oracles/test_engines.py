@@ -21,8 +21,8 @@ from securefl.federation.client import Client
 from securefl.federation.identities import Identities
 from securefl.federation.message import Roster
 from securefl.simulation import choice
-from securefl.simulation.clients import Place
 from securefl.simulation.stacked import engine as vectorised
+from securefl.simulation.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import MOMENTA, POLICIES, SERVERS, SOLVERS, reason
@@ -56,7 +56,7 @@ def test_every_norm_goes_side_by_side(name, norm):
 def test_convolutions_are_laid_out_channels_last_whatever_they_take_in():
     """Of one input channel, too: torch goes by the strides, which then say neither layout."""
     model = nn.Sequential(nn.Conv2d(1, 6, 5), nn.Conv2d(6, 4, 3))
-    placed = Place(model).model
+    placed = Workspace(model).model
     assert placed[0].weight.stride() == (25, 1, 5, 1)
     assert placed(torch.rand(2, 1, 9, 9)).is_contiguous(memory_format=torch.channels_last)
     assert model[1].weight.is_contiguous()
@@ -107,8 +107,8 @@ def test_who_counts_several_times_does_so_in_fedtans_sums():
     ]
     job = task(sizes=(10,) * 6)
     require_same(["algorithm.name=fedtan", *drawn], job)
-    turnouts = trained(["algorithm.name=fedtan", *drawn], "vectorised", job).turnouts
-    assert any(times > 1 for turnout in turnouts for times in turnout.selected.values())
+    participants = trained(["algorithm.name=fedtan", *drawn], "vectorised", job).participants
+    assert any(times > 1 for each in participants for times in each.selected.values())
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=str)
@@ -327,17 +327,17 @@ def test_samples_that_are_too_many_to_copy_are_taken_client_by_client(monkeypatc
 
 
 @pytest.mark.parametrize(("local_steps", "n_copied"), [(4, 3), (1, 0)])
-def test_of_too_many_samples_a_cohorts_are_copied_where_it_draws_as_many(
+def test_of_too_many_samples_a_blocks_are_copied_where_it_draws_as_many(
     monkeypatch, local_steps, n_copied
 ):
     """In each of three rounds; the same batches."""
     calls, resident = [], vectorised.resident
 
-    def of_a_cohort(*about):
+    def of_a_block(*about):
         calls.append(about)
         return resident(*about) if len(calls) > 1 else None  # the first are all clients'
 
-    monkeypatch.setattr(vectorised, "resident", of_a_cohort)
+    monkeypatch.setattr(vectorised, "resident", of_a_block)
     require_same(["algorithm.name=fedavg", f"algorithm.local_steps={local_steps}"])
     assert len(calls) == 1 + n_copied
 

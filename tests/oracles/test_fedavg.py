@@ -14,6 +14,8 @@ import securefl
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator
 
+pytestmark = pytest.mark.shapes
+
 SIZES = (12, 30, 21)
 
 

@@ -23,8 +23,8 @@ from securefl.federation.client import Client
 from securefl.models import build_model
 from securefl.norms.frozen import at_rest_twin
 from securefl.simulation import clients
-from securefl.simulation.clients import Place
 from securefl.simulation.processes.ipc import ALIGNED
+from securefl.simulation.workspace import Workspace
 from securefl.types import State
 
 MODELS = [
@@ -72,8 +72,8 @@ def state_of(model, seed=0):
     return State(0, drawn)
 
 
-def require_loaded(place, state):
-    for kind, named in averaged_tensors(place.model).items():
+def require_loaded(workspace, state):
+    for kind, named in averaged_tensors(workspace.model).items():
         for name, value in named.items():
             assert torch.equal(value, state.tensors[kind][name]), name
 
@@ -89,14 +89,14 @@ def storages(model):
 @pytest.mark.parametrize("of", MODELS, ids="-".join)
 def test_each_client_of_a_round_begins_with_the_state_tensor_by_tensor(of):
     """The first, the second, from which on it is one copy, and those behind them."""
-    place = Place(built(*of))
-    states = state_of(place.model, 1), state_of(place.model, 2)
+    workspace = Workspace(built(*of))
+    states = state_of(workspace.model, 1), state_of(workspace.model, 2)
     for state in (states[0], states[1], states[0]):
         for _ in range(4):
-            place.load(state)
-            require_loaded(place, state)
+            workspace.load(state)
+            require_loaded(workspace, state)
             with torch.no_grad():
-                for parameter in place.model.parameters():
+                for parameter in workspace.model.parameters():
                     parameter.add_(1)  # it trains
 
 
@@ -104,7 +104,7 @@ def test_each_client_of_a_round_begins_with_the_state_tensor_by_tensor(of):
 def test_tensors_lie_in_one_vector_as_they_would_by_themselves(of):
     """The same strides, channels-last for convolutions, and each where torch may begin a tensor."""
     model = built(*of)
-    placed = Place(model).model
+    placed = Workspace(model).model
     assert len(storages(placed)) == 1
     for kind, named in averaged_tensors(placed).items():
         for name, value in named.items():
@@ -119,8 +119,8 @@ def test_tensors_lie_in_one_vector_as_they_would_by_themselves(of):
 
 def test_whatever_a_model_is_made_of_is_loaded():
     """By type a vector; what shares memory or has gaps by itself."""
-    place = Place(Odd())
-    model = place.model
+    workspace = Workspace(Odd())
+    model = workspace.model
     assert len(storages(model)) == 2 + 2
     assert model.first.weight is model.second.weight
     assert [p.requires_grad for p in (model.frozen, model.scale, model.exact)] == [
@@ -132,7 +132,7 @@ def test_whatever_a_model_is_made_of_is_loaded():
     state = state_of(model)
     for _ in range(3):
         model.count.add_(1)
-        place.load(state)
+        workspace.load(state)
         shown = averaged_tensors(model)
         assert shown.keys() == state.tensors.keys()
         for kind, named in shown.items():
@@ -145,24 +145,24 @@ def test_whatever_a_model_is_made_of_is_loaded():
 
 def test_a_state_is_known_by_itself_and_not_by_its_values():
     """Another of the same values, or a changed copy of it, is loaded for what it is."""
-    place = Place(built("mlp", "batch"))
-    state = state_of(place.model)
+    workspace = Workspace(built("mlp", "batch"))
+    state = state_of(workspace.model)
     for _ in range(3):
-        place.load(state)
+        workspace.load(state)
     twin = copy.deepcopy(state)
     next(iter(twin.tensors.values()))["0.weight"].add_(1)
     for other in (twin, replace(state, round=1), state):
-        place.load(other)
-        require_loaded(place, other)
+        workspace.load(other)
+        require_loaded(workspace, other)
 
 
 def test_a_place_keeps_no_state_alive():
     """One that will not be used again holds its own model and nothing of the round."""
-    place = Place(built("mlp", "batch"))
-    state = state_of(place.model)
-    place.load(state)
-    place.load(state)
-    known = place._flat._state
+    workspace = Workspace(built("mlp", "batch"))
+    state = state_of(workspace.model)
+    workspace.load(state)
+    workspace.load(state)
+    known = workspace._flat._state
     assert known() is state
     del state
     assert known() is None
@@ -192,7 +192,7 @@ def test_clients_train_the_same_bits_wherever_their_tensors_lie(
 
 def test_copies_and_twins_of_the_model_are_as_ever():
     """A copy shares nothing with it, a twin at rest the tensors."""
-    placed = Place(built("cnn", "batch")).model
+    placed = Workspace(built("cnn", "batch")).model
     copied, twin = copy.deepcopy(placed), at_rest_twin(placed)
     before = vector(placed)
     with torch.no_grad():
@@ -204,9 +204,9 @@ def test_copies_and_twins_of_the_model_are_as_ever():
 
 def test_tensors_on_another_device_lie_in_a_vector_there():
     """Which is laid where the model is."""
-    place = Place(built("cnn", "batch").to(ELSEWHERE))
-    assert {of.device for of in place._flat._vectors} == {ELSEWHERE}
-    assert len(storages(place.model)) == 1
+    workspace = Workspace(built("cnn", "batch").to(ELSEWHERE))
+    assert {of.device for of in workspace._flat._vectors} == {ELSEWHERE}
+    assert len(storages(workspace.model)) == 1
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
@@ -235,11 +235,11 @@ def test_what_looks_into_a_tensor_sees_it_still():
     """A plain attribute that is a view of a buffer: such a buffer stays where it is."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     model.view = model[1].running_mean.view(2, 2)
-    place = Place(model)
+    workspace = Workspace(model)
     state = State(0, snapshot(averaged_tensors(model)))
     for kind in state.tensors:
         for value in state.tensors[kind].values():
             value.fill_(7)
     for _ in range(3):
-        place.load(state)
-        assert torch.equal(place.model.view, torch.full((2, 2), 7.0))
+        workspace.load(state)
+        assert torch.equal(workspace.model.view, torch.full((2, 2), 7.0))

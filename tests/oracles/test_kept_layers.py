@@ -14,6 +14,8 @@ from torch.nn import functional
 import securefl
 from securefl.errors import DataError
 
+pytestmark = pytest.mark.shapes
+
 ENGINES = ["sequential", "vectorised"]
 FUSED = ["algorithm.name=fedtan", "algorithm.moments=fused"]
 

@@ -79,8 +79,8 @@ def test_each_divergence_is_that_of_the_rounds_own_profiles(which, far):
     settings = [*FEDPROF, *([f'selection.layer="{layer}"'] if which else [])]
     run, shrunk = played(config(*settings, rounds=5), job), set()
     for each in run.rounds:
-        asked = set(CLIENTS) if each.turnout.round == 1 else set(each.turnout.selected)
-        assert senders(each, "profile") == asked == each.turnout.measured.keys()
+        asked = set(CLIENTS) if each.participants.round == 1 else set(each.participants.selected)
+        assert senders(each, "profile") == asked == each.participants.measured.keys()
         model, version = model_of(job, each.before), each.before.round
         server = profile_by_hand(model, layer, job.public[0], version)
         unit = range_unit(server)
@@ -92,9 +92,9 @@ def test_each_divergence_is_that_of_the_rounds_own_profiles(which, far):
                 shrunk.add(client)
                 assert divergence(sealed, server.in_unit(unit)) < expected
                 expected = divergence(sealed, server.in_unit(unit))
-            assert each.turnout.measured[client] == pytest.approx(expected, rel=1e-9)
+            assert each.participants.measured[client] == pytest.approx(expected, rel=1e-9)
     assert (CLIENTS[FAR] in shrunk) == (far > 1)
-    assert any(len(each.turnout.selected) < 6 for each in run.rounds)
+    assert any(len(each.participants.selected) < 6 for each in run.rounds)
 
 
 def test_the_selector_goes_by_what_each_client_said_last():
@@ -103,14 +103,14 @@ def test_the_selector_goes_by_what_each_client_said_last():
     selector = FedProf(Alpha(ALPHA))
     for each in run.rounds:
         if not known:
-            known = dict(each.turnout.measured)
+            known = dict(each.participants.measured)
         standing = Standing(CLIENTS, divergence=known)
         rng = round_generator(SEED, each.before.round, SELECTION)
-        assert tuple(each.turnout.selected) == selector.select(standing, 2, rng)
-        for client, score in each.turnout.scores.items():
+        assert tuple(each.participants.selected) == selector.select(standing, 2, rng)
+        for client, score in each.participants.scores.items():
             assert score == pytest.approx(math.exp(-ALPHA * known[client]), rel=1e-12)
-        assert each.turnout.scores.keys() == set(CLIENTS)
-        known |= each.turnout.measured
+        assert each.participants.scores.keys() == set(CLIENTS)
+        known |= each.participants.measured
     assert len({tuple(chosen) for chosen in run.selected}) > 2
 
 
@@ -122,11 +122,11 @@ def test_sizes_are_sent_once_and_drawn_by(settings):
     standing = Standing(CLIENTS, n_samples=dict(zip(CLIENTS, SIZES, strict=True)))
     selector = FedProf(Theorem1()) if settings[1:] else ByDataShare()
     for each in run.rounds:
-        first = each.turnout.round == 1
+        first = each.participants.round == 1
         assert senders(each, "selection/size") == (set(CLIENTS) if first else set())
-        assert not each.turnout.measured
+        assert not each.participants.measured
         rng = round_generator(SEED, each.before.round, SELECTION)
-        assert tuple(each.turnout.selected) == selector.select(standing, 2, rng)
+        assert tuple(each.participants.selected) == selector.select(standing, 2, rng)
     assert {e.form for e in run.result.ledger.entries if e.name == "selection/size"} == {
         "plaintext"
     }
@@ -139,20 +139,20 @@ def test_afl_goes_by_the_loss_of_the_model_that_the_round_began_with():
     run = played(config(*PLAIN, *afl, rounds=8), job)
     selector, sizes = Afl(0.5, 0.5, 0.1), dict(zip(CLIENTS, SIZES, strict=True))
     for each in run.rounds:
-        first = each.turnout.round == 1
-        asked = set(CLIENTS) if first else set(each.turnout.selected)
-        assert senders(each, "selection/loss") == asked == each.turnout.measured.keys()
+        first = each.participants.round == 1
+        asked = set(CLIENTS) if first else set(each.participants.selected)
+        assert senders(each, "selection/loss") == asked == each.participants.measured.keys()
         assert senders(each, "selection/size") == (set(CLIENTS) if first else set())
         model = model_of(job, each.before)
-        for client, loss in each.turnout.measured.items():
+        for client, loss in each.participants.measured.items():
             x, y = job.clients[place(client)]
             expected = functional.cross_entropy(model(x), y)
             assert loss == pytest.approx(float(expected.detach()), rel=1e-12)
-        known = known or dict(each.turnout.measured)
+        known = known or dict(each.participants.measured)
         rng = round_generator(SEED, each.before.round, SELECTION)
         drawn = selector.select(Standing(CLIENTS, loss=known, n_samples=sizes), 2, rng)
-        assert tuple(each.turnout.selected) == drawn
-        known |= each.turnout.measured
+        assert tuple(each.participants.selected) == drawn
+        known |= each.participants.measured
 
 
 def test_cfcfm_takes_the_first_to_submit_and_then_those_who_waited():
@@ -160,11 +160,11 @@ def test_cfcfm_takes_the_first_to_submit_and_then_those_who_waited():
     settings = [*PLAIN, "selection.name=cfcfm", "devices.preset=emnist", "selection.fraction=0.5"]
     run, last = played(config(*settings, rounds=7), task()), set()
     for each in run.rounds:
-        seconds = {c: run.fleet.cost(c, load).time_s for c, load in each.loads[: len(CLIENTS)]}
+        seconds = {c: run.devices.cost(c, load).time_s for c, load in each.loads[: len(CLIENTS)]}
         assert seconds.keys() == set(CLIENTS)
         order = sorted(CLIENTS, key=lambda c: (c in last, seconds[c]))
-        assert set(each.turnout.selected) == set(order[:3])
-        last = set(each.turnout.selected)
+        assert set(each.participants.selected) == set(order[:3])
+        last = set(each.participants.selected)
     assert len({tuple(chosen) for chosen in run.selected}) > 1
 
 
@@ -175,8 +175,8 @@ def test_a_profile_that_is_refused_is_asked_for_anew_and_its_client_stays_away()
     job = replace(job, clients=[job.clients[0], (x * 1e160, y), *job.clients[2:]])
     run = played(config(*FEDPROF, rounds=3), job)
     for each in run.rounds:
-        assert "client-2" not in each.turnout.selected
-        assert "client-2" not in each.turnout.scores
+        assert "client-2" not in each.participants.selected
+        assert "client-2" not in each.participants.scores
         assert each.metrics.dropped == ("client-2",)
     assert {i.client for i in run.result.incidents} == {"client-2"}
     assert len(run.result.incidents) == 3
@@ -222,9 +222,9 @@ def test_encrypted_profiles_choose_the_clients_of_the_clear(encrypt, match, roun
 def assert_alike(plain, sealed):
     """Divergences as precise as the match is said to be, and none of them read off a profile."""
     for one, other in zip(plain.rounds, sealed.rounds, strict=True):
-        assert one.turnout.selected == other.turnout.selected
-        assert other.turnout.measured == pytest.approx(
-            dict(one.turnout.measured), rel=1e-3, abs=1e-4
+        assert one.participants.selected == other.participants.selected
+        assert other.participants.measured == pytest.approx(
+            dict(one.participants.measured), rel=1e-3, abs=1e-4
         )
         forms = {e.form for e in other.entries if e.name in {"profile", "profile/means"}}
         assert forms == {"ciphertext"}

@@ -19,6 +19,8 @@ from securefl.models import (
 )
 from securefl.models.resnet import Shortcut
 
+pytestmark = pytest.mark.shapes
+
 DIGITS = {"in_channels": 1, "n_features": 64, "n_classes": 10}
 NORMS = ["batch", "group", "layer", "instance", "group-ws"]
 BUILDABLE = [

@@ -17,7 +17,7 @@ from securefl.models.fixup import FixupBlock, ScalarBias, ScalarMultiplier
 from securefl.models.resnet import Shortcut
 from securefl.norms.standardised import standardise_weights
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("quick")]
 
 EPS = 1e-5
 

@@ -12,16 +12,13 @@ import torch
 from by_hand import task
 from hired import SIZES, Agency, Spoiling, require_alike, require_same_bits, spoilt_loss, trained
 from pairs import grid
-from securefl.simulation.processes.shared_round import SharedRound
-from side_by_side import REFINED, vector, with_public
+from side_by_side import vector
 
 import securefl
 from securefl.errors import Diverged
 from securefl.models import build_model
 from securefl.runs.threads import torch_threads
 from securefl.simulation.processes import engine as parallel
-from securefl.simulation.processes import ipc as crossing
-from securefl.simulation.processes import worker_process
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason
@@ -140,71 +137,6 @@ def test_workers_refine_alike(lent, name):
     require_same_bits(settings, job, agency=lent)
 
 
-@pytest.mark.parametrize("sizes", [SIZES, (5, 9, 5, 9, 9, 9, 5, 14, 9, 9, 9, 5)])
-@pytest.mark.parametrize("settings", [["algorithm.name=fedavg"], ["algorithm.name=fedtan"]])
-def test_clients_of_a_worker_can_be_side_by_side(lent, monkeypatch, sizes, settings):
-    """Within rounding; also where workers finish them in another order than they are added in."""
-    monkeypatch.setattr(worker_process, "MOST_SLOTS", 2)
-    one = trained(settings, "sequential", task(sizes=sizes))
-    other = trained(settings, "vectorised", task(sizes=sizes))
-    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
-    assert one.ledger.entries == other.ledger.entries
-
-
-@pytest.mark.usefixtures("lent")
-@pytest.mark.parametrize("solver", ["sgd", "scaffold"])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_all_normalisations_are_side_by_side_in_workers_too(policy, solver):
-    """With short batches; within rounding."""
-    if reason(POLICIES[policy], SOLVERS[solver]):
-        pytest.skip("refused together")
-    settings, job = [*POLICIES[policy], *SOLVERS[solver]], task(sizes=(*SIZES, 3, 4))
-    one, other = (trained(settings, engine, job) for engine in ("sequential", "vectorised"))
-    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
-    assert one.ledger.entries == other.ledger.entries
-
-
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
-@pytest.mark.parametrize("settings", [["algorithm.name=fedavg"], ["algorithm.name=fedtan"]])
-def test_clients_of_a_worker_can_be_refined_side_by_side(lent, settings, n_workers):
-    """The weakest of all workers' clients, however many of them one worker has."""
-    job, refined = with_public(task(sizes=(*SIZES, 7, 11))), [*settings, *REFINED]
-    one = trained(refined, "sequential", job)
-    said = []
-    other = trained(refined, "vectorised", job, n_workers, on_start=said.append)
-    assert said[0].endswith("clients of each side by side")
-    torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
-    assert one.ledger.entries == other.ledger.entries
-    plain = trained(settings, "sequential", job)
-    assert not torch.allclose(vector(one.model), vector(plain.model))
-
-
-@pytest.mark.parametrize("solver", ["sgd", "scaffold"])
-def test_a_worker_waits_for_room(lent, monkeypatch, solver):
-    """With two slots for six clients of each worker, and with no shared memory at all."""
-    monkeypatch.setattr(worker_process, "MOST_SLOTS", 2)
-    job = task(sizes=(5, 9, 5, 9, 9, 9, 5, 14, 9, 9, 9, 5))
-    settings = ["algorithm.name=fedavg", f"solver.name={solver}"]
-    require_same_bits(settings, job, agency=lent)
-    monkeypatch.setattr(crossing.Block, "made", lambda _n_bytes: None)
-    require_same_bits(settings, job, agency=lent)
-
-
-def test_a_sum_in_the_middle_of_a_round_is_added_as_it_comes(lent, monkeypatch):
-    """Of each worker's six clients one message waits, and no more, whoever is faster."""
-    monkeypatch.setattr(worker_process, "MOST_SLOTS", 1)
-    waiting, add = [], SharedRound._add_posted
-
-    def noted(shared):
-        waiting.extend(len(part.posted) for part in shared._parts)
-        add(shared)
-
-    monkeypatch.setattr(SharedRound, "_add_posted", noted)
-    job = task(sizes=(5, 9, 5, 9, 9, 9, 5, 14, 9, 9, 9, 5))
-    require_same_bits(["algorithm.name=fedtan"], job, agency=lent)
-    assert max(waiting) == 1
-
-
 @pytest.mark.parametrize(
     ("encrypt", "algorithm"),
     [("statistics", "fedtan"), ("statistics", "fedavg"), ("model", "fedavg")],
@@ -229,19 +161,16 @@ def test_a_client_whose_values_are_refused_is_left_out_alike(lent, encrypt):
     assert [m.dropped for m in other.metrics] == [(), ("client-2",), ()]
 
 
-@pytest.mark.parametrize(
-    ("engine", "n_clients", "n_workers", "lost"),
-    [("parallel", 6, 2, (1, 3, 5)), ("vectorised", 6, 2, (1, 3, 5)), ("vectorised", 3, 3, (1,))],
-)
-def test_a_worker_whose_clients_have_all_left_in_a_sum_goes_on(engine, n_clients, n_workers, lost):
-    """Side by side, nobody is left who could ask for the next one; the others' round is whole."""
+@pytest.mark.parametrize(("n_clients", "n_workers", "lost"), [(6, 2, (1, 3, 5)), (3, 3, (1,))])
+def test_a_worker_whose_clients_have_all_left_in_a_sum_goes_on(n_clients, n_workers, lost):
+    """Nobody is left at it who could ask for the next one; the others' round is whole."""
     job = task(sizes=(10,) * n_clients)
     for i in lost:
         x, _ = job.clients[i]
         x.copy_(1.5e308 * x.sign())  # finite, and no sum of it is
     settings = ["algorithm.name=fedtan", "algorithm.weights=uniform", "run.rounds=2"]
     one = trained(settings, "sequential", job)
-    other = trained(settings, engine, job, n_workers)
+    other = trained(settings, "parallel", job, n_workers)
     torch.testing.assert_close(vector(one.model), vector(other.model), rtol=1e-9, atol=1e-10)
     # Which of its values overflows first depends on how they are added up.
     incidents = [[(i.round, i.name, i.client) for i in run.incidents] for run in (one, other)]

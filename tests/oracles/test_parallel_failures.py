@@ -9,20 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from by_hand import task
 from hired import SIZES, Deadly, Garbling, Returning, require_alike, trained
 from interruptible import SECUREFL
-from securefl.simulation.processes.shared_round import SharedRound
 from side_by_side import vector
+from torch.nn import functional
 
 import securefl
 from securefl.errors import ConfigError, PeerError
-from securefl.simulation.processes import worker_process
-from securefl.simulation.processes.ipc import Gone
+from securefl.simulation.processes.engine import Workers
 
 
 @pytest.mark.usefixtures("no_hang")
@@ -35,42 +34,44 @@ from securefl.simulation.processes.ipc import Gone
     ],
 )
 def test_a_worker_that_is_killed_changes_no_bit(tmp_path, caplog, algorithm, encrypt):
-    """Another one trains its clients from the round's start; sums that were opened stay opened."""
+    """The round runs again from its start; sums that were opened stay opened."""
     settings = [f"algorithm.name={algorithm}", f"exchange.encrypt={encrypt}"]
     one = trained(settings, "sequential")
     job = task(sizes=SIZES, loss=Deadly(tmp_path, call=9), metric="accuracy")
     other = trained(settings, "parallel", job)
     assert len(list(tmp_path.iterdir())) == 1
     (told,) = caplog.messages
-    assert re.match(r"round [12]: a worker has died \(exit code -9\); another one trains", told)
+    assert re.match(r"round [12]: a worker has died \(exit code -9\); the round runs again", told)
     if encrypt == "none":
         require_alike(one, other)
     else:
         assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
         assert one.ledger.entries == other.ledger.entries
         assert [o.name for o in one.openings] == [o.name for o in other.openings]
+        assert not any(opening.refused for opening in other.openings)
 
 
 @pytest.mark.usefixtures("no_hang")
-def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
-    """The other that takes its place posts anew what has been added, which does not count."""
-    settings = ["algorithm.name=fedtan"]
+def test_a_total_that_was_opened_before_a_worker_died_is_not_opened_again(monkeypatch):
+    """The round that runs again is given it, and clients train as if nothing had happened."""
+    settings = ["algorithm.name=fedtan", "exchange.encrypt=statistics", "run.rounds=1"]
     one = trained(settings, "sequential")
-    taken, take = [], SharedRound._take
+    names, call = [], Workers.call
 
-    def killing(shared, posted):
-        take(shared, posted)
-        taken.append(posted.client)
-        if len(taken) == len(SIZES) + 1:  # the first client of the second sum
-            worker = shared._owner[posted.client].worker
-            os.kill(worker.pid, signal.SIGKILL)
-            with suppress(Gone):
-                while True:
-                    worker.hear()  # what it had posted is lost with it
+    def killing(workers, requests, ongoing=None):
+        names.append({type(request).__name__ for request in requests.values()})
+        if len(names) == 2:  # both are to hear the first sum
+            os.kill(workers._workers["1"].pid, signal.SIGKILL)
+        return call(workers, requests, ongoing)
 
-    monkeypatch.setattr(SharedRound, "_take", killing)
-    require_alike(one, trained(settings, "parallel"))
-    assert taken[: 2 * len(SIZES)] == 2 * [f"client-{i}" for i in range(1, 6)]
+    monkeypatch.setattr(Workers, "call", killing)
+    other = trained(settings, "parallel")
+    assert names[:4] == [{"Begin"}, {"Continue"}, {"Begin"}, {"Continue"}]
+    assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
+    assert one.ledger.entries == other.ledger.entries
+    opened = [(o.name, o.signers, o.refused) for o in other.openings]
+    assert opened == [(o.name, o.signers, "") for o in one.openings]
+    assert not other.incidents
 
 
 @pytest.mark.slow
@@ -78,7 +79,7 @@ def test_a_worker_that_is_killed_in_a_sum_is_added_once(monkeypatch):
 def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path):
     """With the way out; and none is left."""
     job = task(sizes=SIZES[:2], loss=Deadly(tmp_path, call=1, deaths=9), metric="accuracy")
-    with pytest.raises(PeerError, match=r'round 1: a worker has died 3 times .*"sequential"'):
+    with pytest.raises(PeerError, match=r'round 1: workers have died 3 times .*"sequential"'):
         trained(["algorithm.name=fedavg"], "parallel", job, n_workers=1)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 3
@@ -104,9 +105,8 @@ def test_what_is_raised_in_a_worker_is_raised():
 
 
 @pytest.mark.usefixtures("no_hang")
-def test_what_is_raised_far_ahead_is_no_death(monkeypatch, caplog):
-    """A worker with as many posts as may wait has ended: what it said last is heard."""
-    monkeypatch.setattr(worker_process, "MOST_SLOTS", 1)
+def test_what_is_raised_while_others_wait_is_no_death(caplog):
+    """A worker has ended while the other waits in a sum: what it said last is heard."""
     job = task(sizes=SIZES, algorithm=Garbling(n_samples=SIZES[4]))  # the last of its worker
     with pytest.raises(AttributeError, match="detach"):
         trained([], "parallel", job)
@@ -114,17 +114,36 @@ def test_what_is_raised_far_ahead_is_no_death(monkeypatch, caplog):
 
 
 def test_what_no_other_process_can_have_is_refused_before_anything_starts(tmp_path):
-    """A lambda as loss: the message says which part it is, and the way out."""
-    job = task(sizes=SIZES, loss=lambda output, y: output.sum() * y.sum(), metric="accuracy")
-    with pytest.raises(ConfigError, match=r"the loss cannot be given .*module.*\"sequential\""):
-        trained([], "parallel", job, out=tmp_path / "run")
+    """An open file in the loss: the message says which part it is, and the way out."""
+    with (tmp_path / "log").open("w") as file:
+        loss = Logging(file)
+        job = task(sizes=SIZES, loss=loss, metric="accuracy")
+        refusal = r"the loss cannot be given .*such as an open file.*\"sequential\""
+        with pytest.raises(ConfigError, match=refusal):
+            trained([], "parallel", job, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_number_of_workers_needs_an_engine_that_has_some():
+@dataclass
+class Logging:
+    """A loss that writes itself down."""
+
+    file: object
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __call__(self, output, y):
+        value = functional.cross_entropy(output, y)
+        self.file.write(f"{float(value)}\n")
+        return value
+
+
+@pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])
+def test_a_number_of_workers_needs_the_engine_that_has_some(engine):
     """Not silently ignored."""
     with pytest.raises(ConfigError, match=r'run\.workers = 2 goes with run\.engine = "parallel"'):
-        securefl.load_config(None, ["run.engine=sequential", "run.workers=2"])
+        securefl.load_config(None, [f"run.engine={engine}", "run.workers=2"])
 
 
 JOB = """
@@ -159,15 +178,34 @@ def test_a_command_without_a_main_guard_runs():
     assert python("-c", JOB.format(net="", task="")).stdout.startswith("accuracy 0.")
 
 
-def test_a_class_that_was_typed_in_is_refused():
-    """No worker could find it."""
-    net = "class Net(nn.Linear): pass"
-    more = (
-        "\nimport torch; d = torch.zeros(4, 3), torch.zeros(4, dtype=int)"
-        "\ntask = securefl.Task(nn.Sequential(Net(3, 2), nn.BatchNorm1d(2)), [d] * 3, d)"
-    )
-    done = python("-c", JOB.format(net=net + more, task=", task"))
-    assert "Net is defined in a notebook or at a prompt): define it in a module" in done.stderr
+OWN = """
+import torch
+from torch.nn import functional
+
+class Net(nn.Linear):
+    pass
+
+d = torch.zeros(4, 3), torch.zeros(4, dtype=int)
+model = nn.Sequential(Net(3, 2), nn.BatchNorm1d(2))
+loss = lambda output, y: functional.cross_entropy(output, y)
+task = securefl.Task(model, [d] * 3, d, loss, metric="accuracy")
+"""
+"""A class and a lambda that no module has."""
+
+
+def test_what_was_typed_in_crosses():
+    """At a prompt, or in a notebook."""
+    done = python("-c", JOB.format(net=OWN, task=", task"))
+    assert done.stdout.startswith("accuracy "), done.stderr
+
+
+def test_what_a_script_defines_crosses(tmp_path):
+    """Above its guard."""
+    script = tmp_path / "script.py"
+    *above, last = JOB.format(net=OWN, task=", task").strip().splitlines()
+    script.write_text("\n".join([*above, 'if __name__ == "__main__":', f"    {last}"]))
+    done = python(script)
+    assert done.stdout.startswith("accuracy "), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -192,7 +230,6 @@ def test_no_worker_outlives_its_run(tmp_path, signal_number):
     if signal_number == signal.SIGINT:
         assert process.returncode == 130
         assert "Traceback" not in stderr
-        assert "leaked" not in stderr  # shared memory
     while any(alive(pid) for pid in workers):
         assert time.monotonic() < give_up
         time.sleep(0.05)

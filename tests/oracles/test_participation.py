@@ -113,7 +113,7 @@ def test_what_a_client_keeps_moves_in_its_own_rounds_alone(beside):
     for each in run.rounds:
         for client, memory in each.kept_before.items():
             if not same_memory(each.kept_after[client], memory):
-                assert client in each.turnout.selected
+                assert client in each.participants.selected
                 moved.add(client)
     keeping = [] if beside == ["algorithm.name=fedtan"] else run.selected
     assert moved == {client for chosen in keeping for client in chosen}

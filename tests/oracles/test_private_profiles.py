@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from matching_runs import Q, make_config, make_task, run_in, turnouts, uncounted
+from matching_runs import Q, make_config, make_task, participants, run_in, uncounted
 from scipy import stats
 from silent import Silent
 from torch import nn
@@ -31,7 +31,7 @@ from securefl.privacy.moments import MomentRelease
 from securefl.privacy.profiles import PrivateProfiler
 from securefl.privacy.randomness import Secret, Seeded
 
-pytestmark = pytest.mark.usefixtures("no_hang", "quick")
+pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("no_hang", "quick")]
 
 FLOOD = flood_deviation(LINEAR.parameters)
 
@@ -235,7 +235,7 @@ def test_seeded_noise_is_the_same_again_and_secret_noise_is_not(tmp_path, table)
     for name, noise in {"a": "seeded", "b": "seeded", "c": "secret"}.items():
         settings = private(config, **table, noise=noise)
         run_in(tmp_path / name, settings, task)
-        runs[name] = [turnout.measured for turnout in turnouts(tmp_path / name)]
+        runs[name] = [each.measured for each in participants(tmp_path / name)]
     assert runs["a"] == runs["b"]
     assert runs["a"][0].keys() == runs["c"][0].keys()
     assert runs["a"][0] != runs["c"][0]
@@ -247,9 +247,9 @@ def test_a_profile_that_drowns_is_its_clients_incident(tmp_path):
     x, y = task.clients[0]
     few = replace(task, clients=[(x[:2], y[:2]), *task.clients[1:]])
     config = private(make_config("plain", rounds=1), **RECORD | {"statistics_sigma": 0.2})
-    _, (turnout,) = run_in(tmp_path / "run", config, few)
-    assert "client-1" not in turnout.measured
-    assert len(turnout.measured) == 4
+    _, (participants,) = run_in(tmp_path / "run", config, few)
+    assert "client-1" not in participants.measured
+    assert len(participants.measured) == 4
     rows = map(json.loads, (tmp_path / "run" / "incidents.jsonl").read_text().splitlines())
     (row,) = rows
     assert row["client"] == "client-1"
@@ -381,7 +381,7 @@ def test_a_run_at_the_level_of_clients_reads_noisy_scores(tmp_path, key, mode, m
     folder = tmp_path / "run"
     keys = None if mode == "plain" else uncounted(key)
     _, rounds = run_in(folder, private(config, **CLIENT), task, keys)
-    values = [value for turnout in rounds for value in turnout.measured.values()]
+    values = [value for each in rounds for value in each.measured.values()]
     assert len(values) == 14  # of five clients, then of three in each round
     assert min(values) == 0.0
     assert max(values) > 3  # exact scores of such clients are far below 1

@@ -109,7 +109,7 @@ def same_run(job):
     messages, asked = without_scores(there.ledger)
     assert sorted(map(repr, messages)) == sorted(map(repr, here.ledger))
     assert told(there, asked) == told(here)
-    assert there.turnouts == here.turnouts
+    assert there.participants == here.participants
     assert incidents_of(over) == incidents_of(alone) == ""
     return there
 
@@ -197,7 +197,7 @@ def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt
 def test_sealed_profiles_select_as_a_simulation_does(settings, job, key_set):
     """Scores are opened by the authority; the same clients are drawn by them."""
     record = nearly_the_same_run(job(settings), key_set)
-    assert all(turnout.scores for turnout in record.turnouts)
+    assert all(each.scores for each in record.participants)
 
 
 def refusal(settings):
@@ -229,8 +229,8 @@ def nearly_the_same_run(job, key_set):
     there, here = read_run(over), read_run(alone)
     messages, _ = without_scores(there.ledger)
     assert sorted(map(repr, messages)) == sorted(map(repr, here.ledger))
-    assert [(t.selected, t.present) for t in there.turnouts] == [
-        (t.selected, t.present) for t in here.turnouts
+    assert [(t.selected, t.present) for t in there.participants] == [
+        (t.selected, t.present) for t in here.participants
     ]
     assert openings(job.openings) == openings(alone / OPENINGS)
     assert incidents_of(over) == incidents_of(alone) == ""

@@ -17,6 +17,8 @@ from securefl.errors import DataError
 from securefl.exchange.profile import VARIANCE_FLOOR, Profile, divergence
 from securefl.models import build_model
 
+pytestmark = pytest.mark.shapes
+
 IDENTITY = nn.Sequential(nn.Identity()).double()
 
 

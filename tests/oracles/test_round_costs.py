@@ -100,9 +100,9 @@ CASES = {
 def test_the_simulated_round_is_that_of_the_ledgers_messages(case):
     """Loads are the messages to the byte, and clock and energy the paper's equations of them."""
     run = played(config(*DEVICES, *CASES[case], rounds=6), task())
-    table = run.fleet.specification
+    table = run.devices.specification
     for each in run.rounds:
-        is_first, chosen = each.turnout.round == 1, each.turnout.selected
+        is_first, chosen = each.participants.round == 1, each.participants.selected
         before, during = parts(each, is_first)
         asked = SIZES if before else ()
         time_s, energy_wh = 0.0, 0.0
@@ -112,7 +112,7 @@ def test_the_simulated_round_is_that_of_the_ledgers_messages(case):
             amounts = sent(before, client)
             assert noted == client
             assert amounts == (load.download_bytes, load.upload_bytes, load.profile_bytes)
-            spent = seconds_and_watt_hours(table, run.fleet.devices[client], n, 0, amounts)
+            spent = seconds_and_watt_hours(table, run.devices.devices[client], n, 0, amounts)
             time_s, energy_wh = max(time_s, spent[0]), energy_wh + spent[1]
         found = dict(each.loads[-len(chosen) :])
         assert found.keys() == chosen.keys()
@@ -122,7 +122,7 @@ def test_the_simulated_round_is_that_of_the_ledgers_messages(case):
             assert amounts == (load.download_bytes, load.upload_bytes, load.profile_bytes)
             assert load.n_samples == n
             spent = seconds_and_watt_hours(
-                table, run.fleet.devices[client], n, epochs_of(n), amounts
+                table, run.devices.devices[client], n, epochs_of(n), amounts
             )
             longest, energy_wh = max(longest, spent[0]), energy_wh + spent[1]
         assert each.metrics.simulated_s == pytest.approx(time_s + longest, rel=1e-12)
@@ -137,18 +137,18 @@ def test_a_client_of_the_last_round_gets_the_news_and_any_other_one_everything()
         values = {
             kind: sum(v.numel() for v in t.values()) for kind, t in each.before.tensors.items()
         }
-        for client in each.turnout.selected:
+        for client in each.participants.selected:
             got = {
                 e.kind: (e.n_values, e.bytes)
                 for e in each.entries
                 if e.receiver == client and e.name.startswith("model/")
             }
-            fresh = last.get(client) == each.turnout.round - 1
-            frozen = each.turnout.round > 4
+            fresh = last.get(client) == each.participants.round - 1
+            frozen = each.participants.round > 4
             kinds = {Kind.PARAMETERS} if fresh and frozen else set(values)
             assert got == {kind: (values[kind], 8 * values[kind]) for kind in kinds}
             seen.add((fresh, frozen))
-            last[client] = each.turnout.round
+            last[client] = each.participants.round
     assert len(seen) == 4
 
 
@@ -172,7 +172,7 @@ def test_a_size_is_asked_for_without_the_model():
         f"client-{i}" for i in range(1, 7)
     }
     got = {e.receiver for e in first.entries if e.name.startswith("model/")}
-    assert got == first.turnout.selected.keys()
+    assert got == first.participants.selected.keys()
 
 
 # --- late and lost clients ---
@@ -201,8 +201,8 @@ def assert_by_hand(run, job):
 
 def times_of(each, run):
     """Seconds of each selected client's round."""
-    loads = each.loads[-len(each.turnout.selected) :]
-    return {client: run.fleet.cost(client, load).time_s for client, load in loads}
+    loads = each.loads[-len(each.participants.selected) :]
+    return {client: run.devices.cost(client, load).time_s for client, load in loads}
 
 
 def test_late_clients_do_not_count_and_the_round_lasts_till_the_deadline():
@@ -216,11 +216,13 @@ def test_late_clients_do_not_count_and_the_round_lasts_till_the_deadline():
     for each in run.rounds:
         spent = times_of(each, run)
         late = {client for client, s in spent.items() if s > deadline}
-        assert set(each.turnout.late) == late
-        assert each.turnout.present == tuple(c for c in each.turnout.selected if c not in late)
+        assert set(each.participants.late) == late
+        assert each.participants.present == tuple(
+            c for c in each.participants.selected if c not in late
+        )
         assert each.metrics.simulated_s == (deadline if late else max(spent.values()))
         assert not late & {e.sender for e in each.entries if e.name.startswith("update/")}
-    assert any(each.turnout.late and each.turnout.present for each in run.rounds)
+    assert any(each.participants.late and each.participants.present for each in run.rounds)
     assert_by_hand(run, job)
 
 
@@ -230,7 +232,7 @@ def test_the_first_profiles_come_before_the_deadline_counts():
     first, second = run.rounds
     assert first.metrics.simulated_s > 1e-3
     assert second.metrics.simulated_s == 1e-6
-    assert not first.turnout.present
+    assert not first.participants.present
     assert_by_hand(run, task())
 
 
@@ -240,17 +242,19 @@ def test_lost_clients_do_not_count_and_are_sent_everything_anew():
     run = played(config(*DEVICES, *RANDOM, "devices.dropout=0.3", rounds=12), job)
     lost_before, again = set(), 0
     for each in run.rounds:
-        turnout, spent = each.turnout, times_of(each, run)
-        assert set(turnout.lost) <= turnout.selected.keys()
-        assert turnout.present == tuple(c for c in turnout.selected if c not in turnout.lost)
-        in_time = [spent[client] for client in turnout.present]
+        participants, spent = each.participants, times_of(each, run)
+        assert set(participants.lost) <= participants.selected.keys()
+        assert participants.present == tuple(
+            c for c in participants.selected if c not in participants.lost
+        )
+        in_time = [spent[client] for client in participants.present]
         assert each.metrics.simulated_s == max(in_time, default=0.0)
         whole = {f"model/{kind}" for kind in each.before.tensors}
-        for client in turnout.selected.keys() & lost_before:
+        for client in participants.selected.keys() & lost_before:
             got = {e.name for e in each.entries if e.receiver == client and e.exchange == 0}
             assert got == whole
             again += 1
-        lost_before = set(turnout.lost)
+        lost_before = set(participants.lost)
     assert again
     assert_by_hand(run, job)
 
@@ -264,14 +268,14 @@ def test_a_round_with_too_few_clients_passes(encrypt, least, key_set):
     run = played(config(*rounds, rounds=14), job, key_set)
     passed, stayed = [], set()
     for each in run.rounds:
-        came = [c for c in each.turnout.selected if c not in each.turnout.lost]
-        assert each.turnout.present == (tuple(came) if len(came) >= least else ())
+        came = [c for c in each.participants.selected if c not in each.participants.lost]
+        assert each.participants.present == (tuple(came) if len(came) >= least else ())
         assert each.after.round == each.before.round + 1
         if stayed:  # who has the model of a round that passed has this one, too
             told = {e.receiver for e in each.entries if e.name.startswith("model/")}
             assert not told & stayed
-            stayed &= each.turnout.selected.keys() - set(each.turnout.lost)
-        if not each.turnout.present:
+            stayed &= each.participants.selected.keys() - set(each.participants.lost)
+        if not each.participants.present:
             passed.append(each)
             assert each.after.tensors is each.before.tensors
             assert {e.sender for e in each.entries} <= {SERVER}
@@ -281,7 +285,7 @@ def test_a_round_with_too_few_clients_passes(encrypt, least, key_set):
             stayed = set()
     assert passed
     assert len(passed) < 14
-    assert {o.round for o in run.result.openings}.isdisjoint(e.turnout.round for e in passed)
+    assert {o.round for o in run.result.openings}.isdisjoint(e.participants.round for e in passed)
     if encrypt == "none":
         assert_by_hand(run, job)
     else:
@@ -297,9 +301,9 @@ def test_a_round_with_too_few_clients_to_refine_any_passes(share):
     run = played(config(*settings, "devices.dropout=0.3", rounds=14), task())
     least = min(n for n in range(1, 7) if 1 <= math.floor(n * share) <= n - 3)
     for each in run.rounds:
-        came = [c for c in each.turnout.selected if c not in each.turnout.lost]
-        assert each.turnout.present == (tuple(came) if len(came) >= least else ())
-    assert {bool(each.turnout.present) for each in run.rounds} == {True, False}
+        came = [c for c in each.participants.selected if c not in each.participants.lost]
+        assert each.participants.present == (tuple(came) if len(came) >= least else ())
+    assert {bool(each.participants.present) for each in run.rounds} == {True, False}
 
 
 def test_without_selection_clients_drop_out_too():

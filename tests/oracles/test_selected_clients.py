@@ -19,8 +19,8 @@ def qualities_of(result, task):
     """How often clients of each quality were selected."""
     quality = dict(zip((f"client-{i}" for i in range(1, 51)), task.qualities, strict=True))
     drawn = Counter()
-    for turnout in result.turnouts:
-        for client, times in turnout.selected.items():
+    for each in result.participants:
+        for client, times in each.selected.items():
             drawn[quality[client]] += times
     return {name: n / drawn.total() for name, n in drawn.items()}
 

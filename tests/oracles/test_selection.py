@@ -20,6 +20,8 @@ from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1, theorem1
 from securefl.selection.uniform import Random
 
+pytestmark = pytest.mark.shapes
+
 DRAWS = 4000
 
 

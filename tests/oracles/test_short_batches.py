@@ -27,11 +27,11 @@ from combinations import POLICIES, SERVERS, SOLVERS, reason
 
 SIZES = (9, 14, 6, 11, 8, 3, 5, 20)
 SHORT = "train.batch_size=16"
-"""Cohorts: 9, 14, 11 and 8; 6, 5 (and 4); 3; 20, whose batch is whole."""
+"""Blocks: 9, 14, 11 and 8; 6, 5 (and 4); 3; 20, whose batch is whole."""
 
 
 @pytest.fixture
-def cohorts(monkeypatch):
+def blocks(monkeypatch):
     """Who has trained in one wide model, each time."""
     seen, trained_ = [], Stacked._trained
 
@@ -45,26 +45,26 @@ def cohorts(monkeypatch):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("solver", [*(name for name in SOLVERS if name != "moon"), "fednova"])
-def test_padded_batches_change_nothing(policy, solver, cohorts):
+def test_padded_batches_change_nothing(policy, solver, blocks):
     """All normalisations and solvers: moments, losses and gradients are of a client's own."""
     beside = SERVERS["fednova"] if solver == "fednova" else SOLVERS[solver]
     if reason(POLICIES[policy], beside):
         pytest.skip("refused together")
     require_same([*POLICIES[policy], *beside, SHORT], task(sizes=SIZES))
     if policy == "fixbn, window":
-        assert not cohorts
+        assert not blocks
     elif policy == "centralised":
-        assert set(cohorts) == {("client-1",)}
+        assert set(blocks) == {("client-1",)}
     elif policy.startswith(("fedtan", "forward-only")):
-        assert len(cohorts[0]) == len(SIZES)
+        assert len(blocks[0]) == len(SIZES)
     else:
-        assert ("client-1", "client-2", "client-4", "client-5") in cohorts
+        assert ("client-1", "client-2", "client-4", "client-5") in blocks
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "group-ws"])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtan"])
-def test_padded_batches_change_nothing_in_any_model(name, norm, algorithm, cohorts):
+def test_padded_batches_change_nothing_in_any_model(name, norm, algorithm, blocks):
     """Moments over pixels, too; of norms that look at one sample there is nothing to mask."""
     if (name, norm) == ("mlp", "instance") or (norm != "batch" and algorithm == "fedtan"):
         pytest.skip("no such thing")
@@ -72,40 +72,40 @@ def test_padded_batches_change_nothing_in_any_model(name, norm, algorithm, cohor
         pytest.skip("as of the cnn")
     job = task(name, norm, sizes=(7, 4, 6), width=8)
     require_same([f"algorithm.name={algorithm}", "run.rounds=1", SHORT], job)
-    assert cohorts == [("client-1", "client-2", "client-3")]
+    assert blocks == [("client-1", "client-2", "client-3")]
 
 
-def test_shorter_batches_and_fewer_steps_go_together(cohorts):
+def test_shorter_batches_and_fewer_steps_go_together(blocks):
     """Passes over their data: 2 steps of 9, 4 of 16, 2 of 12, 2 of 11."""
     settings = ["algorithm.local_epochs=2", SHORT, "train.momentum=0.9"]
     job = task(sizes=(9, 33, 12, 11))
     for algorithm in ("fedavg", "fedtan"):
         require_same([f"algorithm.name={algorithm}", *settings], job)
-    assert cohorts[-1] == ("client-1", "client-2", "client-3", "client-4")
+    assert blocks[-1] == ("client-1", "client-2", "client-3", "client-4")
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform", "batch"])
 @pytest.mark.parametrize("moments", ["two-pass", "fused"])
-def test_fedtans_moments_of_padded_batches_are_of_the_union(weights, moments, cohorts):
+def test_fedtans_moments_of_padded_batches_are_of_the_union(weights, moments, blocks):
     """Whatever clients are weighed by; by their batches it is centralised training."""
     settings = [f"algorithm.weights={weights}", f"algorithm.moments={moments}", SHORT]
     require_same(["algorithm.name=fedtan", *settings], task(sizes=SIZES))
-    assert len(cohorts) == 3
+    assert len(blocks) == 3
 
 
-def test_static_statistics_are_of_a_clients_own_batches(cohorts):
+def test_static_statistics_are_of_a_clients_own_batches(blocks):
     """Of as many batches for all who are side by side."""
     require_same(["algorithm.name=static-bn", SHORT], task(sizes=(9, 14, 33, 35, 16)))
-    assert ("client-1", "client-2") in cohorts
+    assert ("client-1", "client-2") in blocks
 
 
 @pytest.mark.parametrize(
     "loss", [nn.CrossEntropyLoss(), nn.MultiMarginLoss(reduction="sum")], ids=str
 )
-def test_a_loss_of_ones_own_sees_a_clients_own_samples(loss, cohorts):
+def test_a_loss_of_ones_own_sees_a_clients_own_samples(loss, blocks):
     """Padding is in no mean, and in no sum."""
     require_same(["algorithm.name=fedavg", SHORT], task(sizes=SIZES, loss=loss, metric="accuracy"))
-    assert any(len(names) == 4 for names in cohorts)
+    assert any(len(names) == 4 for names in blocks)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
@@ -164,14 +164,14 @@ class Tracking(nn.BatchNorm1d):
     [Centred(), Tracking(3), nn.InstanceNorm1d(3, track_running_stats=True)],
     ids=lambda layer: type(layer).__name__,
 )
-def test_what_looks_at_several_samples_by_itself_is_not_padded(layer, cohorts):
+def test_what_looks_at_several_samples_by_itself_is_not_padded(layer, blocks):
     """Such models are side by side with batches of their own size."""
     job = task(sizes=(9, 14, 9, 14, 11))
     clients = [(x.unflatten(1, (3, 4)), y) for x, y in job.clients]
     model = nn.Sequential(layer, nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), Sum())
     job = securefl.Task(model.double(), clients, clients[0])
     require_same(["algorithm.name=fedavg", SHORT], job)
-    assert set(cohorts) == {("client-1", "client-3"), ("client-2", "client-4"), ("client-5",)}
+    assert set(blocks) == {("client-1", "client-3"), ("client-2", "client-4"), ("client-5",)}
     with pytest.raises(
         ConfigError, match="sums, and their batches are unequal and cannot be padded"
     ):
@@ -246,13 +246,13 @@ def grouping(sizes, *, why_not="", batch_size=16):
     return Grouping(data, training, securefl.algorithms.federated.Federated(), why_not)
 
 
-def test_cohorts_are_of_whole_batches_or_of_batches_within_a_factor_of_two():
+def test_blocks_are_of_whole_batches_or_of_batches_within_a_factor_of_two():
     """So at most half of what is computed is padding."""
     names = [str(n) for n in (2, 3, 4, 7, 8, 15, 16, 40)]
-    found = grouping(map(int, names)).cohorts(names, static=False, most=9)
+    found = grouping(map(int, names)).blocks(names, static=False, most=9)
     assert found == [["2", "3"], ["4", "7"], ["8", "15"], ["16", "40"]]
-    alone = grouping(map(int, names), why_not="so").cohorts(names, static=False, most=9)
-    assert [len(cohort) for cohort in alone] == [1, 1, 1, 1, 1, 1, 2]
+    alone = grouping(map(int, names), why_not="so").blocks(names, static=False, most=9)
+    assert [len(block) for block in alone] == [1, 1, 1, 1, 1, 1, 2]
 
 
 def test_all_wait_together_where_not_more_than_half_is_padding():

@@ -16,6 +16,8 @@ from securefl.norms.adapted import adapted_batch_norm
 from securefl.norms.frozen import Freeze, at_rest_twin, frozen_batch_norm
 from securefl.privacy.gradients import per_sample_gradients
 
+pytestmark = pytest.mark.shapes
+
 ENGINES = ["sequential", "vectorised"]
 ALGORITHMS = {
     "fedtan": [],

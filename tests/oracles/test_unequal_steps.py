@@ -49,7 +49,7 @@ def test_clients_of_unequal_steps_each_stop_after_their_own(policy, solver, shar
 
 @pytest.mark.parametrize("across", ["local", "global"])
 def test_momentum_that_lasts_is_of_a_clients_own_steps(across):
-    """Clients of unequal steps are then not in one cohort."""
+    """Clients of unequal steps are then not in one block."""
     lasting = f"train.momentum_across_rounds={across}"
     require_same(["algorithm.name=fedavg", *UNEQUAL, lasting], task(sizes=(9, 30, 14, 4, 17)))
 
@@ -58,15 +58,15 @@ def test_who_takes_many_more_steps_is_not_waited_for():
     """By no one who takes less than half as many."""
     steps = {"a": 4, "b": 14, "c": 6, "d": 2, "e": 8, "f": 7}
 
-    def cohorts(most, share):
+    def blocks(most, share):
         return ["".join(names) for names in split(list(steps), steps.__getitem__, most, share)]
 
-    assert cohorts(3, 0.5) == ["bef", "ca", "d"]
-    assert cohorts(6, 0.5) == ["bef", "ca", "d"]
-    assert cohorts(6, 0.0) == ["befcad"]
+    assert blocks(3, 0.5) == ["bef", "ca", "d"]
+    assert blocks(6, 0.5) == ["bef", "ca", "d"]
+    assert blocks(6, 0.0) == ["befcad"]
 
 
-def test_clients_who_wait_for_each_others_sums_are_in_one_cohort_or_one_by_one():
+def test_clients_who_wait_for_each_others_sums_are_in_one_block_or_one_by_one():
     """The words about the engine say it, and idle channels would cost more than they save."""
     said = []
     for sizes in ((60, 17, 9), (30, 17, 9), (30, 28, 17)):

@@ -18,6 +18,8 @@ from securefl.data import arrays as reader
 from securefl.data.arrays import load_arrays
 from securefl.errors import DataError
 
+pytestmark = pytest.mark.shapes
+
 X = np.random.default_rng(0).random((5, 2, 3))
 Y = np.array([0, 3, 1, 2, 2])
 

@@ -14,6 +14,8 @@ from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
 from securefl.norms.find import batch_norm_layers
 
+pytestmark = pytest.mark.shapes
+
 TARGETS = ["group", "layer", "instance", "group-ws"]
 
 

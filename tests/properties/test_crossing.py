@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from securefl.simulation.processes.ipc import (
-    ALIGNED,
-    Block,
-    Gone,
-    packed,
-    packed_bytes,
-    receive,
-    send,
-)
+from securefl.simulation.processes.ipc import ALIGNED, Gone, receive, send
 from securefl.types import Kind, Memory
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -48,23 +40,19 @@ def require_same(one, other):
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(tensors(), max_size=3), st.binary(max_size=200))
-def test_a_block_gives_back_what_was_written(values, text):
-    """Names, bytes, and tensors with their types, shapes and strides; twice, since it is a copy."""
-    written = {"text": text, "memory": Memory(own=dict(enumerate(values))), "kind": Kind.CONTROL}
-    parts = packed(written)
-    block = Block.made(packed_bytes(parts) + ALIGNED)
-    other = Block.named(block.name)
-    try:
-        block.write(ALIGNED, parts)
-        for _ in range(2):
-            read = other.read(ALIGNED)
-            assert (read["text"], read["kind"]) == (text, Kind.CONTROL)
-            for i, value in enumerate(values):
-                require_same(value, read["memory"].own[i])
-                read["memory"].own[i].zero_()
-    finally:
-        other.close()
-        block.remove()
+def test_a_pipe_gives_tensors_as_they_lie(values, text):
+    """Names, bytes, and tensors with their types, shapes and strides; a copy, to be written to."""
+    before = [value.clone() for value in values]
+    sent = {"text": text, "memory": Memory(own=dict(enumerate(values))), "kind": Kind.CONTROL}
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        send(here, sent)  # less than a pipe holds
+        got = receive(there)
+    assert (got["text"], got["kind"]) == (text, Kind.CONTROL)
+    for i, value in enumerate(values):
+        require_same(value, got["memory"].own[i])
+        got["memory"].own[i].zero_()
+        assert torch.equal(value, before[i])
 
 
 def test_a_pipe_gives_what_was_sent():
@@ -89,6 +77,21 @@ def test_a_pipe_gives_what_was_sent():
     assert all(p.data_ptr() % ALIGNED == 0 for p in got["model"].parameters())
 
 
+def test_functions_and_classes_that_no_module_has_cross_too():
+    """A closure, and a class that was made in a function."""
+
+    class Doubling(nn.Module):
+        def forward(self, x):
+            return factor * x
+
+    factor = 2
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        send(here, (Doubling(), lambda x: x + factor))
+        module, function = receive(there)
+    assert (module(torch.ones(1)), function(3)) == (2, 5)
+
+
 def test_who_speaks_to_nobody_is_told_so():
     """At both ends."""
     here, there = multiprocessing.Pipe()
@@ -97,8 +100,3 @@ def test_who_speaks_to_nobody_is_told_so():
         send(here, "hello")
     with pytest.raises(Gone):
         receive(here)
-
-
-def test_a_block_that_does_not_fit_is_none():
-    """No process is killed at its first use, as shared memory without room would have it."""
-    assert Block.made(2**50) is None

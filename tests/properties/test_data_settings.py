@@ -26,6 +26,8 @@ from securefl.data.mnist import EMNIST_CLASSES, load_mnist
 from securefl.errors import ConfigError, DataError
 from securefl.task import configured_task, domains
 
+pytestmark = pytest.mark.shapes
+
 FOUR = ["gaussian_noise", "shot_noise", "fog", "contrast"]
 COLOURS = {"amazon": (255, 0, 0), "dslr": (0, 255, 0), "webcam": (0, 0, 255)}
 

@@ -14,6 +14,8 @@ from securefl.data.quality import Quality, assign_qualities
 from securefl.errors import ConfigError
 from securefl.task import configured_task
 
+pytestmark = pytest.mark.shapes
+
 FOLDER = Path(__file__).parents[2] / "examples" / "fedprof"
 TASKS = ("gasturbine", "emnist", "cifar10")
 SENSORS = {"polluted": 5, "noisy": 20}

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from torch import nn
 
 from securefl.simulation import malloc as freed_memory
-from securefl.simulation.clients import Place
 from securefl.simulation.malloc import keep_freed_memory
 from securefl.simulation.processes import worker
+from securefl.simulation.workspace import Workspace
 from securefl_cli.main import main
 
 STEPS = """
@@ -33,7 +33,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def in_a_notebook():
-    Place(nn.Linear(2, 2))
+    Workspace(nn.Linear(2, 2))
 
 
 def in_a_command():

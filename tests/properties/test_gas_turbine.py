@@ -19,6 +19,8 @@ from securefl.runs.folder_writer import RunFolder
 from securefl.task import configured_task
 from securefl_cli.main import main
 
+pytestmark = pytest.mark.shapes
+
 HEADER = ",".join((*INPUTS, *TARGETS))
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from securefl.exchange.layout import Row, Rows
 from securefl.runs.checkpoint import Checkpoint
-from securefl.simulation.client_state import Memories
+from securefl.simulation.client_state import ClientStates
 from securefl.simulation.processes.ipc import _unpacked, packed
-from securefl.simulation.stacked.block import wide_memory
+from securefl.simulation.stacked.block import block_memory
 from securefl.types import Kind, Memory, State
 
 NAMES = [f"client-{i}" for i in range(5)]
@@ -63,7 +63,7 @@ said = st.tuples(
 @given(st.lists(said, max_size=12))
 def test_memories_are_those_of_a_dict_of_copies(sayings):
     """Whatever is kept by whom, in what order, of what layout, and what becomes of it outside."""
-    memories, expected = Memories(NAMES), {name: Memory() for name in NAMES}
+    memories, expected = ClientStates(NAMES), {name: Memory() for name in NAMES}
     for name, layouts, seed, rows in sayings:
         given_ = {part: drawn(layout, seed) for part, layout in layouts.items()}
         expected[name] = Memory(**copy.deepcopy(given_))
@@ -85,7 +85,7 @@ def kept(value, n=3):
 
 def test_a_population_takes_the_room_of_those_who_have_trained():
     """Rows double in number as they are needed, up to one a client."""
-    memories = Memories(f"client-{i}" for i in range(10_000))
+    memories = ClientStates(f"client-{i}" for i in range(10_000))
     for i in range(0, 10_000, 100):
         memories[f"client-{i}"] = kept(i)
     (stack,) = memories._parts["own"]._stacks.values()
@@ -93,7 +93,7 @@ def test_a_population_takes_the_room_of_those_who_have_trained():
     assert not memories._parts["momentum"]._stacks
     for i in range(0, 10_000, 100):
         require_same(memories[f"client-{i}"], kept(i))
-    few = Memories(NAMES)
+    few = ClientStates(NAMES)
     for name in NAMES:
         few[name] = kept(1)
     (stack,) = few._parts["own"]._stacks.values()
@@ -102,7 +102,7 @@ def test_a_population_takes_the_room_of_those_who_have_trained():
 
 def test_rows_of_a_layout_that_nobody_has_any_more_are_let_go():
     """A window that grows from round to round leaves no earlier ones behind."""
-    memories = Memories(NAMES)
+    memories = ClientStates(NAMES)
     for length in range(1, 6):
         for name in NAMES:
             memories[name] = kept(length, n=length)
@@ -118,7 +118,7 @@ def test_rows_of_a_layout_that_nobody_has_any_more_are_let_go():
 
 def test_what_a_client_keeps_as_it_read_it_stays():
     """Also where two of its tensors change places, which lie in the row that they go to."""
-    memories = Memories(NAMES)
+    memories = ClientStates(NAMES)
     memories["client-0"] = Memory(solver={"a": torch.ones(3), "b": torch.zeros(3)})
     read = memories["client-0"]
     memories["client-0"] = read
@@ -133,7 +133,7 @@ def test_what_a_client_keeps_as_it_read_it_stays():
 
 def test_nobody_else_is_remembered():
     """Clients are those of the run."""
-    memories = Memories(NAMES)
+    memories = ClientStates(NAMES)
     with pytest.raises(KeyError):
         memories["client-9"]
     with pytest.raises(KeyError):
@@ -143,7 +143,7 @@ def test_nobody_else_is_remembered():
 
 def test_who_keeps_nothing_has_nothing_that_another_could_add_to():
     """One empty memory serves all."""
-    memories = Memories(NAMES)
+    memories = ClientStates(NAMES)
     with pytest.raises(TypeError):
         memories["client-0"].own["w"] = torch.ones(1)
     assert memories["client-1"] == Memory()
@@ -151,7 +151,7 @@ def test_who_keeps_nothing_has_nothing_that_another_could_add_to():
 
 def test_a_worker_is_sent_one_clients_bytes():
     """Of a matrix of a thousand, its row."""
-    memories = Memories(f"client-{i}" for i in range(1000))
+    memories = ClientStates(f"client-{i}" for i in range(1000))
     for i, name in enumerate(memories):
         memories[name] = Memory(solver={"w": torch.full((100, 10), float(i))})
     parts = packed(memories["client-7"])
@@ -167,7 +167,7 @@ def test_what_is_kept_does_not_keep_what_it_was_like():
     """A row of clients side by side is like tensors of all of them."""
     wide = torch.ones(100, 10)
     rows = list(Rows(wide.reshape(10, 100), {"w": wide[:10]}))
-    memories = Memories(NAMES)
+    memories = ClientStates(NAMES)
     memories["client-0"] = Memory(solver=rows[0])
     found = memories["client-0"].solver
     assert {of.untyped_storage().nbytes() for of in found.like.values()} == {4}
@@ -178,14 +178,14 @@ def test_what_is_kept_does_not_keep_what_it_was_like():
 
 def test_a_checkpoint_gives_back_what_clients_keep(tmp_path):
     """To the bit, each client its own."""
-    memories, n = Memories(NAMES), len(LAYOUTS)
+    memories, n = ClientStates(NAMES), len(LAYOUTS)
     for i, name in enumerate(NAMES[1:]):
         parts = {p: drawn(LAYOUTS[(i + j) % n], i) for j, p in enumerate(PARTS)}
         memories[name] = Memory(**parts)
     path = tmp_path / "file"
     state = State(3, {Kind.PARAMETERS: {"w": torch.ones(2)}})
     path.write_bytes(Checkpoint(state, memories).to_bytes())
-    again = Memories(NAMES)
+    again = ClientStates(NAMES)
     for name, memory in Checkpoint.read(path).memories.items():
         again[name] = memory
     for name in NAMES:
@@ -199,11 +199,11 @@ def test_clients_side_by_side_have_each_its_own_memory(rows, who):
     model = {"w": torch.full((2, 3), 9.0), "b": torch.full((3,), 8.0)}
     memories = {f"client-{i}": Memory() for i in range(3)}
     if rows:
-        memories = Memories(memories)
+        memories = ClientStates(memories)
     for i in who:
         memories[f"client-{i}"] = Memory(own=drawn(LAYOUTS[1], i), solver=drawn(LAYOUTS[1], 9 + i))
     state = State(0, {Kind.PARAMETERS: model})
-    wide = wide_memory(list(memories.values()), state, torch.device("cpu"))
+    wide = block_memory(list(memories.values()), state, torch.device("cpu"))
     assert set(wide.own) == set(wide.solver) == (set(model) if who else set())
     for name in wide.own:
         own = [drawn(LAYOUTS[1], i)[name] if i in who else model[name] for i in range(3)]
@@ -217,7 +217,7 @@ def test_clients_side_by_side_have_each_its_own_memory(rows, who):
 def test_parts_that_change_places_are_read_before_they_are_written():
     """As rows, and as what lies in them."""
     for taken in (lambda named: named, dict):
-        memories = Memories(NAMES)
+        memories = ClientStates(NAMES)
         first, other = ({"w": torch.full((3,), value)} for value in (1.0, 2.0))
         memories["client-0"] = Memory(own=first, solver=other)
         memory = memories["client-0"]

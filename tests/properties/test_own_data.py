@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from functools import partial
 
 import numpy as np
@@ -279,6 +280,20 @@ def test_a_model_that_cannot_be_copied_or_looked_into_is_refused(made, rule):
         Task(made(), hospitals(), (X, LABELS))
     with pytest.raises(ConfigError, match=rf"^model: {rule}"):
         securefl.evaluate(made(), (X, LABELS))
+
+
+class Locked(nn.CrossEntropyLoss):
+    """Has what no copy can have."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_loss_that_cannot_be_copied_is_refused():
+    """Before anything is trained."""
+    with pytest.raises(ConfigError, match=r"^loss: it cannot be copied .*lock.*keep out of it"):
+        trained(Task(model(), hospitals(), (X, LABELS), Locked(), metric="accuracy"))
 
 
 def test_a_compiled_model_is_refused_where_its_forward_is_interrupted():

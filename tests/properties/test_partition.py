@@ -19,6 +19,8 @@ from securefl.data import (
 from securefl.data.sizes import normal_sizes
 from securefl.errors import ConfigError
 
+pytestmark = pytest.mark.shapes
+
 TEN_CLASSES = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 23))
 
 partitions = st.one_of(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_made import QUALITIES, TURNOUTS, metrics, plain_match, write_run
+from hand_made import PARTICIPANTS, QUALITIES, metrics, plain_match, write_run
 from matplotlib.colors import to_hex
 
 from securefl.report import plots
@@ -16,16 +16,16 @@ from securefl.report.drawing import png
 from securefl.report.pictures import pictures
 from securefl.report.scores import scores_figure
 from securefl.report.selections import PALETTE, selections_figure
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 
 FEDPROF = "selection.name=fedprof"
-ALL_TRAIN = (Turnout(1, {"client-2": 1, "client-3": 1}, ("client-2", "client-3")),)
+ALL_TRAIN = (RoundParticipants(1, {"client-2": 1, "client-3": 1}, ("client-2", "client-3")),)
 
 
 @pytest.fixture
 def record(tmp_path):
     """Three rounds of FedProf on four clients of three qualities."""
-    return write_run(tmp_path / "run", FEDPROF, turnouts=TURNOUTS, qualities=QUALITIES)
+    return write_run(tmp_path / "run", FEDPROF, participants=PARTICIPANTS, qualities=QUALITIES)
 
 
 def bars(figure):
@@ -78,7 +78,7 @@ def test_qualities_of_a_users_own_task_have_colours_of_their_own(record):
 def test_many_clients_have_no_names_below(tmp_path):
     """Five hundred names would be a black bar."""
     qualities = {f"client-{i}": "normal" for i in range(1, 501)}
-    run = write_run(tmp_path / "run", FEDPROF, turnouts=TURNOUTS, qualities=qualities)
+    run = write_run(tmp_path / "run", FEDPROF, participants=PARTICIPANTS, qualities=qualities)
     figure = selections_figure(run)
     assert names_below(figure) == []
     assert figure.axes[0].get_xlabel() == "500 clients"
@@ -98,11 +98,11 @@ def test_a_score_stands_until_the_next_one(record):
 
 def test_a_client_without_a_score_is_grey(tmp_path):
     """What was measured in round 2 for the first time was not 0 in round 1."""
-    turnouts = (
-        Turnout(1, {"a": 1}, ("a",), measured={"a": 2.0}),
-        Turnout(2, {"b": 1}, ("b",), measured={"b": 3.0}),
+    participants = (
+        RoundParticipants(1, {"a": 1}, ("a",), measured={"a": 2.0}),
+        RoundParticipants(2, {"b": 1}, ("b",), measured={"b": 3.0}),
     )
-    run = write_run(tmp_path / "run", "selection.name=afl", turnouts=turnouts)
+    run = write_run(tmp_path / "run", "selection.name=afl", participants=participants)
     figure = scores_figure(run)
     np.testing.assert_array_equal(heat(figure), [[2.0, 2.0], [math.nan, 3.0]])
     assert figure.axes[1].get_ylabel() == "mean loss"
@@ -111,10 +111,10 @@ def test_a_client_without_a_score_is_grey(tmp_path):
 
 def test_there_is_no_heat_map_where_nothing_is_measured(tmp_path):
     """Random selection asks no client for anything."""
-    turnouts = [Turnout(1, {"a": 1}, ("a",))]
-    run = write_run(tmp_path / "run", "selection.name=random", turnouts=turnouts)
+    participants = [RoundParticipants(1, {"a": 1}, ("a",))]
+    run = write_run(tmp_path / "run", "selection.name=random", participants=participants)
     assert scores_figure(run) is None
-    assert scores_figure(replace(run, turnouts=())) is None
+    assert scores_figure(replace(run, participants=())) is None
 
 
 def test_accuracy_is_drawn_against_the_sum_of_all_rounds():
@@ -142,19 +142,21 @@ def test_without_devices_nothing_costs_anything():
 
 
 @pytest.mark.parametrize(
-    ("settings", "rows", "turnouts", "more"),
+    ("settings", "rows", "participants", "more"),
     [
         ((), metrics([0.5]), (), set()),
         (("devices.preset=emnist",), metrics([0.5], 2.0, 0.1), ALL_TRAIN, {"cost.png"}),
         (("selection.name=random",), metrics([0.5]), ALL_TRAIN, {"selections.png"}),
-        ((FEDPROF,), metrics([0.5]), TURNOUTS, {"selections.png", "scores.png"}),
+        ((FEDPROF,), metrics([0.5]), PARTICIPANTS, {"selections.png", "scores.png"}),
     ],
 )
 def test_a_folder_has_the_pictures_that_it_has_something_to_show_for(
-    tmp_path, settings, rows, turnouts, more
+    tmp_path, settings, rows, participants, more
 ):
     """Accuracy and traffic always, and last."""
-    run = write_run(tmp_path / "run", *settings, rows=rows, turnouts=turnouts, ledger=plain_match())
+    run = write_run(
+        tmp_path / "run", *settings, rows=rows, participants=participants, ledger=plain_match()
+    )
     drawn = pictures(run)
     assert set(drawn) == {"accuracy.png", "traffic.png"} | more
     assert list(drawn)[-2:] == ["accuracy.png", "traffic.png"]

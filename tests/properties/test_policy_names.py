@@ -8,6 +8,8 @@ import test_grid as grid
 from securefl.errors import OpeningRefused
 from securefl_keys.policy import DEFAULT, SENT
 
+pytestmark = pytest.mark.shapes
+
 
 def opened_by(settings, keys, job=None, rounds=1):
     """The names that the authority has opened; `test_grid` looks at those of pairs of settings."""

@@ -15,6 +15,8 @@ from securefl.errors import DataError
 from securefl.privacy.moments import ChannelMoments, MomentRelease
 from securefl.privacy.randomness import Secret, Seeded, noisy
 
+pytestmark = pytest.mark.shapes
+
 CLIP, WIDE = 1.5, 1e4
 SHAPES = {"2d": (40, 3), "3d": (40, 3, 5), "4d": (40, 3, 4, 2)}
 ODD = st.sampled_from([0.0, 1e-300, 1e20, -1e100, 1e154, -1e200, np.nan, np.inf, -np.inf])

@@ -7,8 +7,8 @@ import math
 import pytest
 from click.testing import CliRunner
 from hand_made import (
+    PARTICIPANTS,
     QUALITIES,
-    TURNOUTS,
     encrypted_match,
     message,
     metrics,
@@ -48,7 +48,7 @@ def test_a_client_has_its_last_divergence_and_its_score(tmp_path):
         FEDPROF,
         "selection.alpha=10",
         "selection.alpha_by_client={client-3 = 2.0}",
-        turnouts=TURNOUTS,
+        participants=PARTICIPANTS,
         qualities=QUALITIES,
     )
     lines = client_lines(run)
@@ -66,7 +66,7 @@ def test_a_client_has_its_last_divergence_and_its_score(tmp_path):
 def test_scores_of_theorem_1_are_those_on_record(tmp_path):
     """They follow from the clients' sizes, which the folder does not have."""
     settings = (FEDPROF, "selection.alpha=theorem1")
-    lines = client_lines(write_run(tmp_path / "run", *settings, turnouts=TURNOUTS))
+    lines = client_lines(write_run(tmp_path / "run", *settings, participants=PARTICIPANTS))
     assert {x.client: x.score for x in lines} == {
         "client-1": 0.02,
         "client-2": 0.7,
@@ -77,7 +77,7 @@ def test_scores_of_theorem_1_are_those_on_record(tmp_path):
 
 def test_shares_by_quality_are_of_all_clients_and_of_all_selections(tmp_path):
     """Of six selections normal clients had five, and the irrelevant one had none."""
-    run = write_run(tmp_path / "run", FEDPROF, turnouts=TURNOUTS, qualities=QUALITIES)
+    run = write_run(tmp_path / "run", FEDPROF, participants=PARTICIPANTS, qualities=QUALITIES)
     found = [(x.quality, x.n_clients, x.client_share, x.selected_share) for x in quality_lines(run)]
     assert found == [
         ("normal", 2, 0.5, 5 / 6),
@@ -142,7 +142,7 @@ def test_the_command_prints_clients_qualities_and_who_read_what(tmp_path):
     """Two tables and a paragraph."""
     ledger = encrypted_match()
     settings = (FEDPROF, "exchange.encrypt=profiles")
-    run = {"turnouts": TURNOUTS, "qualities": QUALITIES, "ledger": ledger}
+    run = {"participants": PARTICIPANTS, "qualities": QUALITIES, "ledger": ledger}
     write_run(tmp_path / "run", *settings, **run)
     result = invoke("profiles", tmp_path / "run")
     assert result.exit_code == 0, result.output
@@ -156,24 +156,24 @@ def test_the_command_prints_clients_qualities_and_who_read_what(tmp_path):
 
 def test_a_selector_that_measures_nothing_has_no_such_columns(tmp_path):
     """Random selection has counts alone; AFL has losses and no score."""
-    write_run(tmp_path / "random", "selection.name=random", turnouts=TURNOUTS)
+    write_run(tmp_path / "random", "selection.name=random", participants=PARTICIPANTS)
     lines = invoke("profiles", tmp_path / "random").stdout.splitlines()
     assert words(lines[0]) == ["Client", "Selected"]
-    write_run(tmp_path / "afl", "selection.name=afl", turnouts=TURNOUTS)
+    write_run(tmp_path / "afl", "selection.name=afl", participants=PARTICIPANTS)
     lines = invoke("profiles", tmp_path / "afl").stdout.splitlines()
     assert words(lines[1]) == ["Client", "Selected", "measured", "Loss"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "turnouts", "message"),
+    ("settings", "participants", "message"),
     [
         ((), (), "selects none; make one that does with `securefl run --select fedprof`"),
         ((FEDPROF,), (), "no round is complete; go on with `securefl run --resume"),
     ],
 )
-def test_a_run_without_selections_is_one_clear_line(tmp_path, settings, turnouts, message):
+def test_a_run_without_selections_is_one_clear_line(tmp_path, settings, participants, message):
     """It says what to do instead."""
-    write_run(tmp_path / "run", *settings, turnouts=turnouts)
+    write_run(tmp_path / "run", *settings, participants=participants)
     result = invoke("profiles", tmp_path / "run")
     assert result.exit_code == 1
     assert message in result.stderr
@@ -191,7 +191,7 @@ def test_a_run_without_selections_is_one_clear_line(tmp_path, settings, turnouts
 )
 def test_a_damaged_folder_is_refused(tmp_path, file, content, message):
     """The line names the file."""
-    write_run(tmp_path / "run", FEDPROF, turnouts=TURNOUTS)
+    write_run(tmp_path / "run", FEDPROF, participants=PARTICIPANTS)
     (tmp_path / "run" / file).write_text(content)
     result = invoke("profiles", tmp_path / "run")
     assert result.exit_code == 1
@@ -209,7 +209,7 @@ def test_no_folder_at_all_is_one_clear_line(tmp_path):
 def test_names_from_outside_are_shown_escaped(tmp_path):
     """A quality in a folder from elsewhere cannot steer the terminal."""
     qualities = QUALITIES | {"client-1": "bad\x1b[2J"}
-    write_run(tmp_path / "run", FEDPROF, turnouts=TURNOUTS, qualities=qualities)
+    write_run(tmp_path / "run", FEDPROF, participants=PARTICIPANTS, qualities=qualities)
     result = invoke("profiles", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout

@@ -21,6 +21,8 @@ from securefl.data.quality import (
 )
 from securefl.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.shapes
+
 OF_IMAGES = (Quality.IRRELEVANT, Quality.BLURRED, Quality.SALT_AND_PEPPER)
 SENSORS = (Quality.POLLUTED, Quality.NOISY)
 seeds = st.integers(0, 2**32)

@@ -22,6 +22,8 @@ from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError
 from securefl.task import configured_task
 
+pytestmark = pytest.mark.shapes
+
 MIXED = "data.quality={irrelevant=0.1, blurred=0.2, salt-and-pepper=0.1, polluted=0.1, noisy=0.2}"
 FEDPROF, FNR = "selection.name=fedprof", "fnr.name=matched"
 

@@ -6,7 +6,7 @@ import json
 from typing import get_args
 
 import pytest
-from hand_made import QUALITIES, TURNOUTS, metrics, write_run
+from hand_made import PARTICIPANTS, QUALITIES, metrics, write_run
 from pydantic import ValidationError
 
 from securefl.data.quality import Quality
@@ -27,7 +27,7 @@ def run(tmp_path):
         "selection.name=fedprof",
         "devices.preset=emnist",
         rows=rows,
-        turnouts=TURNOUTS,
+        participants=PARTICIPANTS,
         qualities=QUALITIES,
     )
     return tmp_path / "run"

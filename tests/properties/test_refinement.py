@@ -237,7 +237,7 @@ def test_no_message_tells_who_is_refined(algorithm, solver, key_set):
 def test_refinement_takes_simulated_time():
     """Nobody may know who is refined, so every client counts p E_re passes over the public set."""
     devices = ("devices.preset=emnist", "fnr.name=matched")
-    short, long = (run(*devices, f"fnr.epochs={n}").turnouts[0] for n in (5, 30))
+    short, long = (run(*devices, f"fnr.epochs={n}").participants[0] for n in (5, 30))
     table = load_config(settings=["devices.preset=emnist"]).devices.specification
     cycles = 0.3 * 25 * 18 * table.bits_per_sample * table.cycles_per_bit
     assert 0 < long.simulated_s - short.simulated_s < cycles / 1e8

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefl.build.algorithm import switch_round
-from securefl.build.terms import rate_said, schedule
+from securefl.build.training import rate_said, schedule
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.errors import ConfigError

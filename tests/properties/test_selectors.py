@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1
 from securefl.selection.uniform import Random
+
+pytestmark = pytest.mark.shapes
 
 SELECTORS = [
     Random(),

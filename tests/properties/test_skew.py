@@ -19,6 +19,8 @@ from securefl.data.partition import (
 from securefl.data.skew import FeatureNoise, add_noise, noise_ladder, skewed_clients
 from securefl.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.shapes
+
 some_labels = st.builds(
     lambda sizes, seed: np.random.default_rng(seed).permutation(
         np.repeat(np.arange(len(sizes)), sizes)

@@ -1,5 +1,6 @@
 """Whoever spoils every total is found, and nobody else is named."""
 
+import random
 from itertools import combinations
 
 import pytest
@@ -20,7 +21,7 @@ def played(n, liars, n_rounds=60):
             assert search.refused(among)
             n_passed += 1
         else:
-            search.opened()
+            search.opened(among)
     assert search.taking_part(everyone) == [name for name in everyone if name not in liars]
     return search, n_passed
 
@@ -44,10 +45,26 @@ def test_two_liars_are_found_and_no_one_else(n):
         for _ in range(60):
             among = search.taking_part(everyone)
             if not liars & set(among):
-                search.opened()
+                search.opened(among)
             elif not search.refused(among):
                 break
         assert search.guilty <= liars
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nobody_else_is_named_where_clients_are_away_from_some_rounds(seed):
+    """Lost, late or not selected: whoever is found has spoiled every total that it was in."""
+    rng, everyone = random.Random(seed), [f"client-{i}" for i in range(8)]
+    search = Suspects(LEAST)
+    for _ in range(80):
+        among = [name for name in search.taking_part(everyone) if rng.random() < 0.8]
+        if len(among) < LEAST:
+            continue
+        if "client-5" not in among:
+            search.opened(among)
+        elif not search.refused(among):
+            break
+    assert search.guilty <= {"client-5"}
 
 
 def test_with_no_more_than_the_fewest_nobody_can_be_left_out():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.encryption.flow_graph import Flow
-from securefl.build.terms import policy_of
+from securefl.build.exchange import policy_of
 from securefl.config.schema import Config
 from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.matching import SCORE

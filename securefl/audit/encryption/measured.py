@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from securefl.audit.tracing.seen_layers import Array
-from securefl.build.terms import equal_weight
+from securefl.build.training import equal_weight
 from securefl.crypto.committee_flood import Flood
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.params import MAX_MODULUS_BITS, SUMS, CkksParameters

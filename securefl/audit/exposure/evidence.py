@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
-from securefl.audit.exposure.openings import Log, in_one_process, wrongly_opened
+from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
-from securefl.build.terms import sealed_kinds
+from securefl.build.exchange import sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.authority import Opening
@@ -29,7 +29,7 @@ from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
 from securefl.report.pictures import PICTURES
-from securefl.runs.environment import read_environment
+from securefl.runs.environment import PROCESSES, read_environment
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
     FILES,
@@ -43,7 +43,7 @@ from securefl.runs.folder_reader import (
     read_rows,
     read_soundly,
 )
-from securefl.selection.round_participants import Turnout
+from securefl.selection.round_participants import RoundParticipants
 from securefl.types import Floats
 
 __all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]
@@ -55,7 +55,7 @@ _ROWS = {
     LEDGER: Entry,
     OPENINGS: Opening,
     INCIDENTS: Incident,
-    SELECTIONS: Turnout,
+    SELECTIONS: RoundParticipants,
 }
 _ROW = TypeAdapter(dict[str, Any])
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
@@ -80,6 +80,8 @@ class Evidence:
     files: Collection[str] = frozenset()
     sessions: int = 1
     """How often the run was begun, or gone on with."""
+    in_one_process: bool = False
+    """Whether the authority was there too, and left its log in this folder."""
     odd_rows: Sequence[tuple[str, str]] = ()
     """Files and what stands in a row of theirs that no run writes."""
 
@@ -87,12 +89,14 @@ class Evidence:
     def of(cls, run: RunRecord) -> Evidence:
         """Raises RunFolderError where a file is damaged."""
         path = run.path
+        sessions = read_environment(path / ENVIRONMENT).sessions
         return cls(
             run,
             read_rows(path / OPENINGS, Opening),
             read_rows(path / INCIDENTS, Incident),
             frozenset(file.name for file in path.iterdir()),
-            max(1, len(read_environment(path / ENVIRONMENT).sessions)),
+            max(1, len(sessions)),
+            any(session.get("engine") != PROCESSES for session in sessions),
             tuple(_odd_rows(path)),
         )
 
@@ -107,7 +111,7 @@ def leaks_in(evidence: Evidence, expected: Sequence[Entry], dtype: Floats) -> li
         dtype: of the model.
     """
     run, config = evidence.run, evidence.run.config
-    logged = OPENINGS in evidence.files or in_one_process(run.ledger)
+    logged = OPENINGS in evidence.files or evidence.in_one_process
     finished = {metrics.round for metrics in run.metrics}
     # Processes leave no log of openings in the run's folder, and their clients come and go.
     absences = Absences(finished, evidence.incidents, config.exchange.seals_sums and not logged)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.planned import planned_sums
-from securefl.crypto.params import SUMS
 from securefl.exchange.matching import SCORE
-from securefl.federation import message as wire
 from securefl.federation.authority import Opening
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
-_PREFIX_BYTES = len(wire.MAGIC) + 2
-"""Of a client's message: what its header and its signature stand behind."""
 _WHO = f"{AUTHORITY} -> {SERVER}"
 
 
@@ -31,20 +27,6 @@ class Log:
     """How often the run was begun or gone on with; a session's last round may be played again."""
     here: bool
     """Whether it is kept in the folder, as that of processes is not."""
-
-
-def in_one_process(ledger: Sequence[Entry]) -> bool:
-    """Whether roles talked in memory: as processes they wrap what they ask the authority."""
-    headers = defaultdict[tuple[int, str], int](int)
-    for e in ledger:
-        if _is_sealed_sum(e):
-            beside = e.bytes - SUMS.message_bytes(e.n_values) - _PREFIX_BYTES
-            headers[e.round, e.name] += beside
-    return any(
-        e.bytes == SUMS.message_bytes(e.n_values) + headers[e.round, e.name]
-        for e in ledger
-        if e.receiver == AUTHORITY
-    )
 
 
 def wrongly_opened(

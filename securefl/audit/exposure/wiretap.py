@@ -21,7 +21,8 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import MEANS, VARIANCES
 from securefl.audit.exposure.singled import Sent, singled_out
 from securefl.audit.exposure.uniform import uneven
-from securefl.build.terms import equal_weight, sealed_kinds
+from securefl.build.exchange import sealed_kinds
+from securefl.build.training import equal_weight
 from securefl.config.schema import Config
 from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.ring import RingFrame

@@ -13,7 +13,7 @@ from securefl.audit.membership.attackers import Seen
 from securefl.audit.membership.candidates import Candidates
 from securefl.audit.membership.confidences import Phi, confidences
 from securefl.audit.replay import Replay
-from securefl.build.terms import sealed_kinds
+from securefl.build.exchange import sealed_kinds
 from securefl.config.schema import Config
 from securefl.evaluation.named_data import Trained
 from securefl.task import client_names

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from securefl.audit.tracing.seen_layers import Array
-from securefl.build.terms import equal_weight
+from securefl.build.training import equal_weight
 from securefl.errors import MessageRefused, OpeningRefused
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.ckks import CkksAdder, CkksSealer

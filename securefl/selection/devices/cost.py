@@ -18,7 +18,7 @@ _JOULES_PER_WH = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one client has to do in a round; bytes are those on the wire, encryption included.
+    """One client's workload in a round; bytes are those on the wire, encryption included.
 
     Raises:
         ConfigError: a number below 0.
@@ -60,11 +60,11 @@ class Cost:
     communication_j: float
     training_j: float
     profiling_j: float
-    """For the profile, made and sent."""
+    """Energy to make and send the profile."""
 
     @property
     def time_s(self) -> float:
-        """What Eq. (9) takes the maximum of."""
+        """Duration of the round for this client, the term of Eq. (9)'s maximum."""
         return self.communication_s + self.training_s + self.profiling_s + self.profile_upload_s
 
     @property
@@ -74,12 +74,12 @@ class Cost:
 
 
 def downlink_bits_per_s(table: DeviceSpecification, device: Device) -> float:
-    """bw_k log2(1 + SNR); the uplink has half of it."""
+    """Return bw_k log2(1 + SNR); the uplink has half of it."""
     return device.bandwidth_mhz * 1e6 * math.log2(1 + 10 ** (table.snr_db / 10))
 
 
 def cost(table: DeviceSpecification, device: Device, load: Load) -> Cost:
-    """Time and energy of one client's round."""
+    """Return time and energy of one client's round."""
     down = downlink_bits_per_s(table, device)
     up = down / 2
     cycles_per_epoch = load.n_samples * table.bits_per_sample * table.cycles_per_bit

@@ -1,4 +1,4 @@
-"""A round on simulated devices: who arrives, when it ends, what it takes (Wu et al., Eq. (9))."""
+"""A round on simulated devices: arrivals, duration, energy (Wu et al., Eq. (9))."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from securefl.selection.devices.cost import Cost
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """What a round came to; clients are in the order in which they were selected."""
+    """Outcome of a round; clients are in the order in which they were selected."""
 
     arrived: tuple[str, ...]
-    """Those whose contribution counts."""
+    """Clients whose contribution counts."""
     stragglers: tuple[str, ...]
-    """Those that the deadline was too early for."""
+    """Clients that missed the deadline."""
     lost: tuple[str, ...]
-    """Those that dropped out."""
+    """Clients that dropped out."""
     time_s: float
     energy_wh: float
-    """Of all the selected. Nobody knows when a client drops out: it counts with a whole round."""
+    """Energy of all the selected; a client that drops out counts with a whole round."""
 
 
 def round_outcome(
     costs: Mapping[str, Cost], lost: Collection[str] = (), deadline_s: float | None = None
 ) -> RoundOutcome:
-    """A round of the clients in `costs`.
+    """Return the outcome of a round of the clients in `costs`.
 
     It lasts as long as its slowest client, Eq. (9). With a deadline it ends there at the latest,
-    and also lasts till then where someone is missing, as the server goes on waiting. Without one
-    a client that drops out is not waited for.
+    and lasts until then where a client is missing, since the server goes on waiting. Without a
+    deadline the server does not wait for a client that drops out.
 
     Raises:
         ConfigError: a deadline that is not above 0.
@@ -55,9 +55,9 @@ def round_outcome(
 
 
 def dropouts(clients: Sequence[str], probability: float, rng: torch.Generator) -> tuple[str, ...]:
-    """Those of the clients that drop out of a round, each with this probability.
+    """Draw the clients that drop out of a round, each with this probability.
 
-    One number is drawn for each client, so who drops out of one round says nothing about the next.
+    One number is drawn for each client, so dropouts of different rounds are independent.
 
     Raises:
         ConfigError: not a probability.

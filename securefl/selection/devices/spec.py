@@ -1,4 +1,4 @@
-"""The devices of a federation, drawn from what the settings say of their speeds."""
+"""The devices of a federation, drawn from the settings' distributions of their speeds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Device:
     clock_ghz: float
     """s_k"""
     bandwidth_mhz: float
-    """bw_k, of the downlink."""
+    """bw_k, the downlink's bandwidth."""
 
 
 def draw_devices(
     table: DeviceSpecification, n_clients: int, rng: torch.Generator
 ) -> tuple[Device, ...]:
-    """A device for each client, its clock and bandwidth drawn from normal distributions.
+    """Draw a device for each client, clock and bandwidth from normal distributions.
 
     A value that is not above 0 is drawn again, so the distributions are normal ones truncated
     at 0. The paper does not say how it avoids a bandwidth below 0, which N(1, 0.3²) has for one

@@ -1,9 +1,9 @@
-"""Has clients train in several processes at once, each of which has clients of its own.
+"""Trains clients in several processes at once, each with clients of its own.
 
-Client i belongs to worker i mod n, so that all workers have about as much to do; contributions are
-added in the clients' order. With as many torch threads, sums have the bits that they have where one
-process trains. A worker that dies is replaced, and the round runs again from its start: what
-clients keep was not kept yet.
+Client i belongs to worker i mod n, so that workers have about equal work; contributions are added
+in the clients' order. With as many torch threads, sums have the bits that they have in one process.
+A worker that dies is replaced, and the round runs again from its start, since clients keep nothing
+before its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Ask, Reply, Request
-from securefl.simulation.client_state import Memories
+from securefl.simulation.client_state import ClientStates
 from securefl.simulation.clients import Clients
 from securefl.simulation.processes.ipc import Gone, packed
 from securefl.simulation.processes.messages import (
@@ -42,12 +42,12 @@ from securefl.simulation.processes.worker_process import WorkerProcess
 from securefl.types import Floats, Memory, State
 
 MOST_DEATHS = 3
-"""Of workers in one round."""
+"""Deaths of workers in one round that end the run."""
 _LOG = logging.getLogger(__name__)
 
 
 def n_cores() -> int:
-    """Number of cores that this process may use; one where it is itself one of several."""
+    """Return the number of cores that this process may use; 1 where it is itself a worker."""
     if multiprocessing.parent_process() is not None:
         return 1
     if hasattr(os, "sched_getaffinity"):
@@ -56,7 +56,7 @@ def n_cores() -> int:
 
 
 class Workers:
-    """An `Engine` and a `Transport`: workers live from the first round to `close`."""
+    """An `Engine` and a `Transport` over workers that live from the first round to `close`."""
 
     in_memory = True
 
@@ -68,23 +68,23 @@ class Workers:
         precision: Floats,
         n_workers: int | None = None,
     ) -> None:
-        """Nothing is started.
+        """Assign clients to workers; starts none.
 
         Args:
-            trained: what the clients train with.
-            clients: who seals and signs.
-            profiling: how clients profile their data.
-            precision: that totals travel in.
+            trained: algorithm, model and data of the clients.
+            clients: their sending side, which seals and signs.
+            profiling: settings of profiles of their data.
+            precision: of totals on their way to clients.
             n_workers: where None, one for each core, or for each GPU where the model is on one.
         """
         self._trained = trained
         self._clients = clients
         self._profiling = profiling
         self._precision = precision
-        self._memories = Memories(trained.data)
+        self._memories = ClientStates(trained.data)
         self._staged: Mapping[str, Memory] = {}
         self._deaths = (0, 0)
-        """Round, and workers that have died in it."""
+        """Round, and number of workers that have died in it."""
         on_gpu = trained.device.type == "cuda"
         usual = torch.cuda.device_count() if on_gpu else n_cores()
         self.n_workers = min(n_workers or usual, len(trained.data))
@@ -94,13 +94,13 @@ class Workers:
 
     @property
     def n_threads(self) -> int:
-        """Of torch, in each worker."""
+        """Torch's threads in each worker."""
         wanted = self._trained.training.threads
         return wanted or max(1, torch.get_num_threads() // self.n_workers)
 
     @property
     def memories(self) -> Mapping[str, Memory]:
-        """See `Engine.memories`: a copy of what the workers' clients keep."""
+        """See `Engine.memories`: copies of the workers' own."""
         return self._memories
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
@@ -144,7 +144,7 @@ class Workers:
             worker.is_told = False
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """See `Engine.leave_out`: nobody waits for anything here."""
+        """See `Engine.leave_out`: no client waits here."""
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -153,7 +153,7 @@ class Workers:
     def call(
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
-        """See `Transport.call`; raises what is raised in a worker, and WorkerLost."""
+        """See `Transport.call`; raises WorkerLost, and any error of a worker."""
         del ongoing
         try:
             for site in requests:  # all are started before the first is waited for
@@ -176,7 +176,7 @@ class Workers:
         return worker
 
     def _brought_up_to_date(self, site: str) -> WorkerProcess:
-        """Return a worker that knows its clients and the keys in use."""
+        """Return the site's worker, after telling it its clients and the keys in use."""
         worker, some = self._workers[site], next(iter(self._clients.values()))
         if not worker.is_told:
             worker.tell(self._setup(site))
@@ -222,10 +222,10 @@ class Workers:
         return reply
 
     def _lost(self, dead: WorkerProcess) -> WorkerLost:
-        """End all, since the others are in the middle of a round that begins again.
+        """End all workers, since the others are in the middle of a round that begins again.
 
         Raises:
-            ConfigError: it has not even begun.
+            ConfigError: it has died before it began.
             PeerError: several have died in this round.
         """
         code, spoke = dead.exit_code(), dead.has_spoken
@@ -248,13 +248,13 @@ class Workers:
 
 
 def _end_all(workers: dict[str, WorkerProcess]) -> None:
-    """Leave no process behind; safe to call twice."""
+    """End all processes; safe to call twice."""
     while workers:
         workers.popitem()[1].end()
 
 
 def reason_against_workers(clients: Clients) -> str:
-    """Return why nothing of this run can be given to another process; empty where it can."""
+    """Return why this run cannot be given to other processes; empty where it can."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
         return (
@@ -275,7 +275,10 @@ def reason_against_workers(clients: Clients) -> str:
         try:
             packed(value)
         except Exception as error:  # objects say in ways of their own that they are not pickled
-            return f"{what} cannot be given to another process ({error}): define it in a module"
+            return (
+                f"{what} cannot be given to another process ({error}): keep out of it what no "
+                "other one can have, such as an open file or a lock"
+            )
     return ""
 
 

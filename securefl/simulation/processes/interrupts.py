@@ -1,4 +1,4 @@
-"""Ctrl-C in the processes that a run starts: it is for the main process to handle."""
+"""Processes that ignore Ctrl-C, which the main process handles for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """What is started within never hears Ctrl-C: a pool whose processes it kills may hang."""
+    """Block Ctrl-C in processes started within: a pool whose processes it kills may hang."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -1,7 +1,7 @@
-"""Values that cross between this run's own processes, in a pipe.
+"""Values in a pipe between this run's own processes.
 
 Tensors and arrays cross as their bytes, beside a pickle of all else, and are copied once at each
-end. What is on a GPU arrives on the receiver's.
+end. A tensor on a GPU arrives on the receiver's GPU.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 ALIGNED = 64
-"""Bytes; as torch's own tensors are, since the last bit of a sum may depend on it."""
+"""Bytes; torch aligns its own tensors so, and the last bit of a sum may depend on it."""
 _LENGTH_BYTES = 8
 
 
 class Gone(BaseException):
-    """Nobody is at the other end of the pipe.
+    """The process at the other end of the pipe has ended.
 
     A BaseException, so that no client code that catches Exception goes on without it.
     """
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Takes classes and functions along that were defined in a notebook or a script."""
+    """Pickler that includes classes and functions defined in a notebook or a script."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Tensor and (flat := _flat(obj)) is not None:
@@ -42,7 +42,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _flat(tensor: Tensor) -> Tensor | None:
-    """All elements as they lie in memory; None where they do not lie side by side."""
+    """Return all elements in their order in memory; None where there are gaps between them."""
     if tensor.layout is not torch.strided or tensor.requires_grad:
         return None
     if tensor.is_conj() or tensor.is_neg():
@@ -66,7 +66,7 @@ def _tensor(
 
 
 def packed(value: Any) -> list[memoryview]:
-    """The pickle of a value, and the bytes beside it.
+    """Return the pickle of a value, and the bytes of its tensors and arrays.
 
     Raises:
         Exception: it cannot be pickled; of any class, since objects say so in their own ways.
@@ -84,7 +84,7 @@ def _unpacked(lengths: Sequence[int], space: memoryview) -> Any:
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:
-    """Where each part begins, and at last where all end."""
+    """Return the offset of each part, and last the length of all."""
     starts = [0]
     for length in lengths:
         starts.append(-(-(starts[-1] + length) // ALIGNED) * ALIGNED)
@@ -96,7 +96,7 @@ def _space(lengths: Sequence[int]) -> memoryview:
 
 
 def send(pipe: Connection, value: Any) -> None:
-    """Through a pipe; waits while it is full. Raises Gone."""
+    """Send a value through a pipe; waits while it is full. Raises Gone."""
     head, *beside = packed(value)
     try:
         pipe.send_bytes(_lengths([head, *beside]) + head)  # one message, where there is no more
@@ -108,7 +108,7 @@ def send(pipe: Connection, value: Any) -> None:
 
 
 def receive(pipe: Connection) -> Any:
-    """The next value in a pipe; waits for it. Raises Gone."""
+    """Wait for the next value in a pipe and return it. Raises Gone."""
     try:
         first = pipe.recv_bytes()
         n_parts = int(np.frombuffer(first, np.int64, 1)[0])

@@ -1,4 +1,4 @@
-"""What a worker is told beside the requests of a site, and what it says where it fails."""
+"""Messages to a worker beside the requests of a site, and its message of a failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from securefl.types import Floats, Kind, Memory
 
 @dataclass(frozen=True, slots=True)
 class TorchSettings:
-    """How torch computes in the main process."""
+    """Torch's settings in the main process."""
 
     n_threads: int
     dtype: torch.dtype
@@ -35,7 +35,7 @@ class TorchSettings:
     gpu: int | None
 
     def take_over(self) -> None:
-        """Compute alike in this process."""
+        """Set torch alike in this process."""
         torch.set_num_threads(self.n_threads)
         torch.set_default_dtype(self.dtype)
         torch.use_deterministic_algorithms(self.deterministic)
@@ -46,7 +46,7 @@ class TorchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A client, as it is given to the worker that plays it."""
+    """A client's name, weights and signing key, for the worker that has it."""
 
     name: str
     weight: float
@@ -55,11 +55,11 @@ class Member:
 
     @classmethod
     def of(cls, client: Client) -> Member:
-        """Return what a worker needs of a client."""
+        """Copy a client's name, weights and signing key."""
         return cls(client.name, client.weight, client.equal_weight, client.identity_secret())
 
     def client(self, sealers: Mapping[Kind, Sealer]) -> Client:
-        """Return who seals and signs."""
+        """Build the client that seals and signs."""
         key = Ed25519PrivateKey.from_private_bytes(self.identity)
         return Client(self.name, self.weight, sealers, self.equal_weight, signing_key=key)
 
@@ -71,14 +71,14 @@ class Setup:
     clients: Clients
     members: tuple[Member, ...]
     memories: Mapping[str, Memory]
-    """What they have kept so far."""
+    """Their memories so far."""
     profiling: Profiling | None
     precision: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class SealingKeys:
-    """What clients seal with from now on; public keys as their files."""
+    """Keys that clients seal with from now on; public keys in their file form."""
 
     sums: Mapping[Kind, PlainChannel | str]
     profiles: tuple[str, str] | PlainMatch | None
@@ -86,20 +86,20 @@ class SealingKeys:
 
     @classmethod
     def of(cls, client: Client) -> SealingKeys:
-        """Return what this client seals with, as all others do."""
+        """Collect the keys of this client, which all others share."""
         return cls(
             {kind: _sum_key(sealer) for kind, sealer in client.sealers.items()},
             _profile_key(client.profile_sealer),
         )
 
     def sealers(self) -> dict[Kind, Sealer]:
-        """Return how each kind leaves a client."""
+        """Build the sealers, by kind."""
         files = {key for key in self.sums.values() if isinstance(key, str)}
         made = {text: CkksSealer(PublicKey.from_json(text)) for text in files}
         return {kind: made[k] if isinstance(k, str) else k for kind, k in self.sums.items()}
 
     def profile_sealer(self) -> ProfileSealer | None:
-        """Return how profiles leave a client."""
+        """Build the sealer of profiles; None where they are not asked for."""
         if not isinstance(self.profiles, tuple):
             return self.profiles
         form, key = self.profiles
@@ -107,7 +107,7 @@ class SealingKeys:
 
 
 def key_ids(client: Client) -> tuple[str, ...]:
-    """Name the keys that clients seal with."""
+    """Return the ids of the keys that clients seal with."""
     sealers = {sealer.key_id for sealer in client.sealers.values()}
     profile = client.profile_sealer
     return (*sorted(sealers), profile.key_id if profile else "")
@@ -138,6 +138,6 @@ def _unknown(sealer: object) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something was raised in a worker."""
+    """An error that was raised in a worker."""
 
     error: Exception

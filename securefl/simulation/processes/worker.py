@@ -1,7 +1,7 @@
-"""A worker: a process with some of a run's clients, the same ones in every round.
+"""A worker process with some of a run's clients, the same ones in every round.
 
-It seals and signs what they send, with their own identities and a public key; it holds nothing that
-opens.
+It seals and signs their contributions with their own identities and a public key, and holds no
+secret key of the encryption.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from securefl.errors import ConfigError, SecureFLError
 from securefl.exchange.base import Sealer
 from securefl.federation.query import Respondent
 from securefl.federation.site import Site
-from securefl.simulation.client_state import Memories, MemoryStore
+from securefl.simulation.client_state import ClientStates, RamStore
 from securefl.simulation.malloc import keep_freed_memory
 from securefl.simulation.processes.ipc import Gone, receive, send
 from securefl.simulation.processes.messages import Failed, SealingKeys, Setup, TorchSettings
@@ -29,7 +29,7 @@ from securefl.types import Kind
 
 
 def work(pipe: Connection, settings: TorchSettings) -> None:
-    """Serve the main process until it is gone."""
+    """Serve the main process until that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
     worker: _Worker | None = None
@@ -52,7 +52,7 @@ def work(pipe: Connection, settings: TorchSettings) -> None:
 
 
 def _end_with_parent() -> None:
-    """End however the main process ends, in the middle of a round too."""
+    """End this process with the main one, also in the middle of a round."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -70,7 +70,7 @@ def _heard(pipe: Connection) -> Any:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the same error, or its words where it cannot be pickled."""
+    """Return the same error, or one of the same text where it cannot be pickled."""
     where = "".join(traceback.format_exception(error))
     try:
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301  (this process's own)
@@ -83,7 +83,7 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Worker:
-    """A site of the worker's clients, trained one after the other."""
+    """The site of a worker's clients, which train one after the other."""
 
     def __init__(self, setup: Setup) -> None:
         clients = setup.clients
@@ -91,7 +91,7 @@ class _Worker:
             clients.model.to("cuda")  # this worker's
         self._sealers: dict[Kind, Sealer] = {}
         self._roles = {member.name: member.client(self._sealers) for member in setup.members}
-        memories = Memories(clients.data)
+        memories = ClientStates(clients.data)
         for name, memory in setup.memories.items():
             memories[name] = memory
         training, model = clients.training, clients.model
@@ -101,7 +101,7 @@ class _Worker:
             Respondent(self._roles, clients.data, model, training.loss, setup.profiling),
             lambda state: clients.algorithm.plan(state, model),
             setup.precision,
-            MemoryStore(memories),
+            RamStore(memories),
         )
 
     def take(self, keys: SealingKeys) -> None:

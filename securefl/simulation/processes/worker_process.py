@@ -1,4 +1,4 @@
-"""A worker, as the main process holds it: its process and its pipe."""
+"""The main process's handle of a worker: its process and its pipe."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from securefl.simulation.processes.messages import TorchSettings
 from securefl.simulation.processes.worker import work
 
 WITHHELD = "SECUREFL_PASSPHRASE"
-"""Of the command line; a worker opens nothing."""
+"""Variable of the command line's passphrase; a worker opens nothing."""
 _PATIENCE_S = 5.0
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
 def _without_passphrase() -> Iterator[None]:
-    """Keep the passphrase out of the environment of a process that is started meanwhile."""
+    """Keep the passphrase out of the environment of processes started within."""
     given = os.environ.pop(WITHHELD, None)
     try:
         yield
@@ -32,27 +32,27 @@ def _without_passphrase() -> Iterator[None]:
 
 
 class WorkerProcess:
-    """One that can be started again in its own place."""
+    """A worker's process, which can be started again."""
 
     def __init__(self, settings: TorchSettings) -> None:
-        """Nothing is started."""
+        """Prepare the process; does not start it."""
         self._settings = settings
         self._pipe: Connection | None = None
         self._process: multiprocessing.process.BaseProcess | None = None
         self.is_told = False
-        """Whether it knows its clients."""
+        """True once the worker has been given its clients."""
         self.keys: tuple[str, ...] = ()
-        """The keys that it has been told its clients seal with."""
+        """Ids of the keys that the worker has been given."""
         self.has_spoken = False
-        """Whether it has begun to work."""
+        """True once the worker has answered."""
 
     @property
     def pid(self) -> int | None:
-        """The process's; None where there is none."""
+        """Id of the process; None where there is none."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start a fresh process that knows nothing, in the place of another if there is one."""
+        """Start a fresh process, which knows no clients; ends the one before."""
         self.end()
         self._pipe, theirs = _SPAWN.Pipe()
         try:
@@ -65,21 +65,21 @@ class WorkerProcess:
             theirs.close()  # or its end would not be noticed
 
     def exit_code(self) -> int | None:
-        """Return it once the process has ended: of a signal, the negative number."""
+        """Return the exit code once the process has ended; negative where a signal ended it."""
         if self._process is None:
             return None
         self._process.join(_PATIENCE_S)
         return self._process.exitcode
 
     def tell(self, value: Any) -> None:
-        """Send a value; nothing where it has ended, which `hear` shows."""
+        """Send a value; does nothing where the worker has ended, which `hear` reports."""
         with suppress(Gone):
             if self._pipe is None:
                 raise Gone
             send(self._pipe, value)
 
     def hear(self) -> Any:
-        """Return what it says next; raises Gone where it has ended."""
+        """Return the worker's next message; raises Gone where it has ended."""
         if self._pipe is None:
             raise Gone
         heard = receive(self._pipe)
@@ -87,7 +87,7 @@ class WorkerProcess:
         return heard
 
     def end(self) -> None:
-        """End it at once; harmless where it has ended."""
+        """End the process at once; harmless where it has ended."""
         if self._pipe:
             self._pipe.close()
             self._pipe = None

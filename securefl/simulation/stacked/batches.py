@@ -1,4 +1,4 @@
-"""Mini-batches of clients side by side."""
+"""Mini-batches of a block of clients."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from securefl.data.resident import Resident
 from securefl.data.samples import Samples, TensorSamples, batches_of
 
 
-def wide_batches(
+def block_batches(
     data: Mapping[str, Samples],
     together: Resident | None,
     batch_size: int,
     generators: Sequence[torch.Generator],
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """`minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...).
+    """Yield `minibatches` of each client, side by side: x (B, K C, ...) and y (K, B, ...).
 
-    Shorter ones are padded to the longest with a sample of their own.
+    Shorter batches are padded to the longest with a sample of their own.
     """
     longest = min(batch_size, max(map(len, data.values())))
     drawers = [
@@ -56,20 +56,20 @@ class _Drawer:
 
     n_samples: int
     batch_size: int
-    """Samples in a batch, padding included."""
+    """Number of samples in a batch, padding included."""
     rng: torch.Generator
     start: int
-    """Added to each index."""
+    """Offset added to each index."""
 
     def order(self) -> Tensor:
-        """In as many whole batches as there are, or in one that is padded."""
+        """Draw a permutation: whole batches, or one that is padded."""
         order = torch.randperm(self.n_samples, generator=self.rng) + self.start
         n_missing = self.batch_size - self.n_samples
         return torch.cat([order, order[:1].expand(n_missing)]) if n_missing > 0 else order
 
 
 def _indices(drawers: Sequence[_Drawer], device: torch.device) -> Iterator[list[Tensor]]:
-    """Each client's samples, step by step; permutations that begin together travel together."""
+    """Yield each client's samples, step by step; permutations drawn together move together."""
     left: list[deque[Tensor]] = [deque() for _ in drawers]
     while True:
         if ended := [i for i, of in enumerate(left) if not of]:

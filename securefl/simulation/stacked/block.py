@@ -1,4 +1,4 @@
-"""Clients that train side by side: what they begin with, what they send, and whom they ask."""
+"""State, memory, contributions and exchange of a block: clients that train side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Tota
 
 
 class Repeated(Mapping[str, Tensor]):
-    """The same tensors for every client; each is made where it is first asked for."""
+    """The same tensors for every client, made at their first use."""
 
     def __init__(self, named: NamedTensors, n_clients: int) -> None:
         self._named = named
@@ -36,14 +36,14 @@ class Repeated(Mapping[str, Tensor]):
         return len(self._named)
 
 
-def wide_state(state: State, n_clients: int) -> State:
-    """The state as each of the clients has it."""
+def block_state(state: State, n_clients: int) -> State:
+    """Repeat the state for each of the clients."""
     tensors = {kind: Repeated(named, n_clients) for kind, named in state.tensors.items()}
     return State(state.round, tensors, state.private)
 
 
-def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:
-    """What the clients keep, side by side: zeros, or the model's tensor, for who keeps nothing."""
+def block_memory(memories: Sequence[Memory], state: State, device: torch.device) -> Memory:
+    """Join the clients' memories; a client without gets zeros, or for `own` the model's tensor."""
     model = (state.tensors.get(kind, {}) for kind in (Kind.PARAMETERS, Kind.STATISTICS))
     known = {name: value for named in model for name, value in named.items()}
 
@@ -62,7 +62,7 @@ def wide_memory(memories: Sequence[Memory], state: State, device: torch.device) 
 
 
 def _vectors(kept: Sequence[NamedTensors], absent: NamedTensors) -> list[Tensor]:
-    """Each client's in one vector; none where those who keep anything do not keep like rows."""
+    """Return each client's tensors as a vector; none where their layouts differ."""
     rows = [named for named in kept if isinstance(named, Row) and named]
     if not rows or len(rows) < sum(map(bool, kept)):
         return []
@@ -83,7 +83,7 @@ def _side_by_side(rows: Rows) -> dict[str, Tensor]:
 
 
 def separate(wide: Contribution, n_clients: int) -> Iterator[Contribution]:
-    """Each client's, whose tensors of a kind are a `Row`; what it keeps is nobody else's."""
+    """Yield each client's contribution: a `Row` for each kind, and a memory of its own."""
     tensors = {kind: list(_rows(named, n_clients)) for kind, named in wide.tensors.items()}
     kept = {f.name: _kept(getattr(wide.memory, f.name), n_clients) for f in fields(Memory)}
     for i in range(n_clients):
@@ -109,25 +109,25 @@ def _split(named: NamedTensors, n_clients: int) -> list[dict[str, Tensor]]:
 
 
 class AllLeft(BaseException):
-    """Ends the round of clients side by side of whom nobody is in it any more.
+    """Ends the round of a block whose clients have all left it.
 
     A BaseException, so that no client code that catches Exception goes on.
     """
 
 
 @dataclass(slots=True)
-class WideEnd:
-    """The ends of the exchange of clients side by side.
+class BlockEnd:
+    """The exchange of a block of clients.
 
-    A client whose values are refused leaves the round: its channels go on, and nobody looks.
+    A client whose values are refused leaves the round: its channels train on and are ignored.
     """
 
     ongoing: ClientsRound
     names: Sequence[str]
     left: set[str]
-    """Who has left."""
+    """Clients that have left the round."""
     weight: Any
-    """One element a client, in the place of a number."""
+    """Weights as a tensor, with one element for each client."""
 
     def sum(self, name: str, values: NamedTensors) -> Total:
         """See `Exchange.sum`; values and totals are side by side. Raises AllLeft."""

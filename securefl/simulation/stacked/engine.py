@@ -1,7 +1,7 @@
-"""Trains many clients at once, side by side in one wide model.
+"""Trains blocks of clients at once, side by side in one wide model.
 
 The best engine for models of linear layers that are not large, and on a GPU. Shorter batches are
-padded to the longest, and those who have taken their steps wait for the longest.
+padded to the longest, and a client that has taken its steps waits for the longest.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from securefl.federation.training import round_generator
 from securefl.norms.padded import Present, padded_batch_norm
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
-from securefl.simulation.stacked.batches import wide_batches
+from securefl.simulation.stacked.batches import block_batches
 from securefl.simulation.stacked.block import (
     AllLeft,
-    WideEnd,
+    BlockEnd,
+    block_memory,
+    block_state,
     separate,
-    wide_memory,
-    wide_state,
 )
 from securefl.simulation.stacked.grouping import Grouping
-from securefl.simulation.stacked.loss import wide_loss
+from securefl.simulation.stacked.loss import block_loss
 from securefl.simulation.stacked.trial import require_padded, require_separate
-from securefl.simulation.stacked.unequal_steps import Ragged
-from securefl.simulation.stacked.workspaces import WidePlaces
+from securefl.simulation.stacked.unequal_steps import UnequalSteps
+from securefl.simulation.stacked.workspaces import Workspaces
 from securefl.types import Contribution
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)
-"""What they do to a gradient, they do to each element of it by itself."""
+"""Solvers that treat each element of a gradient by itself."""
 
 
 class Stacked:
-    """Clients side by side in every round that allows it, else one after the other."""
+    """A trainer of clients side by side in rounds that allow it, else one after the other."""
 
     def __init__(self, clients: Clients) -> None:
-        """`reason_against` has nothing against these clients."""
+        """Prepare; `reason_against` must be empty for these clients."""
         self._clients = clients
         self._alone = Sequential(clients)
-        self._places = WidePlaces(clients.model)
+        self._workspaces = Workspaces(clients.model)
         self._resident = resident(clients.data, clients.device)
         self._algorithm = cast("Federated", _federated(clients.algorithm))
         self._grouping = _grouping(clients, self._algorithm)
@@ -73,57 +73,57 @@ class Stacked:
             return
         names = list(ongoing.times)
         if norm.pooling is None:
-            most = self._places.most
-            found = self._grouping.cohorts(names, static=norm.static, most=most)
+            most = self._workspaces.most
+            found = self._grouping.blocks(names, static=norm.static, most=most)
         elif self._grouping.reason_against_one(names):
             self._alone.train(ongoing)
             return
         else:
             found = [names]
-        for cohort in found:
-            for name, contribution in self._trained(cohort, ongoing):
+        for block in found:
+            for name, contribution in self._trained(block, ongoing):
                 ongoing.finish(name, contribution)
 
     def _trained(
         self, names: Sequence[str], ongoing: ClientsRound
     ) -> Iterator[tuple[str, Contribution]]:
-        """What those of a cohort send who have not left the round; its wide model has trained."""
+        """Train a block, and yield the contributions of clients that have not left the round."""
         clients, state, k = self._clients, ongoing.state, len(names)
-        place, training = self._places.of(k), clients.training
-        place.load(state)
+        workspace, training = self._workspaces.of(k), clients.training
+        workspace.load(state)
         data = {name: clients.data[name] for name in names}
         sizes = [self._grouping.batch_size(name) for name in names]
         present = Present.of(sizes, clients.device)
         steps, algorithm = [training.steps(of) for of in data.values()], self._algorithm
         if len(set(steps)) > 1:
-            algorithm = replace(algorithm, solver=Ragged(algorithm.solver, steps))
+            algorithm = replace(algorithm, solver=UnequalSteps(algorithm.solver, steps))
         drawn = sum(size * n for size, n in zip(sizes, steps, strict=True))
         together = self._resident or self._beside_each_other(data, drawn)
         generators = [
             round_generator(training.seed, state.round, clients.index[name]) for name in names
         ]
         work = Work(
-            place.model,
+            workspace.model,
             max(data.values(), key=len),
-            wide_batches(data, together, training.batch_size, generators, clients.device),
+            block_batches(data, together, training.batch_size, generators, clients.device),
             max(steps),
-            wide_loss(training.loss, k, present),
+            block_loss(training.loss, k, present),
             training.sgd(state.round),
-            wide_memory([ongoing.memories[name] for name in names], state, clients.device),
+            block_memory([ongoing.memories[name] for name in names], state, clients.device),
             generators[0],
         )
         weights = torch.tensor([ongoing.weight(name) for name in names], dtype=torch.float64)
-        end = WideEnd(ongoing, names, set(), weights)
+        end = BlockEnd(ongoing, names, set(), weights)
         try:
-            with clients.casting(), padded_batch_norm(place.model, present):
-                trained = algorithm.client(wide_state(state, k), work, end)
+            with clients.casting(), padded_batch_norm(workspace.model, present):
+                trained = algorithm.client(block_state(state, k), work, end)
         except AllLeft:
             return iter(())
         contributions = zip(names, separate(trained, k), strict=True)
         return ((name, own) for name, own in contributions if name not in end.left)
 
     def _beside_each_other(self, data: Mapping[str, Samples], n_drawn: int) -> Resident | None:
-        """A cohort's samples in one tensor, where they are no more than it draws."""
+        """Return a block's samples in one tensor, where they are no more than it draws."""
         if sum(map(len, data.values())) > n_drawn:
             return None
         return resident(data, self._clients.device)
@@ -134,7 +134,7 @@ class Stacked:
 
 
 def reason_against(clients: Clients) -> str:
-    """Why no round has clients side by side; empty where one may."""
+    """Return why no round can have clients side by side; empty where one may."""
     algorithm = _federated(clients.algorithm)
     if algorithm is None:
         return "the algorithm looks at a client as a whole (privacy, FNR, or one of your own)"
@@ -195,7 +195,7 @@ def _reason_against_pass(of: tuple[nn.Module, Loss], x: Tensor, y: Tensor) -> st
 
 
 def _attributes(of: tuple[nn.Module, Loss]) -> bytes:
-    """All that the modules and the loss hold beside tensors; nothing where that cannot be read."""
+    """Pickle all that the modules and the loss hold beside tensors; empty where impossible."""
     model, loss = of
     holders = [*model.modules(), *([loss] if hasattr(loss, "__dict__") else [])]
     beside = {"_parameters", "_buffers", "_modules"}
@@ -207,12 +207,12 @@ def _attributes(of: tuple[nn.Module, Loss]) -> bytes:
 
 
 def _around(algorithm: Algorithm) -> Algorithm:
-    """What a client's round is of, whoever takes part."""
+    """Return the algorithm without the wrapper for rounds of some clients."""
     return algorithm.inner if isinstance(algorithm, Participating) else algorithm
 
 
 def _federated(algorithm: Algorithm) -> Federated | None:
-    """How clients train before anything else."""
+    """Return the algorithm of local training without wrappers; None for one of another kind."""
     around = _around(algorithm)
     if type(around) is ServerTuned:
         around = around.inner

@@ -1,4 +1,4 @@
-"""The loss of clients side by side."""
+"""The loss of a block of clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from securefl.metrics import IGNORED
 from securefl.norms.padded import Present
 
 
-def wide_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
-    """The sum of the clients' losses, of outputs (B, K C, ...) and labels (K, B, ...).
+def block_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
+    """Build the sum of the clients' losses of outputs (B, K C, ...) and labels (K, B, ...).
 
-    Of padded batches those samples count that are `present`.
+    In padded batches, only samples that are `present` count.
     """
 
     def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def _ignoring(y_KB: Tensor, present: Present | None) -> Tensor:
 
 
 def _cross_entropies(outputs_KB: Tensor, y_KB: Tensor) -> Tensor:
-    """Each client's mean over its own labels, summed."""
+    """Sum each client's mean over its own labels."""
     losses = functional.cross_entropy(
         outputs_KB.flatten(0, 1), y_KB.flatten(0, 1), ignore_index=IGNORED, reduction="none"
     )

@@ -1,10 +1,9 @@
-"""A model of several clients side by side: as many times as wide, in groups that do not meet.
+"""A wide model: several clients' models side by side, in groups of channels that do not mix.
 
 Axes: K clients, B batch, C channels. Each parameter has K C in the place of C along its first axis,
-each batch K C channels, client after client. What works channel by channel (BN, activations,
-pooling) then works client by client, with the code that it always had; convolutions have groups;
-linear layers alone need a forward of their own. A sum of the clients' losses has each client's own
-gradients.
+each batch K C channels, client after client. Layers that work channel by channel (BN, activations,
+pooling) then work client by client, unchanged; convolutions get groups; only linear layers need a
+forward of their own. The gradient of the sum of losses is each client's own.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class WideLinear(nn.Linear):
 
 
 def wide(model: nn.Module, n_clients: int) -> nn.Module:
-    """`n_clients` copies of a model side by side, in one model of the same names.
+    """Build one model of `n_clients` copies of a model side by side, with the same names.
 
     Raises:
         DataError: a layer is of a kind that is not known side by side, or draws at random.
@@ -87,14 +86,14 @@ def _widen(name: str, layer: nn.Module, n_clients: int) -> None:
 
 
 def repeated(value: Tensor, n_clients: int) -> Tensor:
-    """The same for every client; a number alone is of all of them."""
+    """Repeat a tensor for every client; a tensor without dimensions stays."""
     if not value.dim():
         return value
     return value.repeat(n_clients, *(1,) * (value.dim() - 1))
 
 
 def parts(value: Tensor, n_clients: int) -> Tensor:
-    """A view of a wide tensor with clients along the first axis."""
+    """Return a view of a wide tensor with clients along the first axis."""
     if not value.dim():
         return value.expand(n_clients)
     of: Tensor = value.unflatten(0, (n_clients, value.shape[0] // n_clients))
@@ -102,5 +101,5 @@ def parts(value: Tensor, n_clients: int) -> Tensor:
 
 
 def side_by_side(x_KB: list[Tensor]) -> Tensor:
-    """Batches of the same shape (B, C, ...) as one of shape (B, K C, ...)."""
+    """Join batches of the same shape (B, C, ...) into one of shape (B, K C, ...)."""
     return torch.stack(x_KB, dim=1).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""Tries a model with two clients side by side: whether it computes what each computes alone."""
+"""Trial of a model with two clients side by side, against each of them alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from securefl.simulation.stacked.model import parts, side_by_side, wide
 _EXACT, _TOLERANCE = torch.float64, 1e-9
 _LEAST_BYTES = 4
 _PASSES = 3
-"""One after the other: a model may go by how many it has seen."""
+"""Passes one after the other, since a model may count them."""
 _SCALES = (1, 64)
-"""Of the samples that a model is tried with: it may do to large ones what it does not to small."""
+"""Scales of the samples, since a model may treat large ones in another way."""
 
 
 def require_separate(model: nn.Module, x: Tensor) -> None:
@@ -32,7 +32,7 @@ def require_separate(model: nn.Module, x: Tensor) -> None:
 
 
 def require_padded(model: nn.Module, x: Tensor, sizes: Sequence[int]) -> None:
-    """As `require_separate`, where the second client's batch is shorter and padded.
+    """Raise DataError as `require_separate` does, with the second client's batch padded.
 
     Args:
         model: not changed.
@@ -51,7 +51,7 @@ def require_padded(model: nn.Module, x: Tensor, sizes: Sequence[int]) -> None:
 
 
 def _require_separate(model: nn.Module, x: Tensor, n_second: int) -> None:
-    """`n_second` are the second client's own samples; its others are padding."""
+    """Compare both ways; the second client has `n_second` samples, and the rest is padding."""
     rng = torch.Generator().manual_seed(0)
     both, alone = two_clients(model, rng)
     try:
@@ -78,9 +78,9 @@ def _require_alike(together: list[Tensor], apart: list[Tensor]) -> None:
 
 
 def two_clients(model: nn.Module, rng: torch.Generator) -> tuple[nn.Module, list[nn.Module]]:
-    """Two clients of other parameters, side by side and each alone, on the CPU.
+    """Build two clients of unlike parameters, side by side and each alone, on the CPU.
 
-    In double precision, so that what is left of a difference is none of rounding.
+    In double precision, so that a difference is not one of rounding.
 
     Raises:
         DataError: as `wide`.
@@ -98,7 +98,7 @@ def two_clients(model: nn.Module, rng: torch.Generator) -> tuple[nn.Module, list
 def _both_ways(
     both: nn.Module, alone: list[nn.Module], x: Tensor, n_second: int, rng: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs, gradients and buffers of two clients side by side, and of each alone."""
+    """Return outputs, gradients and buffers of two clients side by side, and of each alone."""
     for one in (both, *alone):
         one.train()
         one.zero_grad()

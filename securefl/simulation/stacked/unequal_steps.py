@@ -1,6 +1,6 @@
-"""Clients side by side that take unequal numbers of local steps.
+"""Blocks of clients with unequal numbers of local steps.
 
-All take as many as the longest; each keeps the model that it had after its own last one.
+All take as many steps as the longest; each keeps the model after its own last step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from securefl.types import NamedTensors
 
 
 @dataclass(frozen=True, slots=True)
-class Ragged:
-    """A solver of clients side by side, each with its own number of local steps."""
+class UnequalSteps:
+    """A solver of a block whose clients have unequal numbers of local steps."""
 
     solver: Solver
     steps: Sequence[int]
-    """Of each client."""
+    """Number of steps of each client."""
 
     def control(self, model: nn.Module) -> NamedTensors:
         """See `Solver.control`."""
@@ -41,7 +41,7 @@ class _Session:
     steps: Sequence[int]
     _n_taken: int = 0
     _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Of clients that have ended: where it is in the wide model, and a copy."""
+    """Tensors of clients that have ended: a view of the wide model, and a copy."""
 
     def gradients(self, around: Around) -> None:
         self._keep_those_who_ended()

@@ -1,0 +1,90 @@
+"""The exchange by the settings: kinds that are sealed, the authority's policy, seeds of noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from securefl.algorithms.base import Algorithm
+from securefl.build.algorithm import n_selected
+from securefl.config.schema import Config, Encrypt
+from securefl.errors import ConfigError
+from securefl.exchange.policy import OpeningRule, Policy
+from securefl.types import Kind
+
+SEALED: dict[Encrypt, set[Kind]] = {
+    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING},
+    Encrypt.PROFILES: {Kind.PROFILES},
+    Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
+}
+
+
+def sealed_kinds(config: Config) -> frozenset[Kind]:
+    """Return the kinds that travel as ciphertext."""
+    return frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
+
+
+def policy_of(config: Config, consortium: Policy | None) -> Policy:
+    """Return the policy that the authority enforces: the consortium's, made stricter by settings.
+
+    Without a consortium, the settings alone.
+    """
+    exchange = config.exchange
+    policy = consortium or Policy(rules=(OpeningRule("*", exchange.precision_bits),))
+    rules = (
+        replace(rule, precision_bits=min(rule.precision_bits, exchange.precision_bits))
+        for rule in policy.rules
+    )
+    least = max(policy.min_contributions, exchange.min_clients)
+    return replace(policy, min_contributions=least, rules=tuple(rules))
+
+
+def least_clients(config: Config) -> int:
+    """Return the least contributions to a round.
+
+    Where any sum is sealed, exchange.min_clients holds for all: with fewer, each client could
+    compute the others' values from a total. Where none is, the server reads them anyway.
+    """
+    return config.exchange.min_clients if config.exchange.seals_sums else 1
+
+
+def noise_seed(config: Config) -> int | None:
+    """Return the seed of the noise on opened sums; None where it is not to be repeatable."""
+    return config.run.seed if config.run.reproducible else None
+
+
+def score_seed(config: Config) -> int | None:
+    """Return the seed of the noise on opened scores; None also where it hides clients."""
+    private = config.privacy.level == "client" and config.privacy.noise == "secret"
+    return None if private else noise_seed(config)
+
+
+def check_reproducible(seed: int | None, given: int | None) -> None:
+    """Raise ConfigError where seeded noise is asked for and the given keys have no seed."""
+    if seed is not None and given is None:
+        raise ConfigError(
+            "run.reproducible = true under keys that are given: they outlive the run, and noise "
+            "from a seed would hide nothing of them; leave out --keys, or run.reproducible"
+        )
+
+
+def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:
+    """Raise ConfigError where nothing would be encrypted, or no total could be opened."""
+    exchange, least = config.exchange, config.exchange.min_clients
+    if Encrypt.STATISTICS in exchange.encrypt and Encrypt.MODEL not in exchange.encrypt:
+        plan = algorithm.plan(algorithm.init(model), model)
+        if not SEALED[Encrypt.STATISTICS] & {spec.kind for spec in (*plan.sums, *plan.update)}:
+            raise ConfigError(
+                'exchange.encrypt = "statistics", and a model without BN (or one whose statistics '
+                "come from privacy.warm_up) has none to send: nothing would be encrypted; set "
+                'exchange.encrypt = "none", or "model"'
+            )
+    n, found = n_selected(config, n_clients), f"{n_clients} clients"
+    if config.selection.name != "all":
+        found = f"selection.fraction = {config.selection.fraction} of {found} are {n} in a round"
+    if exchange.seals_sums and n < least:
+        raise ConfigError(
+            f"{found}: the authority opens totals of at least exchange.min_clients = {least}; "
+            'have more clients, or select more of them, or set exchange.encrypt = "none"'
+        )

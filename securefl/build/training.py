@@ -1,0 +1,95 @@
+"""Local training by the settings: steps, learning rates, precision, and weights of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from securefl.algorithms.base import Loss, Sgd, averaged_tensors
+from securefl.build.algorithm import n_selected
+from securefl.config.schema import Config, Weights
+from securefl.data.samples import Samples
+from securefl.errors import ConfigError
+from securefl.federation.training import Schedule, Training
+from securefl.types import Floats, Kind
+
+
+def training_of(config: Config, loss: Loss, batch_size: int) -> Training:
+    """Build the settings of local training."""
+    table = config.algorithm
+    return Training(
+        loss,
+        schedule(config),
+        table.local_steps,
+        batch_size,
+        config.run.seed,
+        table.local_epochs,
+        torch.bfloat16 if config.train.precision == "bfloat16" else None,
+        config.run.threads,
+    )
+
+
+def schedule(config: Config) -> Schedule:
+    """Build the schedule of local steps, by rounds completed."""
+    train = config.train
+    drops_at = tuple(config.rounds_in(share) for share in config.lr_drops)
+    first = Sgd(train.lr, train.momentum, train.weight_decay)
+    return Schedule(first, drops_at, train.lr_drop_factor, train.lr_decay)
+
+
+def rate_said(config: Config) -> str:
+    """Describe how the learning rate changes over the run."""
+    train = config.train
+    drops = [config.rounds_in(share) for share in config.lr_drops]
+    said = f"{train.lr:g}"
+    if drops:
+        said += f", times {train.lr_drop_factor:g} after round {' and '.join(map(str, drops))}"
+    elif train.lr_drops is None:
+        said += f" to the end: {config.run.rounds} rounds are too few to drop it (train.lr_drops)"
+    return said if train.lr_decay == 1 else f"{said}, times {train.lr_decay:g} after each round"
+
+
+def client_weights(
+    config: Config, data: Mapping[str, Samples], batch_size: int
+) -> dict[str, float]:
+    """Return each client's weight: its size over a power of two that bounds the sum of sizes.
+
+    The bound is public, and reveals no more of the sizes than the magnitude of their sum.
+    """
+    match config.algorithm.weights:
+        case Weights.SAMPLES:
+            sizes = {name: len(d) for name, d in data.items()}
+        case Weights.BATCH:
+            sizes = {name: min(batch_size, len(d)) for name, d in data.items()}
+        case Weights.UNIFORM:
+            sizes = dict.fromkeys(data, 1)
+    bound = _next_power_of_two(sum(sizes.values()))
+    if config.selection.replacement == "with":  # one client may count as often as clients are drawn
+        bound *= _next_power_of_two(n_selected(config, len(sizes)))
+    return {name: size / bound for name, size in sizes.items()}
+
+
+def equal_weight(n_clients: int) -> float:
+    """Return the weight of every client where all count alike."""
+    return 1 / _next_power_of_two(n_clients)
+
+
+def precision_of(model: nn.Module) -> Floats:
+    """Return the precision in which a model's values travel in the clear: its own."""
+    parameters = averaged_tensors(model)[Kind.PARAMETERS]
+    return "float64" if next(iter(parameters.values())).dtype is torch.float64 else "float32"
+
+
+def check_precision(config: Config, model: nn.Module) -> None:
+    """Raise ConfigError where local steps cannot have the precision asked for."""
+    if config.train.precision == "bfloat16" and precision_of(model) == "float64":
+        raise ConfigError(
+            'train.precision = "bfloat16" with a model of float64: autocast leaves doubles as they '
+            'are; set model.dtype = "float32", or leave train.precision out'
+        )
+
+
+def _next_power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
