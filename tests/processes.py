@@ -306,6 +306,8 @@ class Loop:
         self.server = self._server()
         self.keeper = FolderKeeper(site.keys, PASSPHRASE) if site.sealed else None
         """A test may put another in its place."""
+        self.serving = None
+        """The server's task."""
         self.ended = {}
 
     def _server(self):
@@ -342,7 +344,7 @@ class Loop:
         if self.keeper:
             door, at = await authority_door(self.site, self.keeper, self.config, self.said.append)
             doors.append(door)
-        serving = asyncio.create_task(self.server.run(ANY_PORT, at, folder))
+        self.serving = serving = asyncio.create_task(self.server.run(ANY_PORT, at, folder))
         joining = {}
         try:
             await first(self.wait_for("^Listening on"), serving)

@@ -122,7 +122,7 @@ class ServerProcess:
             reason = str(error)
             raise
         finally:
-            sites.stop()
+            await sites.stop()
             door.close()
             await members.send_home(members.here(), reason)
             if opener:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -64,7 +63,7 @@ class NetworkSites:
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
     _stopped: bool = False
-    _call: Future[Any] | None = None
+    _call: asyncio.Task[Any] | None = None
     """What the loop of rounds waits for."""
     _home: dict[str, str] = field(default_factory=dict)
     _has: dict[str, tuple[Link, State]] = field(default_factory=dict)
@@ -131,21 +130,26 @@ class NetworkSites:
         return self._waited(self._called(requests, ongoing))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
-        self._call = call = asyncio.run_coroutine_threadsafe(work, self.loop)
-        if self._stopped:
-            call.cancel()
-        try:
-            return call.result()
-        except CancelledError:
-            raise PeerError("the server was stopped") from None
+        return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
 
     # In the event loop.
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End what is waited for, and refuse whatever comes after it."""
         self._stopped = True
         if self._call:
             self._call.cancel()
+            await asyncio.wait({self._call})  # until nobody reads from a connection any more
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._stopped:
+            work.close()
+            raise PeerError("the server was stopped")
+        self._call = call = self.loop.create_task(work)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            raise PeerError("the server was stopped") from None
 
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun

@@ -1,18 +1,12 @@
 """A client that says something else than is due loses its round, and nobody else does."""
 
-from dataclasses import dataclass, field
-
 import pytest
-import torch
+from liar import Liar
+from liar import Liar
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of
 
 from securefl.federation.query import LOSS, SIZE
-from securefl.federation.state_digest import state_digest
-from securefl.network import bodies
-from securefl.network.connect import connected
 from securefl.network.frames import Frame
-from securefl.network.party import ClientParty
-from securefl.network.settings import settings_digest
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 ANYTHING = dict.fromkeys(Frame, 10**7)
@@ -22,65 +16,6 @@ CAROL = "carol"
 @pytest.fixture(scope="module")
 def consortium(tmp_path_factory):
     return Consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@dataclass
-class Liar:
-    """A client in name alone: `says` gives its frames for each that it hears."""
-
-    party: ClientParty
-    bundle: object
-    says: object
-    run_id: str = ""
-    state: object = None
-    sent: list = field(default_factory=list)
-
-    async def run(self, server, patience_s):
-        link = await connected(self.party.identity, self.bundle, "server", server, patience_s)
-        try:
-            digest = settings_digest(self.party.job.config)
-            hello = bodies.Hello(settings=digest, age=self.bundle.age)
-            await link.send(Frame.HELLO, hello.to_bytes())
-            while True:
-                received = await link.receive(ANYTHING)
-                if received.frame is Frame.GOODBYE:
-                    return
-                self.hears(received)
-                for frame, body in self.says(self, received):
-                    await link.send(frame, body)
-        finally:
-            link.close()
-
-    def hears(self, received):
-        kinds = {Frame.ROUND: bodies.RoundBegins, Frame.QUESTION: bodies.Question}
-        if received.frame is Frame.WELCOME:
-            self.run_id = bodies.parsed(bodies.Welcome, received.body, "server").run
-            self.state = self.party.job.algorithm.init(self.party.job.task.model)
-        elif received.frame in kinds:
-            head, tensors = bodies.apart(kinds[received.frame], received.body, "server")
-            known = None if head.whole else self.state
-            self.state = bodies.read_state(tensors, self.state, known, head.round - 1)
-
-    # What it may have to say: sealed and signed as an honest client's, of zeros.
-
-    @property
-    def plan(self):
-        return self.party.plan(self.state)
-
-    def message(self, spec, **changes):
-        about = {"state": state_digest(self.state)} | changes
-        values, round_number = {"x": torch.zeros(spec.n_values)}, self.state.round + 1
-        made = self.party.client.contribute(self.run_id, round_number, spec, values, **about)
-        self.sent.append(made)
-        return Frame.MESSAGE, made
-
-    def update(self):
-        return [self.message(spec) for spec in self.plan.update]
-
-    def number(self, name, value=1.0):
-        round_number = self.state.round + 1
-        made = self.party.client.send_number(self.run_id, round_number, name, value)
-        return Frame.MESSAGE, made
 
 
 def only_to(frame):
@@ -106,12 +41,11 @@ def of_sum(liar, number):
     return liar.plan.sums[number]
 
 
-def honest(liar):
-    return liar.update()
-
-
-def asked(received):
-    return [DONE] if received.frame is Frame.QUESTION else []
+def unscored(liar, received):
+    """Takes part, and then gives no score of its model."""
+    if received.frame is Frame.QUESTION:
+        return [DONE]
+    return liar.update() if received.frame is Frame.ROUND else []
 
 
 LIES = {
@@ -170,11 +104,7 @@ LIES = {
         to_question(lambda liar: [liar.number(LOSS, float("nan"))]),
         "carol: selection/loss must be a number from",
     ),
-    "no score where one is due": (
-        ("algorithm.name=fedbn",),
-        lambda liar, received: honest(liar) if received.frame is Frame.ROUND else asked(received),
-        NOTHING,
-    ),
+    "no score where one is due": (("algorithm.name=fedbn",), unscored, NOTHING),
 }
 """Settings, what carol says, and why she is out."""
 

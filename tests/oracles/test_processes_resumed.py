@@ -1,0 +1,131 @@
+"""A run over processes that stopped ends where it would have ended; and it stops at once."""
+
+import asyncio
+import time
+
+import pytest
+import torch
+from liar import Liar
+from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
+
+import securefl.network.client
+import securefl.network.members
+from securefl.errors import PeerError, RunFolderError
+from securefl.network.store import RUNS
+from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_writer import RunFolder
+
+pytestmark = pytest.mark.usefixtures("quick", "no_hang")
+KEEPING = {
+    "own layers": ("algorithm.name=fedbn",),
+    "control variates": ("algorithm.name=fedavg", "solver.name=scaffold"),
+    "momentum, and answers": (
+        *("train.momentum=0.5", "train.momentum_across_rounds=local"),
+        *("selection.name=afl", "selection.fraction=0.6"),
+    ),
+}
+"""Settings of which clients, or the server, keep something from round to round."""
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory):
+    return Consortium(tmp_path_factory.mktemp("consortium"))
+
+
+@pytest.fixture
+def job(consortium, tmp_path):
+    """Makes a job of four rounds."""
+    return lambda *settings: Job(consortium, tmp_path, (*settings, "run.rounds=4"))
+
+
+def ended_alike(job):
+    """Whether the run's folder and a simulation's hold the same, to the bit."""
+    over, alone = job.folder / "run", job.simulated()
+    model, wanted = model_of(over), model_of(alone)
+    there, here = read_run(over), read_run(alone)
+    assert [(m.score, m.loss) for m in there.metrics] == [(m.score, m.loss) for m in here.metrics]
+    assert there.turnouts == here.turnouts
+    return model.keys() == wanted.keys() and all(torch.equal(model[n], wanted[n]) for n in wanted)
+
+
+@pytest.mark.parametrize("settings", KEEPING.values(), ids=KEEPING)
+def test_a_run_that_broke_off_goes_on_with_the_same_commands(job, monkeypatch, settings):
+    """After all clients have counted, and before the server has noted that: the round is repeated,
+    and each client goes on from what it kept before it.
+    """
+    here, note_round = job(*settings), RunFolder.note_round
+
+    def full(self, metrics, *more):
+        if metrics.round == 3:
+            raise RunFolderError("no space left")
+        note_round(self, metrics, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "note_round", full)
+        broken = OnTask(here)
+        with pytest.raises(RunFolderError, match="no space left"):
+            broken.run()
+    assert all("hub: no space left" in str(broken.ended[name]) for name in NAMES)
+    assert len(here.record.metrics) == 2
+    again = OnTask(here)
+    again.run()
+    assert again.ended == dict.fromkeys(NAMES)
+    assert ended_alike(here)
+    assert incidents_of(here.folder / "run") == ""
+    assert not list(here.folder.glob(f"*/{RUNS}/*"))
+
+
+def test_a_client_that_joins_again_goes_on_from_what_it_has_kept(job, monkeypatch):
+    """Between two rounds, without any round that it misses."""
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.02)
+    monkeypatch.setattr(securefl.network.members, "JOIN_S", 0.0)
+    here = job(*KEEPING["control variates"])
+    loop = OnTask(here)
+    say, carol = loop.said.append, loop.clients["carol"]
+
+    def loses_her_connection(line):
+        say(line)
+        if line == "carol: round 2 counts":
+            raise PeerError("hub: has closed the connection")
+
+    def waits_for_her(line):
+        say(line)
+        while line.startswith("Round 2/") and joined(loop, "carol") < 2:
+            time.sleep(0.01)
+
+    carol.say, loop.server.say = loses_her_connection, waits_for_her
+    loop.run()
+    assert joined(loop, "carol") == 2
+    assert ended_alike(here)
+    assert incidents_of(here.folder / "run") == ""
+
+
+def joined(loop, name):
+    return sum(line.startswith(f"{name} has joined") for line in loop.said)
+
+
+def silent(job, name):
+    """A client that joins, and says nothing more."""
+    return Liar(job.party(name), job.bundle("client"), lambda *_: [])
+
+
+@pytest.mark.parametrize("waiting", ["for a client to join", "for a client's message"])
+def test_a_server_that_is_stopped_waits_for_nobody(job, waiting):
+    """Though it would have for ten minutes; its clients are told."""
+    here = job("algorithm.name=fedtan")
+    loop = OnTask(here, timeout_s=600, joining_s=600)
+    if waiting == "for a client to join":
+        del loop.clients["carol"]
+    else:
+        loop.clients["carol"] = silent(here, "carol")
+
+    async def stop(loop):
+        await loop.wait_for("^eve has joined")
+        await asyncio.sleep(0.3)
+        loop.serving.cancel()
+
+    started = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run(stop)
+    assert time.monotonic() - started < 10
+    assert "hub: the server was stopped" in str(loop.ended["alice"])
