@@ -2,7 +2,6 @@
 
 import pytest
 from liar import Liar
-from liar import Liar
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of
 
 from securefl.federation.query import LOSS, SIZE
