@@ -36,7 +36,7 @@ class Frame(IntEnum):
     ROUND = 3
     """Server to client: a round begins, from these tensors."""
     MESSAGE = 5
-    """Client to server: one signed contribution (`roles.wire`)."""
+    """Client to server: one signed contribution (`federation.message`)."""
     TOTAL = 6
     """Server to client: a total in the middle of a round."""
     COUNTED = 7

@@ -3,7 +3,7 @@
 Everything is written whole or not at all, and is on the disk before the run goes on. A round counts
 once its checkpoint stands; lines of a later, unfinished round are dropped when the run is resumed.
 Only the authority's log of openings is never shortened, because what was opened was opened. What
-stands there is read by `runrecord`.
+stands there is read by `folder_reader`.
 """
 
 from __future__ import annotations
