@@ -7,7 +7,7 @@ same object serves all clients of a simulation, those of one worker process, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Protocol
 
@@ -197,7 +197,8 @@ class ClientsRound:
     ) -> bytes | PlainContribution:
         times, context = self.times[client.name], self.context
         if spec.name in context.in_memory:
-            return client.hand_over(spec, values, times)
+            handed = client.hand_over(spec, values, times)
+            return replace(handed, like=values) if spec.like is None else handed
         return client.contribute(context.run, context.number, spec, values, times, self._received)
 
     def _sent_rows(self, spec: MessageSpec, names: Sequence[str], rows: Rows) -> PlainRows:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.exchange.layout import Rows
+from securefl.types import NamedTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class PlainContribution:
 
     values: NDArray[np.floating]
     weight: float
+    like: NamedTensors | None = None
+    """Tensors of the names, shapes and types of the values; None where the plan says them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class _Collecting:
     in_memory: dict[str, InMemorySum]
     counted: list[str] = field(default_factory=list)
     opened: dict[str, OpenedSum] = field(default_factory=dict)
+    like: dict[str, NamedTensors] = field(default_factory=dict)
+    """Layouts that contributions in memory tell, where the plan does not."""
 
 
 class ServerRound:
@@ -185,7 +187,11 @@ class ServerRound:
             OpeningRefused, TotalRefused: as `open_sum`.
         """
         for request in self.requests():
-            self.opened(request.expected.name, open_sum(request))
+            try:
+                total = open_sum(request)
+            except TooFewContributions as error:
+                raise self._explained(error) from error
+            self.opened(request.expected.name, total)
 
     def answer(self) -> Answer:
         """End a sum in the middle of the round: the total, for all who are still present.
@@ -204,11 +210,6 @@ class ServerRound:
         self._collecting = None
         return Answer(opened, tuple(now.counted))
 
-    def explained(self, error: TooFewContributions) -> TooFewContributions:
-        """Return the error with why the first client does not count, where there is one."""
-        first = f". Refused before: {self._refused[0].reason}" if self._refused else ""
-        return TooFewContributions(f"{error}{first}")
-
     def totals(self) -> dict[Kind, Total]:
         """End the round: totals by kind; raises as `answer`, and DataError for unknown layouts."""
         if self._collecting is None and not self.context.plan.update:
@@ -224,6 +225,11 @@ class ServerRound:
         """Raise Diverged or TooFewContributions where no client is left."""
         if not self._present:
             raise self._nobody()
+
+    def _explained(self, error: TooFewContributions) -> TooFewContributions:
+        """Return the error with why the first client does not count, where there is one."""
+        first = f". Refused before: {self._refused[0].reason}" if self._refused else ""
+        return TooFewContributions(f"{error}{first}")
 
     def _nobody(self) -> Exception:
         first = self._refused[0].reason if self._refused else "no client is there"
@@ -257,6 +263,8 @@ class ServerRound:
             form: Form = "ciphertext" if spec.kind in self.server.sealed else "plaintext"
             self._note(spec, (client, SERVER), form, message)
             return now.signed[spec.name].admit(message, client)
+        if message.like is not None:
+            now.like.setdefault(spec.name, message.like)
         self._note_in_memory(client, spec, {"values": _tensor(message)})
         return now.in_memory[spec.name].admit(client, message)
 
@@ -270,12 +278,12 @@ class ServerRound:
                 request = now.signed[spec.name].request()
                 return self.server.plain.open(request.total, spec.n_values)
         except TooFewContributions as error:
-            raise self.explained(error) from error
+            raise self._explained(error) from error
         found = now.opened[spec.name]
         return OpenedSum(found.values / gains_of(spec), found.weight, found.n_clients)
 
     def _total(self, spec: MessageSpec) -> Total:
-        opened, like = self._read(spec), spec.like
+        opened, like = self._read(spec), spec.like or self._now.like.get(spec.name)
         if like is None:
             like = self.context.state.tensors.get(spec.kind, {})
         if sum(value.numel() for value in like.values()) != spec.n_values:

@@ -75,6 +75,6 @@ def test_no_worker_is_started_with_it(monkeypatch):
             found.append(os.environ.get(ENVIRONMENT))
 
     monkeypatch.setattr(worker_process, "_SPAWN", SimpleNamespace(Pipe=Pipe, Process=Started))
-    WorkerProcess(None, 1).start()
+    WorkerProcess(None).start()
     assert found == [None]
     assert os.environ[ENVIRONMENT] == "correct horse"

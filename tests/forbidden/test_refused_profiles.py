@@ -297,7 +297,7 @@ def test_a_client_that_passes_on_anothers_message_gains_nothing(
     monkeypatch.setattr(Client, "send_profile", send_profile)
     result, rounds = run_in(tmp_path / "run", make_config(mode, 1, 1.0), make_task(), keys_of(mode))
     assert [(i.client, i.reason) for i in result.incidents] == [
-        ("client-4", "client-1 has sent its profile already")
+        ("client-4", "client-4: sent the profile of 'client-1'")
     ]
     assert rounds[0].present == names(1, 2, 3, 5)
     before = rounds_alone[0].measured
@@ -450,7 +450,7 @@ def test_a_survey_takes_one_answer_of_each_that_was_asked(monkeypatch, tmp_path,
     assert rounds[0].present == names(1, 3, 4, 5)
     (survey,) = surveys
     before = survey.request()
-    with pytest.raises(MessageRefused, match="client-1 has sent its profile already"):
+    with pytest.raises(MessageRefused, match="client-4: sent the profile of 'client-1'"):
         survey.receive(messages["client-1"])
     with pytest.raises(MessageRefused, match="was not asked"):
         survey.receive(messages["client-2"])

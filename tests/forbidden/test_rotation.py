@@ -214,7 +214,7 @@ def test_what_was_sealed_before_is_refused_by_its_key(consortium, federate):
     old = federate(load_all(consortium.keys, PASSPHRASE))
     rotate(consortium.keys, PASSPHRASE)
     new = federate(load_all(consortium.keys, PASSPHRASE))
-    new.server._roster = new.authority.roster = old.roster
+    new.server.roster = new.authority.roster = old.roster
     message = old.message("client-1")
     with pytest.raises(KeyMismatch, match=r"epoch 1, this run's key is .* of epoch 2"):
         new.server.start(1, new.spec).receive(message)
@@ -229,7 +229,7 @@ def test_a_revoked_client_is_named_as_such(consortium, federate):
     payload = federation.sealer.seal(np.zeros(5), 0.1)
     federation.clients["bob"] = federation.clients["client-1"]
     message = federation.signed("bob", payload)
-    federation.server._roster = load_roster(consortium.keys).identities()
+    federation.server.roster = load_roster(consortium.keys).identities()
     with pytest.raises(SenderRevoked):
         federation.server.start(1, federation.spec).receive(message)
 

@@ -102,14 +102,14 @@ def test_no_key_releases_more_than_its_noise_hides(job, key_set, monkeypatch):
 
 def test_each_key_is_of_the_next_epoch(job, key_set, monkeypatch):
     """Which stands in every message and in every key file."""
-    epochs, take = [], securefl.federation.sealing.Sealing.take
+    epochs, take = [], securefl.simulation.keys_in_use.KeysInUse.take
 
     def noted(self, keys):
         epochs.append(keys.public.epoch)
         assert keys.adding.epoch == keys.secret.origin.epoch == keys.public.epoch
         take(self, keys)
 
-    monkeypatch.setattr(securefl.federation.sealing.Sealing, "take", noted)
+    monkeypatch.setattr(securefl.simulation.keys_in_use.KeysInUse, "take", noted)
     securefl.run(*job, keys=with_releases(key_set, SUMS_A_ROUND * SLOTS))
     assert epochs == [1, 2, 3, 4]
 

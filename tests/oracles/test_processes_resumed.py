@@ -44,7 +44,7 @@ def ended_alike(job):
     model, wanted = model_of(over), model_of(alone)
     there, here = read_run(over), read_run(alone)
     assert [(m.score, m.loss) for m in there.metrics] == [(m.score, m.loss) for m in here.metrics]
-    assert there.turnouts == here.turnouts
+    assert there.participants == here.participants
     return model.keys() == wanted.keys() and all(torch.equal(model[n], wanted[n]) for n in wanted)
 
 
