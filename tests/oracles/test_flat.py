@@ -22,7 +22,7 @@ from securefl.errors import ValueRefused
 from securefl.federation.client import Client
 from securefl.models import build_model
 from securefl.norms.frozen import at_rest_twin
-from securefl.simulation import clients
+from securefl.simulation import workspace
 from securefl.simulation.processes.ipc import ALIGNED
 from securefl.simulation.workspace import Workspace
 from securefl.types import State
@@ -184,7 +184,7 @@ def test_clients_train_the_same_bits_wherever_their_tensors_lie(
     chosen = f"algorithm.name={algorithm}", "train.momentum=0.9", "run.engine=sequential"
     config = configured("cpu", *chosen)
     flat = securefl.run(config, job)
-    monkeypatch.setattr(clients, "FlatTensors", lambda _model: None)
+    monkeypatch.setattr(workspace, "FlatTensors", lambda _model: None)
     apart = securefl.run(config, job)
     assert torch.equal(vector(flat.model), vector(apart.model))
     assert [m.loss for m in flat.metrics] == [m.loss for m in apart.metrics]
