@@ -1,4 +1,4 @@
-"""What a run is scored on, round by round: the global model, or each client's own."""
+"""Scores of a run, round by round: of the global model, or of each client's own."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from securefl.types import Memory, NamedTensors, State
 
 
 class Evaluator:
-    """The test data of a task.
+    """Scores models on the test data of a task.
 
     The score is the global model's on the common test data. Where a part of the model is each
     client's own (client-specific BN), or where clients have test data of their own, it is the mean
-    over clients of their models' scores (FedTAN, appendix D), which it then has, too.
+    over clients of their models' scores (FedTAN, appendix D), which it then holds, too.
     """
 
     def __init__(self, task: Task, names: Sequence[str]) -> None:
-        """`names` are all clients'.
+        """Check test data and metric; `names` are all clients'.
 
         Raises:
             ConfigError: not a test set for each client.
@@ -50,7 +50,7 @@ class Evaluator:
         self._own = dict(zip(names, own, strict=False))
 
     def score(self, model: nn.Module, state: State, memories: Mapping[str, Memory]) -> Score:
-        """Of the models after a round; `model` holds the global one before and after."""
+        """Score the models after a round; `model` holds the global one before and after."""
         personal = any(memory.own for memory in memories.values())
         if not personal and not self._own:
             return self._scored(model, self._common)
@@ -80,7 +80,7 @@ class Evaluator:
 
 
 def _metric(task: Task, found: Mapping[str, tuple[Tensor, Tensor]]) -> Metric:
-    """The task's, or the one that outputs of a few samples leave no doubt of; tried on them."""
+    """Return the task's metric, or the one that outputs of a few samples imply; tried on them."""
     metric = None if task.metric is None else chosen_metric(task.metric, task.loss)
     for output, y in found.values():
         metric = metric or inferred_metric(task.loss, output, y)

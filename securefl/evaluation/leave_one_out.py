@@ -36,7 +36,7 @@ from securefl.task import Task, configured_task, domains, own_settings
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"
 
 Watch: TypeAlias = Callable[[str, int, int], AbstractContextManager[OnRound | None]]
-"""(the domain left out, all rounds, rounds done before) to what is told of each further round."""
+"""(domain left out, all rounds, rounds done before) to a context of callbacks after each round."""
 
 
 def leave_one_out(
@@ -61,7 +61,7 @@ def leave_one_out(
         batch_size: so many test samples share one step of the statistics.
         watch: opened around each run.
 
-    Warns where the global BN statistics are none that training makes.
+    Warns where the global BN statistics are not of training.
 
     Raises:
         ConfigError: τ or the batch size is out of range, there are no domains to leave out, or one
@@ -104,7 +104,7 @@ def leave_one_out(
 def _folds(
     config: Config, tasks: Mapping[str, Task] | None
 ) -> Mapping[str, tuple[Config, Task | None]]:
-    """Settings and own task by the domain that they leave out."""
+    """Return settings and own task by the domain that they leave out."""
     if tasks is None:
         if config.data.leave_out is not None:
             raise ConfigError(

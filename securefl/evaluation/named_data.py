@@ -36,7 +36,7 @@ from securefl.types import NamedTensors
 
 BATCH_SIZE = 32  # UniFed's, where nothing else is said
 _LOCAL_STATISTICS = {"fedbn": "BN", "silobn": "the BN statistics"}
-"""Algorithms whose server never learns them, and what stays at the clients."""
+"""Algorithms whose server never learns BN statistics, and the part that stays at the clients."""
 
 
 class UntrainedStatistics(UserWarning):
@@ -52,7 +52,7 @@ def evaluate(
     loss: Loss | None = None,
     metric: str | Measure | None = None,
 ) -> Score:
-    """Metric and loss of a trained model, with the global BN statistics or adapted ones.
+    """Score a trained model, with the global BN statistics or adapted ones.
 
     Adapted statistics come from the batches in the order of the samples, and from inputs alone:
     labels only score. Samples that are sorted by class should be shuffled before, since each batch
@@ -67,7 +67,7 @@ def evaluate(
             a model of your own.
         metric: as `Task.metric`; where None, the run's, or it follows from the loss and the data.
 
-    Warns where the global BN statistics are none that training has made.
+    Warns where the global BN statistics are not of training.
 
     Raises:
         ConfigError: τ or the batch size is out of range, or the metric unknown; the run had a task
@@ -100,17 +100,17 @@ def evaluate(
 # Two are compared by identity: tensors have no single truth value to compare by.
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What a finished run was about, and its model."""
+    """Settings, task and model of a finished run."""
 
     config: Config
     task: Task
-    """As the run found it: its model is the untrained one."""
+    """Task of the run; its model is the untrained one."""
     model: nn.Module
     """The global model after the last round."""
 
 
 def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
-    """A finished run, or one that diverged, with the model that its folder holds.
+    """Load a finished run, or one that diverged, with the model that its folder holds.
 
     Args:
         folder: the run's.
@@ -137,7 +137,7 @@ def load_trained(folder: Path | str, task: Task | None = None) -> Trained:
 
 
 def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
-    """A copy of a run's model that holds what the run has learnt.
+    """Return a copy of a run's model with the trained tensors.
 
     A run that diverged has left its last good model.
 
@@ -160,7 +160,7 @@ def with_trained_tensors(folder: Path, model: nn.Module) -> nn.Module:
 
 
 def check_global_model(config: Config) -> None:
-    """Refuses a run whose clients share nothing; raises ConfigError."""
+    """Raise ConfigError for a run whose clients share nothing."""
     if config.algorithm.name == "singlenet":
         raise ConfigError(
             'algorithm.name = "singlenet" trains no global model, so there is none to score on '
@@ -169,7 +169,7 @@ def check_global_model(config: Config) -> None:
 
 
 def untrained_statistics(config: Config) -> str:
-    """A note where the global BN statistics are none that training has made; empty elsewhere."""
+    """Return a note where the global BN statistics are not of training; empty elsewhere."""
     name = config.algorithm.name
     if name not in _LOCAL_STATISTICS:
         return ""
@@ -180,7 +180,7 @@ def untrained_statistics(config: Config) -> str:
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Refuses a number of samples that no batch has; raises ConfigError."""
+    """Raise ConfigError for a number of samples that no batch has."""
     if batch_size < 1:
         raise ConfigError(f"batch_size = {batch_size}: must be at least 1; UniFed's is 32")
 

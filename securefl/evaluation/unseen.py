@@ -1,4 +1,4 @@
-"""Data to try a finished run's model on, by the name that a user gives them.
+"""Data to score a finished run's model on, by the name that a user gives them.
 
 `test` is the run's own test data, `test:fog:3` the same corrupted, `external` the clients that
 it left out, `external:NAME` one of them; all else is a file or a folder.
@@ -29,7 +29,7 @@ _LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as pillow's grey pictures
 
 
 def unseen_data(name: str, config: Config, task: Task) -> Mapping[str, ClientData]:
-    """One data set by its name, or one of each external client; the same every time.
+    """Load a data set by its name, or those of all external clients; the same every time.
 
     A file's samples must have the form of the run's test data, or be the same values flat or not
     flat. Pictures are brought to the size and the channels of the run's, and shuffled.
@@ -114,7 +114,7 @@ def _pictures(root: Path, seed: int, task: Task) -> ClientData:
 
 
 def _fitted(x: Tensor, y: Tensor, path: Path, task: Task) -> ClientData:
-    """(x, y) as the model takes them."""
+    """Return (x, y) in the form that the model takes."""
     like, _ = _test(task, 1)
     n_classes, wanted, found = _n_classes(task), like.shape[1:], x.shape[1:]
     if not x.is_floating_point():
@@ -132,7 +132,7 @@ def _fitted(x: Tensor, y: Tensor, path: Path, task: Task) -> ClientData:
 
 
 def _test(task: Task, n: int | None = None) -> tuple[Tensor, Tensor]:
-    """The run's test data, or the first `n` of them."""
+    """Return the run's test data, or the first `n` of them."""
     test = samples(task.test, "the test data")
     return test.take(torch.arange(n or len(test)))
 
@@ -144,7 +144,7 @@ def _n_classes(task: Task) -> int:
 
 
 def _as_images(x: Tensor) -> Tensor:
-    """Flat squares as images (n, c, side, side): no number is a square and three squares."""
+    """Reshape flat squares to images (n, c, side, side): no number is one square and three."""
     if x.dim() != 2:
         return x
     for n_channels in (1, 3):

@@ -153,7 +153,7 @@ def settle(folder: Path) -> None:
 
 
 def _handle(path: Path, flags: int, mode: int = 0o666) -> int:
-    """An open file; where there are too many, another try once others may be closed."""
+    """Open a file; tries again where too many are open."""
     for pause_s in RETRIES_S:
         try:
             return os.open(path, flags | _BINARY, mode)

@@ -12,13 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from securefl.errors import SecureFLError
 
 MAX_KEYS = 64
-"""In one object: validators name every unknown key, which takes long where there are thousands."""
+"""Most keys in one object: validators name every unknown key, which is slow for thousands."""
 MAX_DEPTH = 32
-"""Of lists and tables in each other, and of the parts of a dotted key."""
+"""Depth of nested lists and tables, and number of parts of a dotted key."""
 MAX_WORD = 160
-"""Characters of a key with its number, outside of quotes."""
+"""Most characters of a key with its number, outside of quotes."""
 MAX_VALUES = 200_000
-"""Commas and lines: a validator takes long to say of each what is wrong with it."""
+"""Most commas and lines: a validator describes the fault of each, which is slow."""
 _MANY_ERRORS = 1000
 _SHOWN = 40
 _Value = TypeVar("_Value")
@@ -82,7 +82,7 @@ def fault_in(error: ValidationError) -> str:
 def require_plain(text: str | bytes, refusal: type[SecureFLError]) -> None:
     """Raises `refusal` as `require_shallow`, and for a key that is there twice or for too many.
 
-    What is no JSON at all is left to who parses it.
+    Text that is no JSON is left to its parser.
     """
 
     def checked(pairs: list[tuple[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""Names that come from outside: shown without a terminal obeying them, and fit to name a folder."""
+"""Names from outside: escaped for a terminal, and checked before they name a folder."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ MAX_FOLDER_BYTES = 200  # file systems take 255, and words are put before and af
 
 
 def printable(text: str) -> str:
-    """The text with every control character and line break as an escape that can be read."""
+    """Return the text with control characters and line breaks as readable escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def can_name_a_folder(name: str) -> bool:
-    """Whether it is printable UTF-8 of 1 to 200 bytes that stays one part of a path."""
+    """Return whether the name is printable UTF-8 of 1 to 200 bytes, and one part of a path."""
     # Bytes that are no UTF-8 come as surrogates, which are not printable.
     if not (name and name.isprintable()) or "/" in name or name in {".", ".."}:
         return False

@@ -1,4 +1,4 @@
-"""Where a run can go on: the global state and what each client keeps, as one safetensors file."""
+"""Checkpoints of a run: the global state and all clients' memories, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from securefl.io.json import parsed
 from securefl.types import Kind, Memory, NamedTensors, State
 
 META = "securefl"
-"""The file's metadata: one JSON text, since several entries would stand in no fixed order."""
+"""Key of the file's metadata: one JSON text, since several entries would have no fixed order."""
 _ABOUT = TypeAdapter(dict[str, Any])
 MAX_ROUNDS = 10**7
-"""As many as the settings allow."""
+"""Most rounds that the settings allow."""
 PARTS = tuple(field.name for field in fields(Memory))
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A run between two rounds; the file holds its own digest, so that no damage goes unseen.
+    """A run between two rounds; the file holds its own digest, which shows damage.
 
     Tensors are named state/KIND/NAME, private/server/NAME, and PART/CLIENT/NAME for the parts of a
     client's memory; numbers are tensors numbers/NAME/KEY.
@@ -40,10 +40,10 @@ class Checkpoint:
     state: State
     memories: Mapping[str, Memory]
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """What else a run goes by, by name and key."""
+    """Other numbers that the run depends on, by name and key."""
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         groups = {f"state/{kind}": named for kind, named in self.state.tensors.items()}
         groups["private/server"] = self.state.private
         for client, memory in self.memories.items():
@@ -62,7 +62,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """What `to_bytes` wrote, to the last bit.
+        """Read a file of `to_bytes`, to the last bit.
 
         Raises:
             RunFolderError: the file is damaged.
@@ -107,9 +107,9 @@ class Checkpoint:
         return cls(State(round_number, tensors, private), memories, numbers)
 
     def beside(self, other: State) -> Checkpoint:
-        """The same, on the devices of a state of the same layout; what clients keep, the model's.
+        """Move the tensors, which a file has on the CPU, to the devices of a like state.
 
-        A file's tensors are on the CPU.
+        Clients' memories move to the model's device.
         """
         model = next(iter(other.tensors[Kind.PARAMETERS].values())).device
         state = State(
@@ -127,7 +127,7 @@ class Checkpoint:
 
 
 def _beside(named: NamedTensors, others: NamedTensors) -> dict[str, Tensor]:
-    """In the order of the others: by it, values lie in messages."""
+    """Return the tensors in the order of the others, which is that of values in messages."""
     return {name: named[name].to(other.device) for name, other in others.items()}
 
 
@@ -138,7 +138,7 @@ def _number(value: Tensor) -> float:
 
 
 def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
-    """What a client is said to have kept, held against the model of its run.
+    """Check the memory of a client that a file gives against the model of its run.
 
     Raises:
         RunFolderError: a tensor of another name, shape or type than training would leave, or with
@@ -161,7 +161,7 @@ def check_memory(client: str, memory: Memory, model: nn.Module) -> None:
 
 
 def _digest(round_number: object, tensors: Mapping[str, Tensor]) -> str:
-    """Tells damage, not intent: who can write the file can write its digest too."""
+    """Return a digest, which shows damage but not forgery: it can be rewritten with the file."""
     found = hashlib.sha256(json.dumps(round_number).encode())
     for name, value in sorted(tensors.items()):
         found.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())

@@ -1,4 +1,4 @@
-"""When a run has diverged: one rule, wherever its clients are."""
+"""The rule by which a run has diverged, in simulations and over a network."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from securefl.errors import Diverged
 
 LOST = 1e6
-"""How many times the first round's loss no training comes back from."""
+"""Multiple of the first round's loss from which training does not recover."""
 
 
 def check_loss(round_number: int, loss: float, first_loss: float | None) -> None:
-    """Raise Diverged where a round's model is lost, before its numbers run out.
+    """Raise Diverged where a round's model is lost, before its numbers overflow.
 
     Args:
         round_number: from 1.

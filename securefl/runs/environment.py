@@ -1,4 +1,4 @@
-"""A run's environment.json: its seed, whose task it was, and the machine of each session."""
+"""A run's environment.json: seed, whether the task was the user's, and each session's machine."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PROCESSES = "processes"
 
 
 class Environment(BaseModel):
-    """What the file holds."""
+    """Content of the file."""
 
     model_config = ConfigDict(frozen=True)
 
     seed: int = 0
     own_task: bool = False
-    """Whether the run was started with a model and data of the caller's."""
+    """True where the run was started with a model and data of the caller's."""
     sessions: tuple[dict[str, Any], ...] = ()
 
 
 def read_environment(path: Path) -> Environment:
-    """What stands in the file; nothing where there is none.
+    """Read the file; empty where there is none.
 
     Raises:
-        RunFolderError: it is damaged, or no file: a pipe would keep its reader waiting.
+        RunFolderError: it is damaged, or no regular file.
     """
     if not path.exists():
         return Environment()
@@ -47,7 +47,7 @@ def read_environment(path: Path) -> Environment:
 
 
 def this_session(key_id: str, engine: str, n_threads: int | None) -> dict[str, Any]:
-    """The machine, the versions, the key, and what trains the clients."""
+    """Describe this session: machine, versions, key and engine."""
     return {
         "python": platform.python_version(),
         "machine": platform.platform(),

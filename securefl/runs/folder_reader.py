@@ -1,4 +1,4 @@
-"""What a run's folder tells: its files, their rows, and the run as a whole."""
+"""Reading a run's folder: its files, their rows, and the run as a whole."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ FILES = frozenset(
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK, JOB),
     }
 )
-"""All that a run writes, but for some of `report.pictures`."""
+"""Names of all files that a run writes, except some of `report.pictures`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientScore:
-    """What one client is scored in a round."""
+    """One client's score in a round."""
 
     score: float
-    """By the round's metric."""
+    """Value of the round's metric."""
     loss: float
 
 
@@ -59,24 +59,22 @@ class RoundMetrics:
     loss: float
     lr: float
     upload_bytes: int
-    """That all clients sent in this round."""
+    """Bytes that all clients sent in this round."""
     dropped: tuple[str, ...]
-    """Clients of which something was refused in this round."""
+    """Clients of which a message was refused in this round."""
     seconds: float
     simulated_s: float | None = None
-    """What the round took on simulated devices; None without."""
+    """Duration of the round on simulated devices; None without."""
     energy_wh: float | None = None
-    """What the selected clients' devices spent in it."""
+    """Energy that the selected clients' devices spent in the round."""
     epsilon: float | None = None
-    """What differential privacy has cost so far, by PLD and at most; None where nothing bounds it.
-    """
+    """Upper bound of the privacy loss so far, by PLD; None where nothing bounds it."""
     metric: str = ACCURACY_METRIC
-    """The name of what the score is by."""
+    """Name of the score's metric."""
     score: float = math.nan
-    """On the test data; the accuracy where that is all that is given, as in older folders."""
+    """Score on the test data; the accuracy where a folder has no other, as older ones."""
     clients: Mapping[str, ClientScore] = field(default_factory=dict)
-    """By client, where each is scored by its own model or on test data of its own, and `score` is
-    their mean."""
+    """Scores by client, where each has a model or test data of its own; `score` is their mean."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.score) and self.accuracy is not None:
@@ -89,16 +87,16 @@ Row = TypeVar("Row", RoundMetrics, Entry, Incident, RoundParticipants, Opening)
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as its folder tells it."""
+    """A run, read from its folder."""
 
     path: Path
     config: Config
     metrics: tuple[RoundMetrics, ...]
     ledger: tuple[Entry, ...]
     participants: tuple[RoundParticipants, ...] = ()
-    """By round, where clients are selected or devices simulated."""
+    """Participants of each round, where clients are selected or devices simulated."""
     qualities: Mapping[str, str] = field(default_factory=dict)
-    """By client, where a simulation knows them."""
+    """Quality of each client's data, where a simulation knows it."""
 
 
 def read_run(path: Path) -> RunRecord:
@@ -118,12 +116,12 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_metrics(path: Path) -> tuple[RoundMetrics, ...]:
-    """A run's rounds without its long ledger; RunFolderError where they are damaged."""
+    """Read a run's rounds without its long ledger; RunFolderError where they are damaged."""
     return tuple(read_rows(path / METRICS, RoundMetrics))
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a run has been started there; RunFolderError where nobody can look."""
+    """Return whether the folder holds a run; RunFolderError where it cannot be read."""
     try:
         return (path / CONFIG).is_file()
     except OSError as error:
@@ -132,14 +130,14 @@ def holds_run(path: Path) -> bool:
 
 
 def read_config(path: Path) -> Config:
-    """The settings that a run was started with; RunFolderError where there are none."""
+    """Read the settings of a run; RunFolderError where there are none."""
     if not holds_run(path):
         raise RunFolderError(f"{path} is no run's folder: it has no {CONFIG}")
     return load_config(path / CONFIG)
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:
-    """The whole lines of a file; a last line that a crash cut short does not count.
+    """Read the whole lines of a file; a last line that a crash cut short does not count.
 
     Raises:
         RunFolderError: the file is damaged, or longer than any run's.
@@ -153,7 +151,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[Row]:
 
 @contextmanager
 def read_soundly(path: Path) -> Iterator[None]:
-    """Names the file in every refusal of it; raises RunFolderError."""
+    """Turn errors of reading a file into RunFolderError, with the file's name."""
     try:
         yield
     except RunFolderError as error:

@@ -1,9 +1,9 @@
-"""A run's folder, written: what was asked for, what happens, and where to go on from.
+"""Writing a run's folder: its settings, its rounds, and a checkpoint to go on from.
 
 Everything is written whole or not at all, and is on the disk before the run goes on. A round counts
 once its checkpoint stands; lines of a later, unfinished round are dropped when the run is resumed.
-Only the authority's log of openings is never shortened, because what was opened was opened. What
-stands there is read by `folder_reader`.
+Only the authority's log of openings is never shortened, because an opening cannot be undone.
+`folder_reader` reads the folder.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ MAX_HISTORY_BYTES = 2**24
 
 
 class RunFolder:
-    """Writes one run's folder."""
+    """One run's folder, to write in."""
 
     def __init__(self, path: Path) -> None:
-        """An existing folder of this layout; see `create`."""
+        """Take an existing folder of this layout; see `create`."""
         self.path = path
 
     @classmethod
     def create(cls, path: Path, config: Config, own_task: bytes = b"") -> RunFolder:
-        """A new folder with the resolved settings, and what is known of a user's own task.
+        """Make a new folder with the resolved settings, and the record of a user's own task.
 
         Raises:
             RunFolderError: the folder holds something already, or cannot be written; it is then
@@ -97,7 +97,7 @@ class RunFolder:
 
     @classmethod
     def begun_or_new(cls, path: Path, config: Config) -> RunFolder:
-        """A folder whose run of these settings goes on, or else a new one.
+        """Take a folder with a run of these settings, or else make a new one.
 
         Raises:
             RunFolderError: it holds a run of other settings, or cannot be used.
@@ -113,7 +113,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Within, no other process writes here.
+        """Keep other processes from writing here.
 
         Raises:
             RunFolderError: one does already.
@@ -133,18 +133,18 @@ class RunFolder:
     def note_session(self, config: Config, key_id: str, engine: str, *, own_task: bool) -> None:
         """Write down the machine, the versions, the seed and the key; resuming adds a session.
 
-        `engine` says in words what trains the clients.
+        `engine` describes the engine that trains the clients.
         """
         sessions = (*self._environment().sessions, this_session(key_id, engine, config.run.threads))
         noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
         self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
 
     def has_own_task(self) -> bool:
-        """Whether the run was started with a model and data of the caller's."""
+        """Return whether the run was started with a model and data of the caller's."""
         return self._environment().own_task
 
     def is_finished(self) -> bool:
-        """Whether model and pictures are written, too."""
+        """Return whether model and pictures are written, too."""
         return all((self.path / name).exists() for name in (MODEL, TRAFFIC))
 
     def _environment(self) -> Environment:
@@ -166,18 +166,18 @@ class RunFolder:
         return found
 
     def note_opening(self, opening: Opening) -> None:
-        """Write down what the authority opens, or refuses to open."""
+        """Write down a total that the authority opens, or refuses to open."""
         with _explained(self.path):
             self._append(OPENINGS, [opening])
 
     def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
-        """Write down a round's messages and what was refused, also of a round that fails."""
+        """Write down a round's messages and refusals, also of a round that fails."""
         with _explained(self.path):
             self._append(LEDGER, entries)
             self._append(INCIDENTS, incidents)
 
     def note_clients(self, qualities: Mapping[str, str], devices: Mapping[str, Device]) -> None:
-        """Write down what a simulation knows of each client: its data's quality, its device."""
+        """Write down each client's quality of data and device, where a simulation knows them."""
         drawn = {client: asdict(device) for client, device in devices.items()}
         for name, found in {QUALITIES: dict(qualities), DEVICES: drawn}.items():
             if found:
@@ -198,12 +198,12 @@ class RunFolder:
             write_atomically(self.path / CHECKPOINT, checkpoint.to_bytes(), mode=0o600)
 
     def note_history(self, history: History) -> None:
-        """Write down what differential privacy is spent on, before it is."""
+        """Write down the releases of differential privacy, before they happen."""
         with _explained(self.path):
             self._write(PRIVACY, history.to_json().encode())
 
     def history(self) -> History | None:
-        """What was noted last; None where nothing was.
+        """Read the releases that were noted last; None where there are none.
 
         Raises:
             RunFolderError: it is damaged.
@@ -222,7 +222,7 @@ class RunFolder:
             self._write(MODEL, safetensors.torch.save(named))
 
     def note_protection(self, page: str) -> None:
-        """Write what differential privacy protects."""
+        """Write the page on the protection by differential privacy."""
         with _explained(self.path):
             self._write(PROTECTION, page.encode())
 
@@ -232,7 +232,7 @@ class RunFolder:
             self._write(name, png)
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last one, or None before the first.
+        """Read the last checkpoint; None before the first.
 
         Raises:
             RunFolderError: it is damaged, or missing after rounds that are written down.
@@ -245,7 +245,7 @@ class RunFolder:
         return None
 
     def rewind(self, last: int) -> None:
-        """Drop the lines of all rounds after `last`, and what a killed process left half-written.
+        """Drop the lines of all rounds after `last`, and half-written files of a killed process.
 
         Raises:
             RunFolderError: a file is damaged; nothing is changed.
@@ -272,7 +272,7 @@ class RunFolder:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """As `write_whole`; raises RunFolderError."""
+    """Write a file as `write_whole` does; raises RunFolderError."""
     with _explained(path.parent):
         write_whole(path, content, mode)
 
@@ -286,7 +286,7 @@ def _require_empty(path: Path) -> None:
 
 
 def own_task_needed(folder: Path | str, call: str) -> str:
-    """The message that a run's folder does not hold its own task; `call` is one that takes it."""
+    """Return the message that a run's folder lacks its own task; `call` is one that takes it."""
     return (
         f"{folder}: this run had a task of its own, whose data and model its folder does not hold: "
         f"give them in Python with {call}"
@@ -294,7 +294,7 @@ def own_task_needed(folder: Path | str, call: str) -> str:
 
 
 def way_on(path: Path) -> str:
-    """The call that continues the run in this folder; empty where there is none to continue."""
+    """Return the call that continues the run in this folder; empty where there is none."""
     folder = RunFolder(path)
     if not holds_run(path) or folder.is_finished():
         return ""

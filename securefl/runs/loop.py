@@ -48,7 +48,7 @@ OnStart = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
-    """What a run leaves in memory."""
+    """Result of a run, in memory."""
 
     config: Config
     model: nn.Module
@@ -59,46 +59,46 @@ class Result:
     key_id: str
     """Empty where nothing was encrypted."""
     participants: list[RoundParticipants]
-    """Who took part in each of this session's rounds."""
+    """Participants of each of this session's rounds."""
     history: History
-    """What differential privacy was spent on; empty where no noise was added."""
+    """Releases of differential privacy; empty where no noise was added."""
     stopped: str
-    """Why the run ended before its last round, in words; empty where it did not."""
+    """Reason why the run ended before its last round; empty where it did not."""
     task: Task
-    """What was trained, on whose data; its model is the untrained one."""
+    """Task that was trained; its model is the untrained one."""
     own: Mapping[str, NamedTensors]
-    """By client, the tensors of the model that it keeps to itself; empty where no client does."""
+    """Tensors of the model that each client keeps to itself; empty where no client does."""
 
     @property
     def score(self) -> float:
-        """Of the last round, by `metric`; where clients have models of their own, their mean."""
+        """Score of the last round, by `metric`; the clients' mean where they have own models."""
         return self.metrics[-1].score
 
     @property
     def loss(self) -> float:
-        """Of the last round on the test data."""
+        """Loss of the last round on the test data."""
         return self.metrics[-1].loss
 
     @property
     def metric(self) -> str:
-        """The name of what the score is by."""
+        """Name of the score's metric."""
         return self.metrics[-1].metric
 
     @property
     def accuracy(self) -> float:
-        """The score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
+        """Score, 0..1; raises ConfigError where the metric is no accuracy, such as R²."""
         return accuracy_of(self.metric, self.score)
 
     @property
     def clients(self) -> Mapping[str, ClientScore]:
-        """Of the last round, by client; empty where clients are not scored by themselves."""
+        """Scores of the last round by client; empty where clients are not scored by themselves."""
         return self.metrics[-1].clients
 
     @property
     def client_models(self) -> dict[str, nn.Module]:
-        """Each client's model, made anew: the global one with what the client keeps laid over it.
+        """New models of each client: the global one with the client's own tensors laid over it.
 
-        Empty where no client keeps any of it: all have `model`.
+        Empty where no client has own tensors: all have `model`.
         """
         models = {name: copy.deepcopy(self.model) for name in self.own}
         for name, model in models.items():
@@ -121,7 +121,7 @@ class Result:
 
 @dataclass(slots=True)
 class Record:
-    """What the roles write down while a run goes on."""
+    """Logs that the roles write while a run goes on."""
 
     ledger: Ledger = field(default_factory=Ledger)
     incidents: list[Incident] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the loop is made of."""
+    """Parts that the loop is made of."""
 
     config: Config
     task: Task
@@ -149,20 +149,20 @@ class Parts:
     broadcast: Broadcast
     participation: Participation
     score: Callable[[nn.Module, State], Score]
-    """Scores the model after a round; the model holds the global one before and after."""
+    """Scores the models after a round; the module holds the global one before and after."""
     record: Record
     engine_words: str
-    """Which engine trains the clients, and why."""
+    """Description of the engine that trains the clients, and why."""
     least_clients: int
-    """Without whom a round comes to nothing, or no total is opened."""
+    """Number of clients without which a round passes, or no total is opened."""
     spending: Spending | None = None
-    """Of differential privacy; None where no noise is added."""
+    """Accounting of differential privacy; None where no noise is added."""
     key_id: str = ""
     """Empty where nothing is encrypted."""
     qualities: Mapping[str, str] = field(default_factory=dict)
-    """By client, what its data are like; empty where nobody knows."""
+    """Quality of each client's data; empty where unknown."""
     advice: Callable[[int], str] = lambda _done: ""
-    """Why training may have diverged after so many rounds, and what helps."""
+    """Explains a divergence after so many rounds, with a remedy."""
     at_end: Callable[[RunFolder, History], None] = lambda _folder, _history: None
     """Leaves pages and pictures in the folder."""
 
@@ -173,16 +173,16 @@ class Rounds:
     def __init__(self, parts: Parts) -> None:
         """Begin before the first round; raises DataError where the algorithm cannot be run."""
         self.parts = parts
-        """What it is made of."""
+        """Parts that the loop is made of."""
         self.config = parts.config
         self.key_id = parts.key_id
         """Empty where nothing is encrypted."""
         self.engine = parts.engine_words
-        """Which one trains the clients, and why."""
+        """Description of the engine that trains the clients, and why."""
         self._record = parts.record
         self._metrics: list[RoundMetrics] = []
         self.participants: list[RoundParticipants] = []
-        """Who took part in each of this session's rounds."""
+        """Participants of each of this session's rounds."""
         self._participation = parts.participation
         self._meter = Meter(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
@@ -194,32 +194,32 @@ class Rounds:
 
     @property
     def complete(self) -> bool:
-        """Whether all rounds are done that there will be."""
+        """True once no round is left."""
         return self._state.round >= self.last_round
 
     @property
     def last_round(self) -> int:
-        """Of all rounds, or of those within the budget of differential privacy."""
+        """Number of the last round, within the budget of differential privacy."""
         return self._meter.last_round if self._meter else self.config.run.rounds
 
     @property
     def stopped(self) -> str:
-        """Why there will be no more rounds; empty where all are done."""
+        """Reason why no round is left before the last; empty without one."""
         return self._meter.stopped(self.round) if self._meter else ""
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """Number of rounds done."""
         return self._state.round
 
     @property
     def state(self) -> State:
-        """Where the run is at."""
+        """State after the last round."""
         return self._state
 
     @property
     def plan(self) -> Plan:
-        """What clients will send in the next round."""
+        """Messages that clients will send in the next round."""
         return self.parts.algorithm.plan(self._state, self._model)
 
     def go_back_to(self, checkpoint: Checkpoint | None) -> None:
@@ -248,7 +248,7 @@ class Rounds:
         load_tensors(self._model, self._state)
 
     def go_on_in(self, folder: RunFolder) -> None:
-        """Go on from where a folder stands, and forget what it holds of a round that broke off.
+        """Go on from a folder's checkpoint, and drop its lines of an unfinished round.
 
         Raises:
             RunFolderError: the folder is damaged or of another run, or the run is complete.
@@ -262,11 +262,11 @@ class Rounds:
             raise RunFolderError(f"{folder.path}: this run is {done}")
 
     def follow(self, participants: Sequence[RoundParticipants]) -> None:
-        """Whoever took part in these rounds of another run takes part in them, too."""
+        """Repeat the participants of another run's rounds."""
         self._participation.follow(participants)
 
     def take_over(self, metrics: Sequence[RoundMetrics], history: History | None) -> None:
-        """What was noted of the rounds before; raises RunFolderError where some is missing."""
+        """Take over the record of the rounds before; raises RunFolderError where it has gaps."""
         if self._meter:
             self._meter = Meter(self._meter.spending, history, self.round)
         if len(metrics) != self.round or any(m.round != i for i, m in enumerate(metrics, 1)):
@@ -277,11 +277,11 @@ class Rounds:
         self._metrics += metrics
 
     def close(self) -> None:
-        """Let go of processes and threads; `run` does so by itself."""
+        """End processes and threads; `run` does so by itself."""
         self.parts.engine.close()
 
     def run(self, on_round: OnRound | None, folder: RunFolder | None = None) -> Result:
-        """All rounds that are left; processes and threads end with them."""
+        """Run all rounds that are left; processes and threads end with them."""
         try:
             return self._run(on_round, folder)
         finally:
@@ -324,7 +324,7 @@ class Rounds:
         return {name: copied(memory.own) for name, memory in memories.items()}
 
     def step(self, folder: RunFolder | None = None) -> RoundMetrics:
-        """One round more; raises as `run` does."""
+        """Run one more round; raises as `run` does."""
         with torch_threads(self.parts.training.threads):
             return self._step(folder)
 
@@ -370,9 +370,9 @@ class Rounds:
         return metrics
 
     def _next_state(self) -> tuple[RoundParticipants, State]:
-        """Return a round's clients, and what they make of the state.
+        """Return a round's participants, and the state after it.
 
-        It stays as it is where nobody is present, or where a client has spoilt a sealed total.
+        The state stays where no client is present, or where one has spoilt a sealed total.
         """
         parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
@@ -394,7 +394,7 @@ class Rounds:
         return participants, after
 
     def after(self, ongoing: ServerRound) -> State:
-        """Have a round's clients train, and return the state that their contributions make.
+        """Have a round's clients train, and return the state after their contributions.
 
         Raises:
             Diverged, TooFewContributions: no client's values can be used.
@@ -417,7 +417,7 @@ class Rounds:
         return after
 
     def round_of(self, times: Mapping[str, int], state: State) -> ServerRound:
-        """Begin the round after a state, of these clients, each counting so often."""
+        """Begin the round after a state, with these clients by how often each counts."""
         server, in_memory = self.parts.server, frozenset[str]()
         plan = self.parts.algorithm.plan(state, self._model)
         if self.parts.engine.in_memory and not server.ledger.tap:
@@ -427,7 +427,7 @@ class Rounds:
         return ServerRound(server, RoundContext(server.run, state, plan, times, since, in_memory))
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
-        """Have clients train; from the round's start where a worker is lost, with the same seeds.
+        """Have clients train, again from the round's start where a worker is lost; same seeds.
 
         No total is opened twice.
         """
@@ -456,10 +456,10 @@ class Rounds:
         return replace(self._state, round=self.round + 1)
 
     def _without_total(self, ongoing: ServerRound, error: TotalRefused) -> State:
-        """Pass a round whose total was refused, and look for the client that has spoilt it.
+        """Pass a round whose total was refused, and search for the client that has spoilt it.
 
         Raises:
-            TotalRefused: too few clients are left to find out whose fault it is.
+            TotalRefused: too few clients are left to find the one at fault.
         """
         among, known = ongoing.present, set(self._suspects.guilty)
         names = ", ".join(among)
@@ -478,7 +478,7 @@ class Rounds:
         return self._passed()
 
     def _score(self, state: State) -> Score:
-        """Score the model after a round; Diverged where it is lost, before its numbers run out."""
+        """Score the model after a round; raises Diverged where it is lost."""
         load_tensors(self._model, state)
         score = self.parts.score(self._model, state)
         try:

@@ -1,4 +1,4 @@
-"""A user's own task as its run's folder tells it: what was trained, on data of which form."""
+"""The record of a user's own task in its run's folder: model, loss, and form of the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from securefl.runs.folder_reader import TASK, read_soundly
 from securefl.task import Task, client_names
 
 MAX_BYTES = 2**26
-"""Of a record; a client takes some 250."""
+"""Most bytes of a record; a client takes some 250."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class ModelRecord:
     """The model that a run began with."""
 
     name: str
-    """Its class, with the module that has it."""
+    """Class of the model, with its module."""
     n_parameters: int
     sha256: str
-    """Of its state: names, types, shapes and values."""
+    """Digest of the state: names, types, shapes and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class DataRecord:
     """Type and shape of one sample."""
     y: str
     sha256: str | None
-    """Of all values; None for a Dataset, which need not give the same ones twice."""
+    """Digest of all values; None for a Dataset, which need not give the same ones twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """All of a task."""
+    """A task without its tensors."""
 
     model: ModelRecord
     loss: str
     metric: str
     """Empty where it followed from the loss."""
     algorithm: str
-    """Its class where the user has made it; empty where the settings name it."""
+    """Class of the user's own algorithm; empty where the settings name one."""
     clients: Mapping[str, DataRecord]
     test: DataRecord
     client_tests: tuple[DataRecord, ...]
@@ -65,7 +65,7 @@ class TaskRecord:
     public: DataRecord | None
 
     def to_json(self) -> bytes:
-        """The file that a run's folder has."""
+        """Return the content of the file in a run's folder."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False).encode()
 
 
@@ -89,7 +89,7 @@ def task_record(task: Task, names: Iterable[str]) -> TaskRecord:
 
 
 def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool = False) -> None:
-    """Refuse another task than the run's; a folder without a record of it takes any.
+    """Refuse another task than the run's; a folder without a record of it accepts any.
 
     Classes count without their module, which is another in the script that defines them. Of a
     Dataset, which has no digest, the number and the form of its samples count.
@@ -122,7 +122,7 @@ def require_same_task(folder: Path, task: Task, config: Config, *, weights: bool
 def _differing(
     recorded: TaskRecord, given: TaskRecord, *, weights: bool
 ) -> Iterator[tuple[str, object, object]]:
-    """The parts that differ: the name, the recorded one, and the given one."""
+    """Yield the parts that differ: name, recorded part, given part."""
     then, now = (_parts(of, weights=weights) for of in (recorded, given))
     for name in {**then, **now}:
         one, other = then.get(name), now.get(name)
@@ -137,7 +137,7 @@ def _differing(
 
 
 def _parts(of: TaskRecord, *, weights: bool) -> dict[str, object]:
-    """What counts of a task, by what a message calls it."""
+    """Return the parts of a task that must be equal, by their names in messages."""
     model = replace(of.model, name=_bare(of.model.name))
     return {
         "the model": model if weights else replace(model, sha256=""),
@@ -166,7 +166,7 @@ def _told(part: object) -> str:
 
 
 def _bare(of_class: str) -> str:
-    """The name of a class without its module."""
+    """Return the name of a class without its module."""
     return of_class.rpartition(".")[2]
 
 

@@ -1,4 +1,4 @@
-"""How many threads torch computes with, on which the last bits of its sums depend."""
+"""Number of torch's threads, on which the last bits of its sums depend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def torch_threads(n_threads: int | None) -> Iterator[None]:
-    """Within, so many; then as many as before. As they are where None."""
+    """Set torch's number of threads within; unchanged where None."""
     if n_threads is None:
         yield
         return
