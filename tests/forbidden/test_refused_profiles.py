@@ -450,7 +450,7 @@ def test_a_survey_takes_one_answer_of_each_that_was_asked(monkeypatch, tmp_path,
     assert rounds[0].present == names(1, 3, 4, 5)
     (survey,) = surveys
     before = survey.request()
-    with pytest.raises(MessageRefused, match="client-4: sent the profile of 'client-1'"):
+    with pytest.raises(MessageRefused, match="client-1 has sent its profile already"):
         survey.receive(messages["client-1"])
     with pytest.raises(MessageRefused, match="was not asked"):
         survey.receive(messages["client-2"])
