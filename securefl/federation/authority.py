@@ -15,7 +15,7 @@ from securefl.errors import (
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
 from securefl.exchange.policy import Policy, require_clients
-from securefl.federation import message as wire
+from securefl.federation.message import Expected, Roster
 from securefl.federation.opening_history import History
 from securefl.federation.server import SumRequest
 
@@ -46,7 +46,7 @@ class Authority:
     def __init__(
         self,
         opener: Opener,
-        roster: wire.Roster,
+        roster: Roster,
         policy: Policy,
         log: Callable[[Opening], None],
         history: History | None = None,
@@ -71,7 +71,7 @@ class Authority:
                 clients), or another run had nearly the same clients in it
                 (`History.require_alike`).
             Duplicate: a client stands in it twice.
-            MessageRefused: a signature does not hold for this total (`wire.Roster.check`).
+            MessageRefused: a signature does not hold for this total (`Roster.check`).
             KeyFileError: nobody knows what the key has released.
         """
         expected = request.expected
@@ -86,7 +86,7 @@ class Authority:
         return opened
 
     def _note(
-        self, expected: wire.Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
+        self, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
     ) -> None:
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch
@@ -123,7 +123,7 @@ class Authority:
         return opened
 
 
-def require_own_key(opener: Channel, expected: wire.Expected) -> None:
+def require_own_key(opener: Channel, expected: Expected) -> None:
     """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
     ours = opener.form, opener.key_id, opener.epoch
     if (expected.form, expected.key_id, expected.epoch) != ours:

@@ -12,8 +12,14 @@ from securefl.exchange.base import Sealer
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
 from securefl.federation.contribution import PlainContribution
+from securefl.federation.message import (
+    NUMBER,
+    Expected,
+    encode_message,
+    header_for,
+    number_expected,
+)
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
@@ -60,7 +66,7 @@ class Client:
         sealer, handed = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
         payload = sealer.seal(handed.values.astype(np.float64), handed.weight)
         about, n_values = (run, round_number), len(handed.values)
-        expected = wire.Expected.over(sealer, about, spec.name, n_values, state)
+        expected = Expected.over(sealer, about, spec.name, n_values, state)
         return self._signed(expected, payload)
 
     def hand_over(
@@ -87,13 +93,13 @@ class Client:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         payload = sealer.seal(profile)
         about, n_values = (run, round_number), 2 * len(profile)
-        expected = wire.Expected.over(sealer, about, PROFILE, n_values)
+        expected = Expected.over(sealer, about, PROFILE, n_values)
         return self._signed(expected, payload)
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
         """The signed message with one number in the clear."""
-        expected = wire.number_expected(run, round_number, name)
-        return self._signed(expected, wire.NUMBER.pack(number))
+        expected = number_expected(run, round_number, name)
+        return self._signed(expected, NUMBER.pack(number))
 
-    def _signed(self, expected: wire.Expected, payload: bytes) -> bytes:
-        return wire.encode(wire.describe(expected, self.name, payload), payload, self.signing_key)
+    def _signed(self, expected: Expected, payload: bytes) -> bytes:
+        return encode_message(header_for(expected, self.name, payload), payload, self.signing_key)

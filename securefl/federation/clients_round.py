@@ -18,8 +18,7 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.federation.client import Client
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
-from securefl.federation.state_digest import state_digest, with_total
-from securefl.federation.total import total_bytes
+from securefl.federation.total import state_digest, total_bytes, with_total
 from securefl.types import (
     Contribution,
     Floats,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import ConfigError
-from securefl.federation import message as wire
+from securefl.federation.message import Roster
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,13 @@ class Identities:
     """Clients' own keys, and the roster that lists them. Only a simulation holds several keys."""
 
     keys: Mapping[str, Ed25519PrivateKey] = field(repr=False)
-    roster: wire.Roster
+    roster: Roster
 
     @classmethod
     def ephemeral(cls, names: Collection[str]) -> Identities:
         """Fresh keys that live in memory and end with the process."""
         keys = {name: Ed25519PrivateKey.generate() for name in names}
-        return cls(keys, wire.Roster({name: key.public_key() for name, key in keys.items()}))
+        return cls(keys, Roster({name: key.public_key() for name, key in keys.items()}))
 
     def require(self, names: Collection[str]) -> None:
         """Raises ConfigError where these are not the clients whose keys they are."""

@@ -187,8 +187,8 @@ def number_expected(run: str, round_number: int, name: str) -> Expected:
     return Expected(run, round_number, name, NUMBER_FORM, key_id="", epoch=0, n_values=1)
 
 
-def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
-    """The whole message. `header` describes `payload` (see `describe`)."""
+def encode_message(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """The whole message. `header` describes `payload` (see `header_for`)."""
     text = header.model_dump_json().encode()
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"header of {len(text)} bytes, at most {MAX_HEADER_BYTES} fit")
@@ -200,7 +200,7 @@ def signature_over(header: bytes, identity: Ed25519PrivateKey) -> bytes:
     return identity.sign(SIGNED_AS + header)
 
 
-def describe(expected: Expected, sender: str, payload: bytes) -> Header:
+def header_for(expected: Expected, sender: str, payload: bytes) -> Header:
     """The header of a message that its receiver expects."""
     return Header(
         run=expected.run,
@@ -217,7 +217,7 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
     )
 
 
-def n_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
+def n_message_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
     """Exact length of the message that a client will send; the payload need not exist."""
     return _anonymous_bytes(expected, payload_bytes) + _json_bytes(sender) - _json_bytes("")
 
@@ -229,12 +229,12 @@ def _json_bytes(text: str) -> int:
 
 @lru_cache(maxsize=256)  # the same of all clients
 def _anonymous_bytes(expected: Expected, payload_bytes: int) -> int:
-    header = describe(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
+    header = header_for(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
     text = header.model_dump_json().encode()
     return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
 
 
-def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
+def split_message(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
     """Header and payload of untrusted bytes; of the payload only length and hash are looked at.
 
     Raises:

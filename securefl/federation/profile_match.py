@@ -23,11 +23,11 @@ from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher
 from securefl.exchange.profile import Profile, range_unit
 from securefl.exchange.score_noise import ScoreNoise
-from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
+from securefl.federation.message import NUMBER, Expected, n_message_bytes
 from securefl.federation.profiling import Profiling, inputs
 from securefl.federation.query import Query
 from securefl.federation.questions import Quantity
@@ -80,7 +80,7 @@ class ProfileQuestion:
 
     quantity: Quantity = "divergence"
     reads_data = True
-    asked_bytes = wire.NUMBER.size
+    asked_bytes = NUMBER.size
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class ProfileQuestion:
         """See `Question.n_bytes`."""
         matcher = self._channel.matcher
         about = self._server.run, state.round + 1
-        expected = wire.Expected.over(matcher, about, PROFILE, 2 * self._q)
-        return wire.n_bytes(expected, client, matcher.n_bytes(self._q))
+        expected = Expected.over(matcher, about, PROFILE, 2 * self._q)
+        return n_message_bytes(expected, client, matcher.n_bytes(self._q))
 
     def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:
         number, channel, server = state.round + 1, self._channel, self._server
@@ -130,7 +130,7 @@ class ProfileQuestion:
         survey = server.ask_profile(number, channel.matcher, matched, clients)
         answers = self._engine.answers(server.run, Query(PROFILE, unit), state, clients)
         for client in clients:
-            self._note(number, UNIT, (SERVER, client), "plaintext", 1, wire.NUMBER.pack(unit))
+            self._note(number, UNIT, (SERVER, client), "plaintext", 1, NUMBER.pack(unit))
             try:
                 self._receive(number, survey, client, answers[client])
             except MessageRefused as error:
@@ -179,7 +179,7 @@ class ProfileQuestion:
         number, n = request.expected.round, len(request.scores)
         self._note(number, SCORE, (SERVER, AUTHORITY), "ciphertext", n, request.as_bytes())
         opened = self._channel.open(request)
-        scores = b"".join(wire.NUMBER.pack(math.nan if x is None else x) for x in opened)
+        scores = b"".join(NUMBER.pack(math.nan if x is None else x) for x in opened)
         self._note(number, SCORE, (AUTHORITY, SERVER), "plaintext", n, scores)
         return opened
 

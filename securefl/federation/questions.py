@@ -9,11 +9,11 @@ from collections.abc import Collection
 from typing import Literal, Protocol
 
 from securefl.errors import MessageRefused
-from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
+from securefl.federation.message import NUMBER, n_message_bytes, number_expected
 from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_VALUE, SIZE, Query
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
@@ -111,5 +111,5 @@ class NumberQuestion:
 
 def number_bytes(run: str, name: str, state: State, client: str) -> int:
     """Length of a client's number of this name."""
-    expected = wire.number_expected(run, state.round + 1, name)
-    return wire.n_bytes(expected, client, wire.NUMBER.size)
+    expected = number_expected(run, state.round + 1, name)
+    return n_message_bytes(expected, client, NUMBER.size)

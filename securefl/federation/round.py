@@ -23,8 +23,7 @@ from securefl.federation.contribution import PlainContribution, PlainRows, Refus
 from securefl.federation.incidents import Incident, nobody_left
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.server import InMemorySum, Server, ServerSum, SumRequest
-from securefl.federation.state_digest import state_digest, with_total
-from securefl.federation.total import as_sent, total_bytes
+from securefl.federation.total import as_sent, state_digest, total_bytes, with_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Total
 
 OpenSum = Callable[[SumRequest], OpenedSum]

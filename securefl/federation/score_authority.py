@@ -8,8 +8,8 @@ from math import ldexp
 from securefl.errors import Duplicate, KeyFileError, MessageRefused, OpeningRefused
 from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
-from securefl.federation import message as wire
 from securefl.federation.authority import Opening, require_own_key
+from securefl.federation.message import Roster
 from securefl.federation.opening_history import History
 from securefl.federation.survey import ScoreRequest
 
@@ -20,7 +20,7 @@ class ScoreAuthority:
     def __init__(
         self,
         opener: ScoreOpener,
-        roster: wire.Roster,
+        roster: Roster,
         policy: Policy,
         log: Callable[[Opening], None],
         history: History | None = None,

@@ -14,10 +14,18 @@ from securefl.exchange.base import Adder, OpenedSum, RunningSum, Values
 from securefl.exchange.matching import Matcher
 from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
 from securefl.federation.contribution import PlainContribution, PlainRows
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry, Ledger
+from securefl.federation.message import (
+    Expected,
+    Roster,
+    SignedHeader,
+    headers_bytes,
+    n_message_bytes,
+    number_expected,
+    split_message,
+)
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
 from securefl.federation.total import n_total_bytes
 from securefl.types import Kind, MessageSpec, State, Weighing
@@ -47,13 +55,13 @@ ANY_STATE = "0" * 64
 class SumRequest:
     """A sum, and the signed headers of all that went into it: what the authority gets."""
 
-    expected: wire.Expected
+    expected: Expected
     total: bytes
-    signed: tuple[wire.SignedHeader, ...]
+    signed: tuple[SignedHeader, ...]
 
     def as_bytes(self) -> bytes:
         """What crosses the wire of it, part after part."""
-        return self.total + wire.headers_bytes(self.signed)
+        return self.total + headers_bytes(self.signed)
 
 
 class Server:
@@ -62,7 +70,7 @@ class Server:
     def __init__(  # noqa: PLR0913  (what a server has)
         self,
         run: str,
-        roster: wire.Roster,
+        roster: Roster,
         adders: Mapping[Kind, Adder],
         shares: Shares | None = None,
         *,
@@ -127,13 +135,13 @@ class Server:
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Exact length of a client's message."""
         expected = self._expected(round_number, spec, ANY_STATE)
-        return wire.n_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
+        return n_message_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
 
     def ask_number(
         self, round_number: int, name: str, allowed: NumberRange, asked: Collection[str]
     ) -> NumberSurvey:
         """Begin to collect a number of each of these clients."""
-        expected = wire.number_expected(self.run, round_number, name)
+        expected = number_expected(self.run, round_number, name)
         return NumberSurvey(self.roster, expected, allowed, asked)
 
     def ask_profile(
@@ -142,15 +150,15 @@ class Server:
         """Begin to match the profiles of these clients with the baseline."""
         return ProfileSurvey(self.run, self.roster, round_number, matcher, baseline, asked)
 
-    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> wire.Expected:
+    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> Expected:
         adder, about = self._adders[spec.kind], (self.run, round_number)
-        return wire.Expected.over(adder, about, spec.name, spec.n_values, state)
+        return Expected.over(adder, about, spec.name, spec.n_values, state)
 
 
 class InMemorySum:
     """One sum while contributions arrive."""
 
-    def __init__(self, plain: PlainChannel, roster: wire.Roster, n_values: int) -> None:
+    def __init__(self, plain: PlainChannel, roster: Roster, n_values: int) -> None:
         self._plain = plain
         self._roster = roster
         self._values: Values = np.zeros(n_values)
@@ -210,8 +218,8 @@ class ServerSum:
 
     def __init__(
         self,
-        roster: wire.Roster,
-        expected: wire.Expected,
+        roster: Roster,
+        expected: Expected,
         n_bytes: int,
         running: RunningSum,
         weight_of: Callable[[str], float] | None = None,
@@ -221,7 +229,7 @@ class ServerSum:
         self._expected = expected
         self._n_bytes = n_bytes
         self._running = running
-        self._signed: dict[str, wire.SignedHeader] = {}
+        self._signed: dict[str, SignedHeader] = {}
 
     def receive(self, message: bytes) -> None:
         """Check one contribution and add it; raises as `admit` does, and is then unchanged."""
@@ -239,7 +247,7 @@ class ServerSum:
             Duplicate: the client has contributed already.
             MessageRefused: it fails another check.
         """
-        signed, payload = wire.split(message, self._n_bytes)
+        signed, payload = split_message(message, self._n_bytes)
         self._roster.check(signed, self._expected)
         sender = signed.header.sender
         if client not in {None, sender}:

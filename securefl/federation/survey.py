@@ -12,22 +12,29 @@ from dataclasses import dataclass
 from securefl.errors import Duplicate, MessageRefused
 from securefl.exchange.matching import PROFILE, SCORE, Matcher
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
+from securefl.federation.message import (
+    NUMBER,
+    Expected,
+    Roster,
+    SignedHeader,
+    headers_bytes,
+    split_message,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """Scores, and the signed headers of the profiles that they are of: what the authority gets."""
 
-    expected: wire.Expected
+    expected: Expected
     """Of the profiles."""
     scores: tuple[bytes, ...]
-    signed: tuple[wire.SignedHeader, ...]
+    signed: tuple[SignedHeader, ...]
     """In the order of the scores."""
 
     def as_bytes(self) -> bytes:
         """What crosses the wire of it, part after part."""
-        return b"".join(self.scores) + wire.headers_bytes(self.signed)
+        return b"".join(self.scores) + headers_bytes(self.signed)
 
     @property
     def name(self) -> str:
@@ -55,7 +62,7 @@ class Survey:
     """Answers as they arrive, one kind of them in one round."""
 
     def __init__(
-        self, roster: wire.Roster, expected: wire.Expected, n_bytes: int, asked: Collection[str]
+        self, roster: Roster, expected: Expected, n_bytes: int, asked: Collection[str]
     ) -> None:
         self.expected = expected
         self._roster = roster
@@ -63,13 +70,13 @@ class Survey:
         self._asked = frozenset(asked)
         self._answered: set[str] = set()
 
-    def admit(self, message: bytes, client: str | None = None) -> tuple[wire.SignedHeader, bytes]:
+    def admit(self, message: bytes, client: str | None = None) -> tuple[SignedHeader, bytes]:
         """Header and payload of an answer; of `client`, where it is known who has sent it.
 
         Raises:
             MessageRefused: it fails a check, its client was not asked, or has answered already.
         """
-        signed, payload = wire.split(message, self._n_bytes)
+        signed, payload = split_message(message, self._n_bytes)
         self._roster.check(signed, self.expected)
         sender, name = signed.header.sender, self.expected.name
         if client not in {None, sender}:
@@ -91,18 +98,18 @@ class NumberSurvey:
 
     def __init__(
         self,
-        roster: wire.Roster,
-        expected: wire.Expected,
+        roster: Roster,
+        expected: Expected,
         allowed: NumberRange,
         asked: Collection[str],
     ) -> None:
-        self._survey = Survey(roster, expected, wire.NUMBER.size, asked)
+        self._survey = Survey(roster, expected, NUMBER.size, asked)
         self._allowed = allowed
 
     def receive(self, message: bytes, client: str | None = None) -> float:
         """The number; raises MessageRefused as `Survey.admit`, and where it is not allowed."""
         signed, payload = self._survey.admit(message, client)
-        (number,) = wire.NUMBER.unpack(payload)
+        (number,) = NUMBER.unpack(payload)
         if number not in self._allowed:
             name = self._survey.expected.name
             raise MessageRefused(f"{signed.header.sender}: {name} must be {self._allowed}")
@@ -115,17 +122,17 @@ class ProfileSurvey:
     def __init__(
         self,
         run: str,
-        roster: wire.Roster,
+        roster: Roster,
         round_number: int,
         matcher: Matcher,
         baseline: Profile,
         asked: Collection[str],
     ) -> None:
-        expected = wire.Expected.over(matcher, (run, round_number), PROFILE, 2 * len(baseline))
+        expected = Expected.over(matcher, (run, round_number), PROFILE, 2 * len(baseline))
         self._survey = Survey(roster, expected, matcher.n_bytes(len(baseline)), asked)
         self._matcher = matcher
         self._baseline = baseline
-        self._scores: list[tuple[wire.SignedHeader, bytes]] = []
+        self._scores: list[tuple[SignedHeader, bytes]] = []
 
     def receive(self, message: bytes, client: str | None = None) -> None:
         """Match one profile.

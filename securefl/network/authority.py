@@ -27,8 +27,8 @@ from securefl.errors import (
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
-from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
+from securefl.federation.message import Roster
 from securefl.federation.opening_history import History, Row
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import total_bytes
@@ -264,7 +264,7 @@ class AuthorityProcess:
         return OpeningRefused(why)
 
 
-def _n_clients(config: Config, roster: wire.Roster) -> int:
+def _n_clients(config: Config, roster: Roster) -> int:
     """Returns the number of clients that the settings name, whoever is revoked meanwhile.
 
     The roster's, where the settings leave it to the data.

@@ -24,9 +24,9 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.digits import Digits
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.reading import Reading
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.opening_history import History
@@ -462,8 +462,8 @@ def test_a_client_that_lies_about_its_weight_gets_no_unrounded_digits(federation
         opened = opener.open(total_of(federation, *payloads), n_values, precision_bits=24)
     except MessageRefused:
         return
-    reading = Reading(opener.secret_key.parameters, opener.max_clients, opener.deviation)
-    finest = 2.0 ** -(Digits.of(SUMS, n_values).finest_bits + reading.slot_bits(24))
+    decoder = TotalDecoder(opener.secret_key.parameters, opener.max_clients, opener.deviation)
+    finest = 2.0 ** -(Digits.of(SUMS, n_values).finest_bits + decoder.slot_bits(24))
     in_sums = opened.values * 2.0 ** np.floor(np.log2(opened.weight)) / finest
     np.testing.assert_array_equal(in_sums, np.rint(in_sums))
     np.testing.assert_allclose(opened.values, 5e-4 / opened.weight, rtol=2.0**-24)
