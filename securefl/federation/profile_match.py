@@ -1,7 +1,7 @@
-"""How far each client's data are from the server's: profiles asked for, matched, opened (FedProf).
+"""Divergence of each client's data from the server's, by their profiles (FedProf).
 
 All profile the same global model, in a unit that the server publishes. The server matches a profile
-with its baseline as it arrives; of what it makes of it, the authority opens a score.
+with its baseline as it arrives; the authority opens the resulting score.
 """
 
 from __future__ import annotations
@@ -37,22 +37,25 @@ from securefl.types import Kind, State
 
 
 class MatchChannel(Protocol):
-    """What the server matches profiles with, and whoever opens scores."""
+    """The server's matcher of profiles, and the opener of scores."""
 
     @property
     def matcher(self) -> Matcher:
-        """Of the key in use, or in the clear."""
+        """Matcher under the key in use, or in the clear."""
 
     @property
     def noise(self) -> ScoreNoise | None:
-        """Added to every opened score; None where clients are not hidden."""
+        """Noise that is added to every opened score; None where clients are not hidden."""
 
     @property
     def sealed(self) -> bool:
-        """Whether scores are opened by an authority; in the clear the server reads them."""
+        """True where an authority opens scores; in the clear the server reads them."""
 
     def room(self) -> int | None:
-        """Scores that the key in use may still release, under the next key where none; or all."""
+        """Return the number of scores that may be opened under the key; None without a limit.
+
+        A key without any left is replaced by the next first.
+        """
 
     def open(self, request: ScoreRequest) -> list[float | None]:
         """See `ScoreAuthority.open`."""
@@ -60,23 +63,23 @@ class MatchChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MatchInTheClear:
-    """Profiles that the server reads by itself."""
+    """Channel of profiles that the server reads by itself."""
 
     noise: ScoreNoise | None = None
     matcher: PlainMatch = field(default_factory=PlainMatch)
     sealed: bool = False
 
     def room(self) -> None:
-        """See `MatchChannel.room`: all."""
+        """Return None: there is no limit."""
         return
 
     def open(self, request: ScoreRequest) -> list[float | None]:
-        """Refuse: nothing is sealed."""
+        """Raise RuntimeError, as nothing is sealed."""
         raise RuntimeError(f"{request.name!r}: profiles are in the clear")
 
 
 class ProfileQuestion:
-    """The divergence of a client's profile from the server's."""
+    """Question for the divergence of a client's profile from the server's."""
 
     quantity: Quantity = "divergence"
     reads_data = True
@@ -91,7 +94,15 @@ class ProfileQuestion:
         public: Samples,
         channel: MatchChannel,
     ) -> None:
-        """`model` is copied, not changed; `public` are the samples of the server's baseline.
+        """Measure the layer's length.
+
+        Args:
+            server: collects the profiles.
+            engine: reaches the clients.
+            profiling: layer, and how clients profile it.
+            model: copied, not changed.
+            public: samples of the server's baseline.
+            channel: matches profiles and opens scores.
 
         Raises:
             DataError: the layer cannot be profiled.
@@ -160,7 +171,7 @@ class ProfileQuestion:
     def _read(
         self, request: ScoreRequest, opened: Sequence[float | None], precision: float
     ) -> dict[str, float]:
-        """Return scores by client; below 0 by more than the channel errs is no divergence."""
+        """Return scores by client; one below 0 by more than the channel's error is an incident."""
         found = {}
         for signed, score in zip(request.signed, opened, strict=True):
             client = signed.header.sender

@@ -44,7 +44,7 @@ from securefl.federation.message import (
     n_message_bytes,
     split_message,
 )
-from securefl.federation.opening_history import History
+from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchInTheClear
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, ServerSum, SumRequest
@@ -539,7 +539,7 @@ def the_authority_opens_a_total_twice(patch):
 
     def twice(self, request):
         opened(self, request)
-        self._history = History()
+        self._history = OpeningHistory()
         return opened(self, request)
 
     patch.setattr(Authority, "open", twice)
