@@ -122,7 +122,7 @@ class RemoteRound:
 
 
 def _most_ask_for(replies: Mapping[str, Reply]) -> str:
-    """Return the name of the sum that most clients ask for; empty where most are done."""
+    """Return the sum that most clients ask for, the only one that counts; empty if most are done."""
     votes = Counter[str]()
     for reply in replies.values():
         if isinstance(reply, Asked | Done):
