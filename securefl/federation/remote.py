@@ -30,6 +30,8 @@ class Lost:
     reason: str
     diverged: bool = False
     """The site has said so itself: its clients' values cannot be sent."""
+    away: bool = False
+    """The connection is lost, or nothing came in time: the site may come back."""
 
 
 class Transport(Protocol):
