@@ -30,6 +30,8 @@ class Lost:
     reason: str
     diverged: bool = False
     """True where the site has replied that its clients' values cannot be sent."""
+    away: bool = False
+    """True where the connection is lost or nothing came in time: the site may come back."""
 
 
 class Transport(Protocol):
@@ -122,7 +124,7 @@ class RemoteRound:
 
 
 def _most_ask_for(replies: Mapping[str, Reply]) -> str:
-    """Return the sum that most clients ask for, the only one that counts; empty if most are done."""
+    """Return the sum that most clients ask for, the only one to count; empty if most are done."""
     votes = Counter[str]()
     for reply in replies.values():
         if isinstance(reply, Asked | Done):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from securefl.errors import PeerError
 from securefl.federation.remote import Lost
 from securefl.network import bodies
-from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.frames import SMALL, Frame, Link, PeerGone
 from securefl.network.parting import part
 
 HELLO_S = 10.0
@@ -119,7 +119,8 @@ class Members:
                     await link.send(frame, body)
             except (PeerError, TimeoutError) as error:
                 self.drop(name, link)
-                return Lost(str(error) or f"{name}: takes nothing for {self.timeout_s:g} s")
+                late = f"{name}: takes nothing for {self.timeout_s:g} s"
+                return Lost(str(error) or late, away=True)
             return None
 
         sent = await asyncio.gather(*(one(*item) for item in links.items()))
@@ -142,10 +143,10 @@ class Members:
             return Lost(f"{name}: leaves the round: {why}", diverged=True)
         except TimeoutError:
             self.drop(name, link)
-            return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
+            return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s", away=True)
         except PeerError as error:
             self.drop(name, link)
-            return Lost(str(error))
+            return Lost(str(error), away=isinstance(error, PeerGone))
 
     async def send_home(self, links: Mapping[str, Link], reason: str) -> None:
         """Tell them why they are out for good; empty where all rounds are done."""

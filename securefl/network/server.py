@@ -160,6 +160,7 @@ class ServerProcess:
             lambda: self.for_clients,
             max(job.plain.min_clients, 1),
             self.patience.joining_s,
+            config.run.reproducible,
             self.say,
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)

@@ -6,7 +6,7 @@ The loop runs in a thread of its own; connections live in the event loop, and ea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -55,7 +55,9 @@ class NetworkSites:
     least: int
     """Clients without whom no round begins."""
     joining_s: float
-    """For all of them to join, before the first round."""
+    """For all clients to join, before the first round; before each of a reproducible run."""
+    reproducible: bool
+    """The run goes on with all its clients, or ends where it can be resumed."""
     say: Callable[[str], None]
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
     """Length of a client's answer."""
@@ -71,6 +73,8 @@ class NetworkSites:
     _encoded: tuple[State | None, State, bytes] | None = None
     """What was sent last: the bytes of the difference between two states."""
     _begun: bool = False
+    _left_out: set[str] = field(default_factory=set)
+    """Clients that were sent home for the rest of the run."""
 
     # The loop of rounds calls these, from its thread.
 
@@ -87,7 +91,7 @@ class NetworkSites:
 
         Raises:
             TooFewContributions: fewer are connected than a round needs.
-            PeerError: the server is being stopped.
+            PeerError: the server is being stopped, or a client of a reproducible run is missing.
         """
         here = set(self._waited(self._present(round_number, names)))
         if len(here) < self.least:
@@ -126,8 +130,18 @@ class NetworkSites:
     def call(
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
-        """See `Transport.call`."""
-        return self._waited(self._called(requests, ongoing))
+        """See `Transport.call`; raises PeerError where a client of a reproducible run is lost."""
+        replies = self._waited(self._called(requests, ongoing))
+        self._require_all(r.reason for r in replies.values() if isinstance(r, Lost) and r.away)
+        return replies
+
+    def _require_all(self, missing: Iterable[str]) -> None:
+        """Raise PeerError where a reproducible run would go on without a client."""
+        if self.reproducible and (why := list(missing)):
+            raise PeerError(
+                f"{'; '.join(why)}: run.reproducible goes on with all clients or not at all: start "
+                "those that have ended, then this server, each with the same command"
+            )
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
@@ -154,10 +168,10 @@ class NetworkSites:
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        if first:
+        awaited = [n for n in names if n in self.server.roster.names and n not in self._left_out]
+        if first or self.reproducible:
             self._begun = True
-            allowed = [name for name in names if name in self.server.roster.names]
-            await members.all_here(allowed, self.joining_s)
+            await members.all_here(awaited, self.joining_s)
         here, gone = members.here(), dict[str, str]()
         for name, link in here.items():
             try:
@@ -174,12 +188,16 @@ class NetworkSites:
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
         self._home = {name: name for name in names}
-        return [name for name in here if name not in lost]
+        present = [name for name in here if name not in lost]
+        absent = sorted({*awaited} - {*present, *self._left_out})
+        self._require_all(f"{name}: is not connected" for name in absent)
+        return present
 
     async def _connected(self) -> list[str]:
         return list(self.members.here())
 
     async def _send_home(self, reasons: Mapping[str, str]) -> None:
+        self._left_out |= reasons.keys()
         for name, why in reasons.items():
             if link := self.members.links.get(name):
                 await self.members.send_home({name: link}, why)
@@ -194,7 +212,7 @@ class NetworkSites:
     async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Reply | Lost:
         link = self.members.links.get(name)
         if link is None:
-            return Lost(f"{name}: is not connected")
+            return Lost(f"{name}: is not connected", away=True)
         if lost := await self._sent(name, link, request):
             return lost
         if isinstance(request, Counted):
