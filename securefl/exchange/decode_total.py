@@ -28,8 +28,7 @@ SIZES = (64.0, 512.0)
 total, and their rounding does not, so it is not less; whoever crafts chooses the row's size, so it
 is not more."""
 SPREAD = 1.125
-"""Bound on the root mean square of 2048 Gaussian draws, in deviations: larger once in 10^14 times.
-"""
+"""Bound on the root mean square of 2048 Gaussian draws, in deviations: exceeded once in 10^14."""
 EMPTY = 2.0**-30
 """Largest value in a slot that holds nothing: the rounding of encoders and decoder."""
 WEIGHT_BITS = 26
@@ -96,8 +95,8 @@ class TotalDecoder:
     def decode(self, slots: Values, n_values: int, precision_bits: int) -> OpenedSum:
         """Return the mean, weight and client count of flooded slots of shape (ciphertexts, N/2).
 
-        Values are Σ p_i x_i over the weight Σ p_i, each rounded to `precision_bits` bits after its
-        leading one.
+        The mean is Σ p_i x_i, where p_i is a client's share of the weight; each value is rounded to
+        `precision_bits` bits after its leading one.
 
         Raises:
             ConfigError: noise in which digits cannot be read.
@@ -120,7 +119,7 @@ class TotalDecoder:
         return OpenedSum(values, min(weight, 1.0), n_clients)
 
     def _counted(self, slots: Values) -> tuple[int, float]:
-        """Return the client count and their weight."""
+        """Return the number of clients and their weight."""
         weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
         n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
         if n_clients < 1 or np.abs(ones - n_clients).max() > COUNT_TOLERANCE:

@@ -54,7 +54,7 @@ class MatchChannel(Protocol):
     def room(self) -> int | None:
         """Return the number of scores that may be opened under the key; None without a limit.
 
-        A key without any left is replaced by the next first.
+        A key that may release none any more is replaced by its successor before.
         """
 
     def open(self, request: ScoreRequest) -> list[float | None]:

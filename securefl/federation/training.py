@@ -60,6 +60,6 @@ class Training:
 
 
 def round_generator(seed: int, round_number: int, drawer: int) -> torch.Generator:
-    """Return the generator of one client's round, or of a draw, whoever else takes part."""
+    """Return the generator of one client's round, or of a draw, independent of the others."""
     words = np.random.SeedSequence([seed, round_number, drawer]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(words[0]) << 32 | int(words[1]))
