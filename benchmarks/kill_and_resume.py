@@ -262,8 +262,10 @@ class Outcome:
     """Number of the servers' sessions."""
     largest_difference: float
     """Between two weights of the models; 0 where all bits are the same."""
+    largest_score_difference: float
+    """Between two of FedProf's scores of clients, 0..1; noise is added to sealed ones."""
     n_same_records: int
-    """Jobs whose ledger, scores, participants and incidents are those of the unbroken job."""
+    """Jobs whose ledger, metrics, participants and incidents are those of the unbroken job."""
     n_repeated: int
     """Rounds that were done, and were done again."""
     n_opened: int
@@ -284,9 +286,15 @@ def record_of(job: Job) -> tuple[object, ...]:
     return (
         Counter(entries),
         [(m.round, m.score, m.loss, m.dropped) for m in record.metrics],
-        [(p.selected, p.present, p.lost, p.scores) for p in record.participants],
+        [(p.selected, p.present, p.lost) for p in record.participants],
         (job.run_folder / INCIDENTS).read_text(),
     )
+
+
+def scores_of(job: Job) -> list[float]:
+    """Return the clients' scores of all rounds, by round and name."""
+    rounds = read_run(job.run_folder).participants
+    return [score for each in rounds for _, score in sorted(each.scores.items())]
 
 
 def outcome(folder: Path, way: str, pending: list[Kill], rounds: int) -> Outcome:
@@ -295,13 +303,15 @@ def outcome(folder: Path, way: str, pending: list[Kill], rounds: int) -> Outcome
     whole = Job(folder, f"{name}-whole", rounds, encrypt)
     whole.run([])
     wanted, killed = model_of(whole), list[tuple[str, int]]()
-    jobs, largest, n_same, n_repeated = list[Job](), 0.0, 0, 0
+    jobs, largest, of_scores, n_same, n_repeated = list[Job](), 0.0, 0.0, 0, 0
     while pending:
         job = Job(folder, f"{name}-{len(jobs) + 1}", rounds, encrypt)
         killed += job.run(pending)
         jobs.append(job)
         differences = [(value - wanted[key]).abs().max() for key, value in model_of(job).items()]
         largest = max(largest, *(float(each) for each in differences))
+        pairs = zip(scores_of(job), scores_of(whole), strict=True)
+        of_scores = max(of_scores, *(abs(a - b) for a, b in pairs))
         n_same += record_of(job) == record_of(whole)
         done = job.rounds_done()
         n_repeated += len(done) - len({*done})
@@ -311,6 +321,7 @@ def outcome(folder: Path, way: str, pending: list[Kill], rounds: int) -> Outcome
         len(jobs),
         sum(job.parties[SERVER].n_starts for job in jobs),
         largest,
+        of_scores,
         n_same,
         n_repeated,
         *releases(folder),
@@ -344,7 +355,8 @@ def page(outcomes: Mapping[str, Outcome], command: str, rounds: int) -> str:
         "of": lambda o: ", ".join(f"{name} {n}" for name, n in sorted(o.killed.items())),
         "jobs, and sessions of them": lambda o: f"{o.n_jobs}, {o.n_starts}",
         "largest difference of a weight": lambda o: f"{o.largest_difference:.3g}",
-        "jobs with the unbroken job's ledger, scores, participants and incidents": (
+        "largest difference of a client's score": lambda o: f"{o.largest_score_difference:.3g}",
+        "jobs with the unbroken job's ledger, metrics, participants and incidents": (
             lambda o: f"{o.n_same_records} of {o.n_jobs}"
         ),
         "rounds done twice": lambda o: o.n_repeated,
