@@ -226,7 +226,8 @@ class Job:
                 if len(self.rounds_done()) > n_done:
                     n_done, since = len(self.rounds_done()), now
                 if now > since + LIMIT_S:
-                    raise Stuck(f"{self.name}: no round within {LIMIT_S:g} s")
+                    said = "".join(f"\n{p.name}: {p.said()[-400:]}" for p in self.parties.values())
+                    raise Stuck(f"{self.name}: no round within {LIMIT_S:g} s{said}")
                 if pending and due == math.inf and self.n_sessions() > seen:
                     due = now + pending[0].after_s
                 if now >= due and self.parties[SERVER].is_alive():
