@@ -41,6 +41,8 @@ from securefl.io.text import printable
 from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
+VERSION = 3
+"""Of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
 """As much as safetensors' own head may take beside the tensors, and 256 bytes for each of them."""
@@ -74,7 +76,7 @@ Age = Annotated[
 class Hello(Body):
     """A client's first words."""
 
-    version: Literal[3] = 3
+    version: Annotated[int, Field(ge=1, lt=2**15)] = VERSION
     settings: Hex32
     """Digest of its settings, which must be the server's."""
     age: Age

@@ -73,6 +73,11 @@ class Members:
         return ""
 
     def _against(self, name: str, hello: bodies.Hello) -> str:
+        if hello.version != bodies.VERSION:
+            return (
+                f"its frames are of version {hello.version}, the server's of {bodies.VERSION}: "
+                "install one release for all parties"
+            )
         if name not in self.names:
             return f"{name!r} is no client of these settings: see data.names"
         if hello.settings != self.settings:
