@@ -27,9 +27,9 @@ from securefl.errors import (
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
-from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
-from securefl.federation.opening_history import History, Row
+from securefl.federation.message import Roster
+from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
@@ -66,10 +66,10 @@ class Log:
     folder: Path
     settings: str
     """Digest of the settings that this process serves."""
-    history: History = field(init=False)
+    history: OpeningHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.history = History(self.settings, self._keep)
+        self.history = OpeningHistory(self.settings, self._keep)
         path = self.folder / RELEASES
         try:
             make_folder(self.folder, mode=0o700)
@@ -264,7 +264,7 @@ class AuthorityProcess:
         return OpeningRefused(why)
 
 
-def _n_clients(config: Config, roster: wire.Roster) -> int:
+def _n_clients(config: Config, roster: Roster) -> int:
     """Return the number of clients that the settings name, whoever is revoked meanwhile.
 
     The roster's, where the settings leave it to the data.

@@ -25,7 +25,14 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import (
+    MAX_HEADER_BYTES,
+    NUMBER,
+    Expected,
+    Header,
+    Hex32,
+    SignedHeader,
+)
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import MAX_CLIENTS
@@ -70,7 +77,7 @@ class Hello(Body):
     """A client's first words."""
 
     version: Annotated[int, Field(ge=1, lt=2**15)] = VERSION
-    settings: wire.Hex32
+    settings: Hex32
     """Digest of its settings, which must be the server's."""
     age: Age
     """Age of its bundle."""
@@ -79,7 +86,7 @@ class Hello(Body):
 class Ready(Body):
     """The server's question before a round: of no other is anything opened until it asks again."""
 
-    run: wire.Hex32
+    run: Hex32
     round: Annotated[int, Field(ge=1, lt=2**31)]
     known: Age
     """Age of the bundles that it has had from this authority; (0, 0) at first."""
@@ -111,9 +118,9 @@ RoundsDone = Annotated[int, Field(ge=0, lt=2**31)]
 class Welcome(Body):
     """The server's answer."""
 
-    run: wire.Hex32
+    run: Hex32
     """Id of this session: another one each time that the server begins or resumes."""
-    job: wire.Hex32
+    job: Hex32
     """Id of the run's folder, the same in all of its sessions."""
 
 
@@ -159,18 +166,18 @@ class Refusal(Body):
 class Signed(Body):
     """A header as its client signed it."""
 
-    header: Annotated[Base64Bytes, Field(max_length=2 * wire.MAX_HEADER_BYTES)]
+    header: Annotated[Base64Bytes, Field(max_length=2 * MAX_HEADER_BYTES)]
     signature: Annotated[Base64Bytes, Field(max_length=128)]
 
 
 class OpenRequest(Body):
     """All of a `SumRequest` but the ciphertexts, which follow."""
 
-    run: wire.Hex32
+    run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
     name: Annotated[str, Field(max_length=500)]
     form: Annotated[str, Field(max_length=100)]
-    key_id: wire.Hex32
+    key_id: Hex32
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -258,20 +265,20 @@ def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
     return ScoreRequest(_expected(body), scores, _signed_headers(body))
 
 
-def _expected(body: OpenRequest) -> wire.Expected:
-    return wire.Expected(**body.model_dump(exclude={"signed", "sizes"}))
+def _expected(body: OpenRequest) -> Expected:
+    return Expected(**body.model_dump(exclude={"signed", "sizes"}))
 
 
-def _signed_headers(body: OpenRequest) -> tuple[wire.SignedHeader, ...]:
+def _signed_headers(body: OpenRequest) -> tuple[SignedHeader, ...]:
     return tuple(_signed_header(one) for one in body.signed)
 
 
-def _signed_header(signed: Signed) -> wire.SignedHeader:
+def _signed_header(signed: Signed) -> SignedHeader:
     try:
-        header = wire.Header.model_validate_json(signed.header)
+        header = Header.model_validate_json(signed.header)
     except ValidationError:
         raise MessageRefused("a signed header that is none") from None
-    return wire.SignedHeader(header, signed.header, signed.signature)
+    return SignedHeader(header, signed.header, signed.signature)
 
 
 def with_tensors(head: Body, tensors: bytes) -> bytes:
@@ -343,12 +350,12 @@ def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
 
 def scores_bytes(opened: Sequence[float | None]) -> bytes:
     """Encode opened scores; NaN for what is none."""
-    return b"".join(wire.NUMBER.pack(math.nan if x is None else x) for x in opened)
+    return b"".join(NUMBER.pack(math.nan if x is None else x) for x in opened)
 
 
 def n_scores_bytes(n_scores: int) -> int:
     """Return the exact length of so many opened scores."""
-    return wire.NUMBER.size * n_scores
+    return NUMBER.size * n_scores
 
 
 def read_scores(body: bytes, n_scores: int, sender: str) -> list[float | None]:
@@ -359,7 +366,7 @@ def read_scores(body: bytes, n_scores: int, sender: str) -> list[float | None]:
     """
     if len(body) != n_scores_bytes(n_scores):
         raise PeerError(f"{sender}: scores of {len(body)} bytes, expected {n_scores} scores")
-    stored = [score for (score,) in wire.NUMBER.iter_unpack(body)]
+    stored = [score for (score,) in NUMBER.iter_unpack(body)]
     if any(map(math.isinf, stored)):
         raise PeerError(f"{sender}: a score that is not finite")
     return [None if math.isnan(score) else score for score in stored]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from securefl.errors import MessageRefused, PeerError, TooFewContributions
-from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
+from securefl.federation.message import split_message
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
@@ -293,7 +293,7 @@ class NetworkSites:
 def _claimed_name(message: bytes) -> str:
     """Return what a message says that it is, which nobody believes before it is verified."""
     try:
-        signed, _ = wire.split(message, len(message))
+        signed, _ = split_message(message, len(message))
     except MessageRefused:
         return ""
     return signed.header.name

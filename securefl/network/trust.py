@@ -16,7 +16,7 @@ from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
-from securefl.federation import message as wire
+from securefl.federation.message import Roster
 
 Role = Literal["client", "server", "authority"]
 
@@ -27,7 +27,7 @@ class Trust(Protocol):
     def holder(self, certificate: x509.Certificate, role: Role) -> str:
         """Return the name in a certificate; raises KeyFileError where it has not that role now."""
 
-    def clients(self) -> wire.Roster:
+    def clients(self) -> Roster:
         """Return the clients that may sign contributions."""
 
 
