@@ -82,7 +82,7 @@ class Log:
             ) from error
 
     def note(self, opening: Opening) -> None:
-        """One line, before anything is released."""
+        """Write one line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
 
     def _keep(self, row: Row) -> None:
@@ -98,7 +98,7 @@ class Log:
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """A line that was cut off stands for nothing that was released: it is written before that."""
+    """Yield whole lines; one that was cut off is of nothing released, and is removed."""
     if not path.exists():
         return
     n_whole = 0
@@ -128,7 +128,7 @@ class AuthorityProcess:
         self._served: Link | None = None
 
     def _policy(self, standing: Standing) -> Policy:
-        """Returns what is enforced: where clients share noise, too few shares are not opened."""
+        """Return what is enforced: where clients share noise, too few shares are not opened."""
         policy = policy_of(self._config, standing.policy)
         n_clients = _n_clients(self._config, standing.trust.clients())
         least = max(policy.min_contributions, fewest_shares(self._config, n_clients))
@@ -141,7 +141,7 @@ class AuthorityProcess:
         return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
     def admitted(self, tls: ssl.SSLObject) -> str:
-        """The server's name, as the folder has it now.
+        """Return the server's name, as the folder has it now.
 
         Raises:
             PeerError: the peer is no server.
@@ -265,7 +265,7 @@ class AuthorityProcess:
 
 
 def _n_clients(config: Config, roster: Roster) -> int:
-    """Returns the number of clients that the settings name, whoever is revoked meanwhile.
+    """Return the number of clients that the settings name, whoever is revoked meanwhile.
 
     The roster's, where the settings leave it to the data.
     """

@@ -66,12 +66,12 @@ class NetworkSites:
     in_memory: bool = False
     _stopped: bool = False
     _call: asyncio.Task[Any] | None = None
-    """What the loop of rounds waits for."""
+    """Call that the loop of rounds waits for."""
     _home: dict[str, str] = field(default_factory=dict)
     _has: dict[str, tuple[Link, State]] = field(default_factory=dict)
-    """What each was sent last, and on which connection."""
+    """State that each client was sent last, and the connection."""
     _encoded: tuple[State | None, State, bytes] | None = None
-    """What was sent last: the bytes of the difference between two states."""
+    """Two states, and the bytes of their difference, as they were sent last."""
     _begun: bool = False
 
     # The loop of rounds calls these, from its thread.

@@ -148,7 +148,7 @@ def test_importing_a_package_loads_no_torch(module):
     assert done.stdout == "False\n"
 
 
-PROSE = ("build", "evaluation", "federation", "io", "runs", "selection", "simulation")
+PROSE = ["build", "evaluation", "federation", "io", "network", "runs", "selection", "simulation"]
 """Packages whose docstrings name things first."""
 CLAUSES = {"As", "By", "How", "Of", "That", "What", "Whether", "Which", "Who", "Whose", "Why"}
 """First words of a docstring that only hints at the thing."""
