@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from securefl.audit.audits import audit_run as audit_run
+    from securefl.build.own_data import task_of_sites as task_of_sites
     from securefl.build.run import resume as resume
     from securefl.build.run import run as run
     from securefl.config.load import load_config as load_config
@@ -42,6 +43,7 @@ _HOMES = {
     "load_trained": "securefl.evaluation.named_data",
     "resume": "securefl.build.run",
     "run": "securefl.build.run",
+    "task_of_sites": "securefl.build.own_data",
 }
 __all__ = list(_HOMES)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from securefl_cli.connection import (
+    FILE,
     config_argument,
     member_options,
     run_until_done,
@@ -34,6 +35,12 @@ def client() -> None:
 @settings_option
 @member_options
 @PASSPHRASE_FILE
+@click.option(
+    "--data",
+    type=FILE,
+    metavar="SITE.toml",
+    help="Where this client's own samples lie, of the form that the settings' [samples] says.",
+)
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
 @seconds_option("--wait", 60.0, 0, "to wait for the server to be there.")
 def join(  # noqa: PLR0913, PLR0917
@@ -42,20 +49,22 @@ def join(  # noqa: PLR0913, PLR0917
     bundle: Path,
     identity: Path,
     passphrase_file: Path | None,
+    data: Path | None,
     server: str,
     wait: float,
 ) -> None:
     """Train on this client's own data, and send what is sealed and signed.
 
-    Its name is its certificate's: by it, `data.names` says which part of the data is this
-    client's. Keys of a new epoch come from the authority by way of the server, signed. What it
-    keeps between rounds lies in the folder of its identity, under runs/; a client that has stopped
-    goes on with the same command.
+    Where the settings have a table [samples], the data are those of SITE.toml, which stay here.
+    Else they are a part of the data set that the settings name, by the name of the client's
+    certificate and data.names. Keys of a new epoch come from the authority by way of the
+    server, signed. What it keeps between rounds lies in the folder of its identity, under runs/; a
+    client that has stopped goes on with the same command.
 
     \b
     Example:
       securefl client join job.toml --bundle bundles/client --identity alice \\
-        --server 127.0.0.1:7443
+        --server 127.0.0.1:7443 --data site.toml
     """  # noqa: D301
     from securefl.config.load import load_config
     from securefl.network.client import ClientProcess
@@ -67,5 +76,5 @@ def join(  # noqa: PLR0913, PLR0917
     sound = SoundBundle.load(bundle, "client")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")
-    party = client_party(config, mine, identity)
+    party = client_party(config, mine, identity, data)
     run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from securefl.federation.identities import Identities
     from securefl.runs.folder_reader import RunRecord
     from securefl.runs.loop import Result
+    from securefl.task import Task
 
 
 @click.command()
@@ -120,6 +121,14 @@ if TYPE_CHECKING:
     help="Its first line opens the keys; else SECUREFL_PASSPHRASE, else the terminal.",
 )
 @click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    metavar="NAME=SITE.toml",
+    help="A rehearsal on one machine of sites that bring their own data ([samples]): the file of "
+    "each of data.names.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -138,6 +147,7 @@ def run(  # noqa: PLR0913, PLR0917
     key_folder: Path | None,
     identities: tuple[Path, ...],
     passphrase_file: Path | None,
+    sites: tuple[str, ...],
     out: Path | None,
     resumed: Path | None,
     **options: str | float | None,
@@ -159,6 +169,7 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run --dataset cifar10 --data-root ~/cifar --model resnet20
       securefl run --corruptions gaussian_noise,fog,contrast --partition iid
       securefl run job.toml --keys my-keys --set train.lr=0.1
+      securefl run job.toml --site north=north/site.toml --site south=south/site.toml
       securefl run --keys my-keys --identity alice --identity bob --identity carol
       securefl run --resume runs/first
     """  # noqa: D301  (click wants the backspace itself)
@@ -166,13 +177,13 @@ def run(  # noqa: PLR0913, PLR0917
     if resumed:
         if config_file or chosen or settings or out:
             raise ConfigError(
-                "--resume goes on with the settings in the run's folder: give --keys, --identity "
-                "and --passphrase-file with it, and nothing else"
+                "--resume goes on with the settings in the run's folder: give --keys, --identity, "
+                "--passphrase-file and --site with it, and nothing else"
             )
-        _resume(resumed, _Secrets(key_folder, identities, passphrase_file))
+        _resume(resumed, _Secrets(key_folder, identities, passphrase_file), sites)
     else:
         secrets = _Secrets(key_folder, identities, passphrase_file)
-        _start(config_file, [*chosen, *settings, *secrets.settings()], secrets, out)
+        _start(config_file, [*chosen, *settings, *secrets.settings()], secrets, sites, out)
 
 
 class _Secrets(NamedTuple):
@@ -203,6 +214,7 @@ def _start(
     config_file: Path | None,
     settings: Iterable[str],
     secrets: _Secrets,
+    sites: Sequence[str],
     out: Path | None,
 ) -> None:
     from securefl import load_config
@@ -211,26 +223,26 @@ def _start(
     if config_file:
         _require_shipped(config_file)
     config = load_config(config_file, settings)
-    keys = _keys(config, secrets)
+    task, keys = _task(config, sites), _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"
     with progress_bar(config.name, config.run.rounds, private=private) as advance:
         result = _watched(
             folder,
-            secrets,
+            _again(secrets, sites),
             lambda: run_rounds(
-                config, **keys, out=folder, on_round=advance, on_start=_saying_terms(config)
+                config, task, **keys, out=folder, on_round=advance, on_start=_saying_terms(config)
             ),
         )
     _report(folder, result)
 
 
-def _resume(folder: Path, secrets: _Secrets) -> None:
+def _resume(folder: Path, secrets: _Secrets, sites: Sequence[str]) -> None:
     from securefl import resume
     from securefl.runs.folder_reader import read_run
 
     record = read_run(folder)
-    keys = _keys(record.config, secrets)
+    task, keys = _task(record.config, sites), _keys(record.config, secrets)
     done = len(record.metrics)
     private = record.config.privacy.level != "none"
     with progress_bar(
@@ -238,8 +250,10 @@ def _resume(folder: Path, secrets: _Secrets) -> None:
     ) as advance:
         result = _watched(
             folder,
-            secrets,
-            lambda: resume(folder, **keys, on_round=advance, on_start=_saying_terms(record.config)),
+            _again(secrets, sites),
+            lambda: resume(
+                folder, task, **keys, on_round=advance, on_start=_saying_terms(record.config)
+            ),
         )
     _report(folder, result)
 
@@ -265,12 +279,32 @@ def _saying_terms(config: Config) -> Callable[[str], None]:
     return say
 
 
-def _watched(folder: Path, secrets: _Secrets, work: Callable[[], Result]) -> Result:
+def _task(config: Config, sites: Sequence[str]) -> Task | None:
+    """Returns the task of sites that bring their own data; None where there are none."""
+    if not sites:
+        return None
+    from securefl import task_of_sites
+
+    files = {}
+    for site in sites:
+        name, equals, path = site.partition("=")
+        if not (name and equals and path):
+            raise ConfigError(f"--site {site}: write NAME=SITE.toml, as in north=north/site.toml")
+        files[name] = Path(path)
+    return task_of_sites(config, files)
+
+
+def _again(secrets: _Secrets, sites: Sequence[str]) -> list[str]:
+    """Returns the options that a resumed run needs, too."""
+    return [*secrets.options(), *(part for site in sites for part in ("--site", site))]
+
+
+def _watched(folder: Path, options: Sequence[str], work: Callable[[], Result]) -> Result:
     try:
         return work()
     except KeyboardInterrupt:
         if folder.is_dir():
-            again = ["securefl", "run", "--resume", str(folder), *secrets.options()]
+            again = ["securefl", "run", "--resume", str(folder), *options]
             click.echo(f"\nGo on with: {shlex.join(again)}", err=True)
         raise
 

@@ -38,8 +38,8 @@ class Participating:
 
     inner: Algorithm
     n_clients: int
-    everyone: float
-    """Weight of all clients together."""
+    everyone: float | None
+    """Weight of all clients together; None where nobody tells it, and each counts as any other."""
     aggregation: Aggregation
 
     def init(self, model: nn.Module) -> State:
@@ -65,8 +65,9 @@ class Participating:
     def _joined(self, state: State, kind: Kind, total: Total) -> Total:
         if total.n_clients >= self.n_clients:
             return replace(total, weight=1.0)
-        total = replace(total, weight=total.weight / self.everyone)
         share = total.n_clients / self.n_clients
+        weight = share if self.everyone is None else total.weight / self.everyone
+        total = replace(total, weight=weight)
         if kind is Kind.CONTROL:
             share = min(1.0, total.weight)  # more where clients are drawn twice
         elif self.aggregation is Aggregation.PARTIAL:

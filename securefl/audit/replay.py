@@ -153,7 +153,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     keys = KeySet.ephemeral(seed=noise_seed(config))
     match_keys = MatchKeys.ephemeral(form, seed=score_seed(config))
     plain = PlainChannel(precision_of(task.model))
-    weights = client_weights(config, data, batch_size)
+    weights = client_weights(config, {name: len(of) for name, of in data.items()}, batch_size)
     tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
     record = Record(Ledger(tap=tap))
     rounds = simulated(config, task, keys, match_keys, identities, record)

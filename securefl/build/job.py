@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -47,7 +47,7 @@ class Job:
     config: Config
     task: Task
     data: Mapping[str, Samples]
-    """Samples by client, in the order in which contributions are added."""
+    """Samples by client, of those whose samples are here, in the order of `names`."""
     public: Samples | None
     algorithm: Algorithm
     training: Training
@@ -99,21 +99,33 @@ class Job:
         return spending(self.config, _plan_of(self.algorithm, self.task.model), self.task.model)
 
 
-def job_of(config: Config, task: Task | None) -> Job:
+def job_of(config: Config, task: Task | None, here: Collection[str] | None = None) -> Job:
     """Build the job that these settings describe, on their data and model where there is no task.
+
+    Args:
+        config: the settings of all parties.
+        task: data and model, where the settings do not name them.
+        here: clients whose data the task has; None for all. The others' are of the same form.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
     if task is not None:
         config = own_settings(config, task)
+    elif config.samples is not None:
+        raise ConfigError(
+            "[samples]: sites bring their own data: give this one's with --data site.toml, or, in "
+            "a rehearsal on one machine, each with --site NAME=site.toml"
+        )
     task = placed(task or configured_task(config), config.run.device)
     task = warmed_up(config, task)
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
     data = near(data, task.model)
     training = training_of(config, task.loss, batch_size)
-    weights = client_weights(config, data, batch_size)
+    here = data if here is None else here
+    sizes = {name: len(of) if name in here else None for name, of in data.items()}
+    weights = client_weights(config, sizes, batch_size)
     algorithm = _algorithm(config, task, training, len(data))
     check_precision(config, task.model)
     check_delta(config, len(task.clients))
@@ -123,8 +135,10 @@ def job_of(config: Config, task: Task | None) -> Job:
     needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
     public_samples = expected_public(algorithm)
     aggregation = Aggregation(config.selection.aggregation)
-    algorithm = Participating(algorithm, len(data), sum(weights.values()), aggregation)
+    everyone = None if config.samples else sum(weights.values())
+    algorithm = Participating(algorithm, len(data), everyone, aggregation)
     algorithm = client_level(config, algorithm, task.model, len(data))
+    data = {name: of for name, of in data.items() if name in here}
     return Job(config, task, data, public, algorithm, training, weights, needed, public_samples)
 
 

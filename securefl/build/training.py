@@ -10,7 +10,6 @@ from torch import nn
 from securefl.algorithms.base import Loss, Sgd, averaged_tensors
 from securefl.build.algorithm import n_selected
 from securefl.config.schema import Config, Weights
-from securefl.data.samples import Samples
 from securefl.errors import ConfigError
 from securefl.federation.training import Schedule, Training
 from securefl.types import Floats, Kind
@@ -52,20 +51,24 @@ def rate_said(config: Config) -> str:
 
 
 def client_weights(
-    config: Config, data: Mapping[str, Samples], batch_size: int
+    config: Config, n_samples: Mapping[str, int | None], batch_size: int
 ) -> dict[str, float]:
     """Return each client's weight: its size over a power of two that bounds the sum of sizes.
 
-    The bound is public, and reveals no more of the sizes than the magnitude of their sum.
+    The bound is public, and reveals no more of the sizes than the magnitude of their sum. Where
+    sites bring their own data, the settings have it, and a client whose number of samples is None
+    weighs as much as any may.
     """
+    most = config.samples.most if config.samples else 0
+    known = {name: most if n is None else n for name, n in n_samples.items()}
     match config.algorithm.weights:
         case Weights.SAMPLES:
-            sizes = {name: len(d) for name, d in data.items()}
+            sizes = known
         case Weights.BATCH:
-            sizes = {name: min(batch_size, len(d)) for name, d in data.items()}
+            sizes, most = {name: min(batch_size, n) for name, n in known.items()}, batch_size
         case Weights.UNIFORM:
-            sizes = dict.fromkeys(data, 1)
-    bound = _next_power_of_two(sum(sizes.values()))
+            sizes, most = dict.fromkeys(known, 1), 1
+    bound = _next_power_of_two(most * len(sizes) if config.samples else sum(sizes.values()))
     if config.selection.replacement == "with":  # one client may count as often as clients are drawn
         bound *= _next_power_of_two(n_selected(config, len(sizes)))
     return {name: size / bound for name, size in sizes.items()}

@@ -19,6 +19,7 @@ from securefl.config.families import (
     STATISTICS_STAY,
 )
 from securefl.config.privacy_rules import reasons_against_privacy
+from securefl.config.samples_rules import reasons_against_samples
 
 if TYPE_CHECKING:
     from securefl.config.schema import Config
@@ -84,6 +85,8 @@ def reasons_against(config: Config) -> Iterator[str]:
     yield from _public(config)
     if config.data.dataset in REGRESSIONS:
         yield from _regression(config)
+    if config.samples is not None:
+        yield from reasons_against_samples(config)
     if config.exchange.encrypt:
         yield from _encrypted(config)
     yield from _committee(config)

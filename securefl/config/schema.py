@@ -19,6 +19,7 @@ from securefl.config.families import FREEZE_BN
 from securefl.config.fnr import FnrTable
 from securefl.config.privacy import PrivacyTable
 from securefl.config.rules import reasons_against
+from securefl.config.samples import SamplesTable
 from securefl.config.selection import SelectionTable
 from securefl.config.table import Count, NotNegative, Positive, Share, Table
 
@@ -233,6 +234,8 @@ class Config(Table):
 
     run: RunTable = RunTable()
     data: DataTable = DataTable()
+    samples: SamplesTable | None = None
+    """Where sites bring their own data."""
     model: ModelTable = ModelTable()
     algorithm: AlgorithmTable = AlgorithmTable()
     solver: SolverTable = SolverTable()
@@ -261,8 +264,11 @@ class Config(Table):
     def of_own_task(self, *parts: str) -> Config:
         """The settings of a run on a user's own task, named by these parts where it has no name.
 
-        `[data]` and `[model]` do not count in it, so they hold nothing but the clients' names.
+        `[data]` and `[model]` do not count in it, so they hold nothing but the clients' names. The
+        settings of sites that bring their own data count all.
         """
+        if self.samples is not None:
+            return self
         name = self.run.name or re.sub(r"[^\w.+-]", "-", self.named(*parts))[:80]
         run = self.run.model_copy(update={"name": name})
         data = DataTable(names=self.data.names)

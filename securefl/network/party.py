@@ -11,6 +11,7 @@ from torch import nn
 
 from securefl.algorithms.scoring import Score
 from securefl.build.job import Job, job_of
+from securefl.build.own_data import task_at
 from securefl.build.selection import asked_for, most_times, profiling_of
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
@@ -168,12 +169,17 @@ class ClientParty:
         return self._evaluator.score_of(model, state, name, own)
 
 
-def client_party(config: Config, identity: Identity, folder: Path) -> ClientParty:
-    """Build the part of the client of that identity.
+def client_party(
+    config: Config, identity: Identity, folder: Path, data: Path | None = None
+) -> ClientParty:
+    """Build the part of the client of that identity; `data` is its site.toml, if it has one.
 
     Raises:
         ConfigError: there is no such client, or the settings do not fit.
         DataError: its data cannot be used.
     """
     check_scope(config)
-    return ClientParty(job_of(config, None), identity, folder)
+    if data is None:
+        return ClientParty(job_of(config, None), identity, folder)
+    task = task_at(config, {identity.name: data})
+    return ClientParty(job_of(config, task, [identity.name]), identity, folder)

@@ -16,6 +16,7 @@ from torch import nn
 from securefl.algorithms.scoring import Score
 from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
+from securefl.build.own_data import task_at
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
@@ -337,7 +338,9 @@ class _Scores:
 def server_job(config: Config) -> Job:
     """Build the server's job; raises ConfigError and DataError as `job_of`."""
     check_scope(config)
-    return job_of(config, None)
+    if config.samples is None:
+        return job_of(config, None)
+    return job_of(config, task_at(config, {}), ())
 
 
 async def _hang_up(authority: Link) -> None:

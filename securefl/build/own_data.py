@@ -1,0 +1,115 @@
+"""The task of sites that bring their own data, as each party builds it from what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from securefl.config.samples import SamplesTable
+from securefl.config.schema import Config
+from securefl.data.site_file import load_site
+from securefl.data.split import Split
+from securefl.errors import ConfigError
+from securefl.models import build_model
+from securefl.task import Task
+
+N_ELSEWHERE = 2
+"""Samples that stand for those of another site: as many as a BN layer needs."""
+
+
+def task_of_sites(config: Config, files: Mapping[str, Path | str]) -> Task:
+    """Build the task of a rehearsal: all sites' own data on one machine.
+
+        files = {"north": "north/site.toml", "south": "south/site.toml"}
+        securefl.run(config, securefl.task_of_sites(config, files))
+
+    Args:
+        config: settings with a table `[samples]`, and the sites' names in `data.names`.
+        files: the site.toml of each site, by its name.
+
+    Raises:
+        ConfigError: the settings have no `[samples]` or no names, or the files are of other sites.
+        DataError: as `load_site`.
+    """
+    if missing := sorted({*config.data.names} - {*files}):
+        raise ConfigError(
+            f"{', '.join(missing):.200}: no site.toml is given for them: give one for each of "
+            "data.names"
+        )
+    return task_at(config, files)
+
+
+def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
+    """Build the task as one party has it: one site with its own data, or the server with none.
+
+    Zeros of the same form stand for other sites' samples, which the party never uses (see
+    `job_of`). Raises as `task_of_sites`, but for missing sites.
+    """
+    form, dtype = config.samples, getattr(torch, config.model.dtype)
+    if form is None:
+        raise ConfigError(
+            "sites bring their own data where the settings have a table [samples], which says what "
+            "form they are of"
+        )
+    if unknown := sorted({*files} - {*config.data.names}):
+        raise ConfigError(
+            f"{', '.join(unknown):.200} is none of data.names ({', '.join(config.data.names):.200})"
+        )
+    elsewhere = _elsewhere(form, dtype)
+    own = {
+        name: load_site(Path(path), form, config.run.seed, dtype) for name, path in files.items()
+    }
+    splits = [own.get(name, elsewhere) for name in config.data.names]
+    return Task(
+        model_of(config, form),
+        [(split.train_x, split.train_y) for split in splits],
+        (elsewhere.test_x, elsewhere.test_y),
+        functional.cross_entropy if form.classes else functional.mse_loss,
+        client_tests=[(split.test_x, split.test_y) for split in splits],
+        names=config.data.names,
+    )
+
+
+def model_of(config: Config, form: SamplesTable) -> nn.Module:
+    """Build the model of the settings for samples of this form.
+
+    Raises:
+        ConfigError: the model is one of images, and samples are none.
+    """
+    shape, table = form.sample_shape, config.model
+    if table.name != "mlp" and len(shape) != 3:
+        raise ConfigError(
+            f'model.name = "{table.name}" reads images, and a sample is {list(shape)}: set '
+            'model.name = "mlp"'
+        )
+    n_features = torch.Size(shape).numel()
+    built = build_model(
+        table.name,
+        table.norm,
+        in_channels=shape[0],
+        n_features=n_features,
+        n_classes=form.n_outputs,
+        groups=table.groups,
+        width=table.width,
+        seed=config.run.seed,
+    )
+    first: list[nn.Module] = []
+    if table.name == "mlp" and len(shape) > 1:
+        first.append(nn.Flatten())
+    if form.standardise:
+        flat = nn.BatchNorm1d(n_features, affine=False)
+        first.append(flat if table.name == "mlp" else nn.BatchNorm2d(shape[0], affine=False))
+    return nn.Sequential(*first, *built).to(getattr(torch, table.dtype))
+
+
+def _elsewhere(form: SamplesTable, dtype: torch.dtype) -> Split:
+    x = torch.zeros(N_ELSEWHERE, *form.sample_shape, dtype=dtype)
+    if form.classes:
+        y = torch.arange(N_ELSEWHERE) % form.n_outputs
+    else:
+        y = torch.zeros(N_ELSEWHERE, 1, dtype=dtype)
+    return Split(x, y, x, y)

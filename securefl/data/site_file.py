@@ -1,0 +1,147 @@
+"""A site's own file: where its samples lie, which nobody else needs to know.
+
+# site.toml
+train = "patients.csv"
+test = 0.2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from securefl.config.load import parse_tables, read_tables
+from securefl.config.samples import SamplesTable, Word
+from securefl.config.table import Share, Table
+from securefl.data import arrays, tables
+from securefl.data.folders import load_class_folders
+from securefl.data.split import Split
+from securefl.errors import ConfigError, DataError
+
+Loaded = tuple[Tensor, Tensor]
+
+
+class SiteFile(Table):
+    """Content of the file."""
+
+    train: Word
+    """A table (.csv, .parquet), arrays x and y (.npz, .safetensors), a folder of pictures in
+    folders named by class, or `module:function`, which takes no argument and returns (x, y).
+    Relative to the file's own folder."""
+    test: Annotated[Word | Share, Field(union_mode="smart")] = 0.2
+    """The same, of samples for testing; or the share of `train` that is set aside for it."""
+
+
+def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> Split:
+    """Load a site's own samples.
+
+    Args:
+        path: the site's file.
+        form: the form that all sites' samples have.
+        seed: chooses the samples that are set aside for testing.
+        dtype: of floats.
+
+    Raises:
+        ConfigError: the file does not say where samples lie, or a function cannot be had.
+        DataError: samples cannot be read, or are not of this form.
+    """
+    site = parse_tables(SiteFile, read_tables(path), f"{path}: ")
+    x, y = _loaded(path.parent, site.train, form, dtype)
+    if isinstance(site.test, str):
+        test = _loaded(path.parent, site.test, form, dtype)
+    else:
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+        n_test = max(1, round(site.test * len(y)))
+        test = x[order[:n_test]], y[order[:n_test]]
+        x, y = x[order[n_test:]], y[order[n_test:]]
+    if not len(y):
+        raise DataError(f"{path}: no sample is left to train on")
+    if len(y) > form.most:
+        raise DataError(
+            f"{path}: {len(y)} samples to train on, and samples.most = {form.most}: leave some "
+            "out, or have all sites set a larger one"
+        )
+    return Split(x, y, *test)
+
+
+def _loaded(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) -> Loaded:
+    module, colon, name = where.partition(":")
+    at = folder / where
+    if colon and module.replace(".", "").isidentifier() and name.isidentifier():
+        x, y = _called(module, name)
+    elif at.suffix.lower() in tables.SUFFIXES:
+        _require(form.columns, where, "samples.columns")
+        x, y = tables.load_table(at, form)
+    elif at.suffix.lower() in arrays.SUFFIXES:
+        x, y = arrays.load_arrays(at)
+    else:
+        _require(form.shape, where, "samples.shape")
+        x, y = _pictures(at, form)
+    return _of_form(x, y, form, where, dtype)
+
+
+def _require(given: object, where: str, key: str) -> None:
+    if not given:
+        raise ConfigError(f"{where}: needs {key}, which the settings do not have")
+
+
+def _called(module: str, name: str) -> Loaded:
+    """Call the site's own function."""
+    try:
+        function: Callable[[], Loaded] = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{module}:{name}: cannot be had ({error}): install the module here, or put its "
+            "folder into PYTHONPATH"
+        ) from error
+    given = function()
+    if not (isinstance(given, tuple) and len(given) == 2):
+        raise DataError(f"{module}:{name}: gave a {type(given).__name__}, and is to give (x, y)")
+    x, y = (torch.as_tensor(part) for part in given)
+    return x, y
+
+
+def _pictures(folder: Path, form: SamplesTable) -> Loaded:
+    channels, *sides = form.shape
+    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
+        raise ConfigError(
+            f"samples.shape = {list(form.shape)}: pictures come as [3, SIDE, SIDE], as in [3, 64, "
+            "64]: have all sites take that, or give arrays"
+        )
+    x, found, names = load_class_folders(folder, sides[0])
+    if unknown := sorted({*names} - {*form.classes}):
+        raise DataError(
+            f"{folder}: the folders {', '.join(unknown):.200} are none of samples.classes "
+            f"({', '.join(form.classes):.200}): rename or move them"
+        )
+    places = torch.tensor([form.classes.index(name) for name in names])
+    return x, places[found]
+
+
+def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.dtype) -> Loaded:
+    """Return samples in the types of the model; raises DataError where they are of another form."""
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} samples and {len(y)} targets: give one for each")
+    if tuple(x.shape[1:]) != form.sample_shape:
+        raise DataError(
+            f"{where}: a sample is {list(x.shape[1:])}, and by the settings "
+            f"{list(form.sample_shape)}: give samples of that shape, floats"
+        )
+    x = x.to(dtype)
+    if not bool(torch.isfinite(x).all()):
+        raise DataError(f"{where}: a sample has a value that is not finite: mend it")
+    if not form.classes:
+        return x, y.to(dtype).reshape(len(y), -1)
+    y = y.to(torch.int64)
+    if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(form.classes)):
+        raise DataError(
+            f"{where}: labels from {int(y.min())} to {int(y.max())}, and {len(form.classes)} "
+            "classes count from 0: number them as samples.classes does"
+        )
+    return x, y

@@ -1,0 +1,162 @@
+"""Tables of samples: CSV and Parquet files, read by the columns that the settings name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from securefl.config.samples import SamplesTable
+from securefl.data.files import n_bytes_of, read
+from securefl.errors import ConfigError, DataError
+
+SUFFIXES = frozenset({".csv", ".parquet"})
+_MAX_BYTES = 1 << 32
+_EMPTY = frozenset({"", "na", "nan", "null", "none", "?"})
+"""Fields that hold nothing, in lower case."""
+Fields = Sequence[str]
+
+
+def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
+    """Read samples and targets of a table.
+
+    Args:
+        path: a file .csv (UTF-8, its first line names the columns) or .parquet.
+        form: the columns, and what they hold.
+
+    Returns x, (n, features), and y: labels, (n,), or numbers, (n, 1).
+
+    Raises:
+        ConfigError: a Parquet file, and pyarrow is not installed.
+        DataError: the file cannot be read, a column is missing, or a field is not of the form; the
+            message says where, and shows no field of another column.
+    """
+    wanted = (*form.columns, form.target)
+    fields = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path, wanted)
+    n = len(fields[form.target])
+    if not n:
+        raise DataError(f"{path}: has no line of values")
+    features: list[NDArray[np.float64]] = []
+    absent: dict[str, NDArray[np.float64]] = {}
+    for column in form.columns:
+        empty = np.array([field.strip().lower() in _EMPTY for field in fields[column]])
+        if column in form.missing:
+            absent[column] = empty.astype(np.float64)
+        elif empty.any():
+            raise DataError(
+                f"{_place(path, column, int(empty.argmax()))}: empty: fill it, leave the line out, "
+                "or have all sites name the column in samples.missing"
+            )
+        if column in form.levels:
+            features += _one_hot(path, column, fields[column], empty, form.levels[column])
+        else:
+            features.append(_numbers(path, column, fields[column], empty))
+    x = np.stack([*features, *(absent[column] for column in form.missing)], axis=1)
+    return torch.from_numpy(x), _targets(path, fields[form.target], form)
+
+
+def _targets(path: Path, fields: Fields, form: SamplesTable) -> Tensor:
+    none = np.zeros(len(fields), dtype=bool)
+    if not form.classes:
+        return torch.from_numpy(_numbers(path, form.target, fields, none)[:, None])
+    return torch.tensor(_places(path, form.target, fields, form.classes))
+
+
+def _one_hot(
+    path: Path, column: str, fields: Fields, empty: NDArray[np.bool_], levels: Sequence[str]
+) -> list[NDArray[np.float64]]:
+    known = [levels[0] if e else field for field, e in zip(fields, empty, strict=True)]
+    places = np.array(_places(path, column, known, levels))
+    return [np.where(empty, 0.0, places == place) for place in range(len(levels))]
+
+
+def _places(path: Path, column: str, fields: Fields, words: Sequence[str]) -> list[int]:
+    place = {word: i for i, word in enumerate(words)}
+    try:
+        return [place[field.strip()] for field in fields]
+    except KeyError:
+        line = next(i for i, field in enumerate(fields) if field.strip() not in place)
+        raise DataError(
+            f"{_place(path, column, line)}: {fields[line].strip()!r:.60} is none of "
+            f"{', '.join(words):.200}: mend it, or have all sites add it to the settings"
+        ) from None
+
+
+def _numbers(
+    path: Path, column: str, fields: Fields, empty: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    found = np.empty(len(fields))
+    for i, field in enumerate(fields):
+        try:
+            found[i] = 0.0 if empty[i] else float(field)
+        except ValueError:
+            found[i] = math.nan
+        if not math.isfinite(found[i]):
+            raise DataError(
+                f"{_place(path, column, i)}: {field!r:.60} is no finite number: mend it, or, where "
+                "the column holds words, have all sites name them in samples.levels"
+            )
+    return found
+
+
+def _place(path: Path, column: str, row: int) -> str:
+    return f"{path}: column {column!r:.60}, sample {row + 1}"
+
+
+def _csv(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
+    try:
+        text = read(path, _MAX_BYTES).decode("utf-8-sig")
+        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        header = [name.strip() for name in next(rows, [])]
+        lines = [row for row in rows if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: is no CSV file of UTF-8 text ({error})") from error
+    for number, row in enumerate(lines, 1):
+        if len(row) != len(header):
+            raise DataError(
+                f"{path}: sample {number} has {len(row)} fields, and the first line {len(header)}"
+            )
+    places = _columns(path, header, wanted)
+    return {name: [row[place] for row in lines] for name, place in places.items()}
+
+
+def _parquet(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: Parquet files need pyarrow: pip install pyarrow, or save it as CSV"
+        ) from error
+    n_bytes_of(path, _MAX_BYTES)
+    try:
+        with parquet.ParquetFile(path) as file:
+            _columns(path, file.schema_arrow.names, wanted)
+            table = file.read(columns=list(wanted))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: is no Parquet file that can be used ({error})") from error
+
+    def words(values: Iterable[object]) -> Fields:
+        return ["" if value is None else str(value) for value in values]
+
+    return {name: words(table.column(name).to_pylist()) for name in wanted}
+
+
+def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    """Return the place of each column; raises DataError where one is missing or there twice."""
+    count: Callable[[str], int] = list(header).count
+    if missing := [name for name in wanted if count(name) == 0]:
+        raise DataError(
+            f"{path}: has no column {', '.join(missing):.300}; it has {', '.join(header):.300}: "
+            "name them in the file as samples.columns and samples.target do"
+        )
+    if twice := [name for name in wanted if count(name) > 1]:
+        raise DataError(f"{path}: has the column {twice[0]!r:.60} twice: rename one")
+    return {name: header.index(name) for name in wanted}

@@ -1,0 +1,154 @@
+"""Sites that bring their own data: over processes the bits of a rehearsal on one machine."""
+
+import csv
+import json
+from functools import cached_property
+
+import numpy as np
+import pytest
+import torch
+from over_loopback import NAMES, SHORT, SIZES, Consortium, Job, incidents_of, model_of
+from processes import Loop
+from torch import nn
+
+import securefl
+from securefl.errors import ConfigError
+from securefl.network.party import client_party
+from securefl.network.server import server_job
+
+pytestmark = pytest.mark.usefixtures("quick", "no_hang")
+COLUMNS = ("age", "pressure", "smokes")
+TABLES = (
+    f"samples.columns={json.dumps(COLUMNS)}",
+    'samples.levels={smokes = ["no", "yes", "once"]}',
+    'samples.missing=["pressure"]',
+    "samples.target=ill",
+    'samples.classes=["no", "yes"]',
+    "samples.most=64",
+)
+NUMBERS = (
+    *(setting for setting in TABLES if "classes" not in setting and "ill" not in setting),
+    "samples.target=age2",
+)
+PICTURES = ("samples.shape=[1, 4, 4]", 'samples.classes=["a", "b"]', "samples.most=64")
+WAYS = {
+    "fedavg": TABLES,
+    "fedtan": (*TABLES, "algorithm.name=fedtan"),
+    "numbers": (*NUMBERS, "train.lr=0.01"),
+    "batches count": (*TABLES, "algorithm.weights=batch"),
+    "some take part": (
+        *TABLES,
+        *("solver.name=scaffold", "selection.name=random", "selection.fraction=0.6"),
+    ),
+    "own layers": (*TABLES, "algorithm.name=fedbn"),
+    "arrays": (*PICTURES, "model.name=cnn", "model.width=4"),
+    "arrays, flat": PICTURES,
+}
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory):
+    return Consortium(tmp_path_factory.mktemp("consortium"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each client's table and arrays, and its site.toml for each."""
+    folder = tmp_path_factory.mktemp("sites")
+    rng = np.random.default_rng(0)
+    for number, (name, size) in enumerate(zip(NAMES, SIZES, strict=True)):
+        own, n = folder / name, size + 6
+        own.mkdir()
+        with (own / "patients.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["name", "ill", "age2", *COLUMNS])
+            for i in range(n):
+                age, smokes = rng.normal(50 + number, 9), rng.choice(["no", "yes", "once"])
+                pressure = "" if i % 5 == 0 else f"{rng.normal(120, 9):.2f}"
+                ill = "yes" if age > 52 else "no"
+                rows.writerow([f"{name}, {i}", ill, age / 10, age, pressure, smokes])
+        x = rng.normal(number / 9, 1, size=(n, 1, 4, 4)).astype(np.float32)
+        np.savez(own / "scans.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
+        (own / "tables.toml").write_text('train = "patients.csv"\ntest = 0.25\n')
+        (own / "arrays.toml").write_text('train = "scans.npz"\n')
+    return folder
+
+
+class OwnData(Job):
+    """A job whose clients have files."""
+
+    files = None
+
+    @cached_property
+    def config(self):
+        return securefl.load_config(None, [*SHORT, *self.settings])
+
+    @property
+    def sites(self):
+        kind = "arrays" if self.config.samples.shape else "tables"
+        return {name: self.files / name / f"{kind}.toml" for name in NAMES}
+
+    def party(self, name):
+        return client_party(self.config, self.identity(name), self.folder / name, self.sites[name])
+
+
+@pytest.mark.parametrize("settings", WAYS.values(), ids=WAYS)
+def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
+    consortium, files, tmp_path, settings
+):
+    """To the bit; no site's data, and no size, is anywhere else."""
+    job = OwnData(consortium, tmp_path, settings)
+    job.files = files
+    loop = Loop(job)
+    loop.run()
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    alone = tmp_path / "alone"
+    result = securefl.run(job.config, securefl.task_of_sites(job.config, job.sites), out=alone)
+    model, wanted = model_of(tmp_path / "run"), model_of(alone)
+    assert model.keys() == wanted.keys()
+    assert all(torch.equal(model[name], wanted[name]) for name in wanted)
+    assert incidents_of(tmp_path / "run") == ""
+    over = job.record.metrics
+    assert [(m.score, m.loss) for m in over] == [(m.score, m.loss) for m in result.metrics]
+    assert {m.metric for m in over} == {"r2" if "numbers" in str(settings) else over[0].metric}
+
+
+def test_the_server_has_nobodys_data(consortium, files):
+    """What stands for them is zeros, and nothing that it could train on."""
+    config = securefl.load_config(None, [*SHORT, *TABLES])
+    job = server_job(config)
+    assert dict(job.data) == {}
+    assert all(not x.any() for x, _ in (*job.task.clients, *job.task.client_tests))
+    assert {*job.weights.values()} == {64 / 512}  # the most, over a power of two for five
+
+
+def test_no_size_is_told(consortium, files, tmp_path):
+    """A client weighs its own size over the bound of the settings, which all know."""
+    config = securefl.load_config(None, [*SHORT, *TABLES])
+    party = client_party(
+        config, consortium.identity("alice"), tmp_path, files / "alice" / "tables.toml"
+    )
+    assert party.client.weight == (SIZES[0] + 6 - round((SIZES[0] + 6) / 4)) / 512
+    assert {*party.job.data} == {"alice"}
+
+
+def test_the_input_is_standardised_by_the_federations_statistics(consortium, files):
+    """FedTAN's exact ones: mean and variance over all sites' samples, where a batch has them."""
+    settings = [*SHORT, *TABLES, "algorithm.name=fedtan", "train.batch_size=1000", "run.rounds=1"]
+    config = securefl.load_config(None, settings)
+    task = securefl.task_of_sites(config, {name: files / name / "tables.toml" for name in NAMES})
+    result = securefl.run(config, task)
+    layer = next(m for m in result.model.modules() if isinstance(m, nn.BatchNorm1d))
+    assert not layer.affine
+    x = torch.cat([x for x, _ in task.clients]).double()
+    torch.testing.assert_close(layer.running_mean.double(), x.mean(0), rtol=1e-4, atol=1e-4)
+    variance = x.var(0, correction=0)
+    torch.testing.assert_close(layer.running_var.double(), variance, rtol=1e-3, atol=1e-4)
+
+
+def test_a_rehearsal_has_all_sites(files):
+    config = securefl.load_config(None, [*SHORT, *TABLES])
+    with pytest.raises(ConfigError, match=r"bob, carol, dora, eve: no site\.toml"):
+        securefl.task_of_sites(config, {"alice": files / "alice" / "tables.toml"})
+    with pytest.raises(ConfigError, match=r"--data site\.toml"):
+        securefl.run(config)
