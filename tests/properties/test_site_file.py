@@ -1,0 +1,199 @@
+"""What a site's files may hold, and what becomes of those that hold something else."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from securefl.config.load import load_config
+from securefl.config.samples import SamplesTable
+from securefl.data.site_file import load_site
+from securefl.errors import ConfigError, DataError
+
+FORM = SamplesTable(
+    columns=("age", "smokes", "pressure"),
+    levels={"smokes": ("no", "yes")},
+    missing=("pressure", "smokes"),
+    target="ill",
+    classes=("no", "yes"),
+    most=10,
+)
+HEAD = "name,age,smokes,pressure,ill\n"
+GOOD = HEAD + "a,61,no,120.5,yes\nb,52,yes,,no\nc,4e1,,99,no\n"
+READ = [[61, 1, 0, 120.5, 0, 0], [52, 0, 1, 0, 1, 0], [40, 0, 0, 99, 0, 1]]
+PICTURES = SamplesTable(shape=(3, 8, 8), classes=("cat", "dog"), most=10)
+ARRAYS = SamplesTable(shape=(2,), classes=("cat", "dog"), most=10)
+
+
+def loaded(folder, form=FORM, content=GOOD, site='train = "own.csv"\ntest = "own.csv"\n'):
+    """The samples of a site whose table has this content."""
+    data = content if isinstance(content, bytes) else content.encode()
+    (folder / "own.csv").write_bytes(data)
+    (folder / "site.toml").write_text(site)
+    return load_site(folder / "site.toml", form, 0, torch.float64)
+
+
+SAME = {
+    "as it is": GOOD,
+    "Windows' line ends": GOOD.replace("\n", "\r\n"),
+    "a byte order mark": "\ufeff" + GOOD,
+    "spaces": GOOD.replace(",", " , "),
+    "quotes": GOOD.replace("a,", '"a, the ""first"",\nof all",'),
+    "in another order": "ill,pressure,age,smokes\nyes,120.5,61,no\nno,NA,52,yes\nno,99,40,?\n",
+    "lines without anything": GOOD + "\n\n",
+}
+
+
+@pytest.mark.parametrize("content", SAME.values(), ids=SAME)
+def test_a_table_is_read_by_its_columns(tmp_path, content):
+    split = loaded(tmp_path, content=content)
+    assert split.train_x.tolist() == READ
+    assert split.train_y.tolist() == [1, 0, 0]
+    assert split.train_x.shape[1:] == FORM.sample_shape
+
+
+def test_a_parquet_file_is_read_as_a_table_is(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet  # noqa: PLC0415
+
+    columns = {
+        "age": [61, 52, 40],
+        "smokes": ["no", "yes", None],
+        "pressure": [120.5, None, 99.0],
+        "ill": ["yes", "no", "no"],
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "own.parquet")
+    split = loaded(tmp_path, site='train = "own.parquet"\ntest = "own.parquet"\n')
+    assert split.train_x.tolist() == READ
+    (tmp_path / "own.parquet").write_bytes(b"PAR1 and something else PAR1")
+    with pytest.raises(DataError, match="is no Parquet file"):
+        loaded(tmp_path, site='train = "own.parquet"\n')
+
+
+def test_a_share_is_set_aside_for_tests_and_is_the_same_each_time(tmp_path):
+    site = 'train = "own.csv"\ntest = 0.4\n'
+    split, again = loaded(tmp_path, site=site), loaded(tmp_path, site=site)
+    assert len(split.test_y) == 1
+    assert torch.equal(split.train_x, again.train_x)
+    both = torch.cat([split.train_x, split.test_x]).tolist()
+    assert sorted(both) == sorted(READ)
+
+
+def test_numbers_are_targets_where_there_are_no_classes(tmp_path):
+    form = SamplesTable(columns=("age",), target="pressure", most=10)
+    split = loaded(tmp_path, form, "age,pressure\n61,120.5\n52,99\n")
+    assert split.train_y.tolist() == [[120.5], [99.0]]
+
+
+WRONG = {
+    "no such column": (GOOD.replace("age", "years"), "has no column age; it has name, years"),
+    "a column twice": (GOOD.replace("name", "age"), "'age' twice"),
+    "a word for a number": (GOOD.replace("52", "old"), "'age', sample 2: 'old' is no finite"),
+    "infinity": (GOOD.replace("52", "inf"), "sample 2: 'inf' is no finite number"),
+    "an unknown value": (GOOD.replace("no,120", "pipe,120"), "'pipe' is none of no, yes"),
+    "an unknown class": (GOOD.replace("120.5,yes", "120.5,maybe"), "'ill', sample 1: 'maybe'"),
+    "an empty field": (GOOD.replace("52", ""), "'age', sample 2: empty: fill it"),
+    "a field too many": (GOOD.replace("52", "5,2"), "sample 2 has 6 fields, and the first line 5"),
+    "no line": (HEAD, "has no line of values"),
+    "nothing": ("", "has no column"),
+    "other bytes": (b"\xff\xfe\x00", "is no CSV file of UTF-8"),
+    "an open quote": (GOOD + '"', "is no CSV file"),
+    "too many": (HEAD + "a,61,no,1,yes\n" * 11, "11 samples to train on, and samples.most = 10"),
+}
+
+
+@pytest.mark.parametrize(("content", "why"), WRONG.values(), ids=WRONG)
+def test_another_table_is_refused_in_words(tmp_path, content, why):
+    with pytest.raises(DataError) as refused:
+        loaded(tmp_path, content=content)
+    assert why in str(refused.value)
+
+
+SITES = {
+    "no such file": ('train = "none.csv"', DataError, "none.csv: No such file"),
+    "no train": ("test = 0.2", ConfigError, "train"),
+    "an unknown key": ('train = "own.csv"\nsecret = 1', ConfigError, "secret: no such key"),
+    "a share of all": ('train = "own.csv"\ntest = 1.0', ConfigError, "test"),
+    "no module": ('train = "nowhere_at_all:data"', ConfigError, "nowhere_at_all:data: cannot be"),
+    "no TOML": ("train =", ConfigError, "not valid TOML"),
+    "a folder of pictures": ('train = "."', ConfigError, "needs samples.shape"),
+}
+
+
+@pytest.mark.parametrize(("site", "error", "why"), SITES.values(), ids=SITES)
+def test_another_site_file_is_refused_in_words(tmp_path, site, error, why):
+    with pytest.raises(error) as refused:
+        loaded(tmp_path, site=site)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        (np.zeros((3, 3)), np.zeros(3, int), "a sample is [3], and by the settings [2]"),
+        (np.zeros((3, 2)), np.array([0, 1, 2]), "labels from 0 to 2, and 2 classes"),
+        (np.full((3, 2), np.nan), np.zeros(3, int), "not finite"),
+        (np.zeros((2, 2)), np.zeros(3, int), "for 3 labels"),
+    ],
+)
+def test_other_arrays_are_refused_in_words(tmp_path, x, y, why):
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    with pytest.raises(DataError) as refused:
+        loaded(tmp_path, ARRAYS, site='train = "own.npz"')
+    assert why in str(refused.value)
+
+
+def test_pictures_lie_in_folders_of_their_classes(tmp_path):
+    """Their labels are places in the settings' classes, whichever folders a site has."""
+    folder = tmp_path / "scans" / "dog"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (9, 5), "red").save(folder / "1.png")
+    site = 'train = "scans"\ntest = "scans"\n'
+    split = loaded(tmp_path, PICTURES, site=site)
+    assert split.train_x.shape == (1, 3, 8, 8)
+    assert split.train_y.tolist() == [1]
+    folder.rename(folder.parent / "wolf")
+    with pytest.raises(DataError, match=r"folders wolf are none of samples\.classes"):
+        loaded(tmp_path, PICTURES, site=site)
+
+
+def test_a_function_of_the_site_gives_samples(tmp_path, monkeypatch):
+    (tmp_path / "own_reader_of_tests.py").write_text(
+        "import numpy as np\n"
+        "def both(): return np.ones((3, 2)), np.array([0, 1, 1])\n"
+        "def one(): return np.ones((3, 2))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        split = loaded(tmp_path, ARRAYS, site='train = "own_reader_of_tests:both"\ntest = 0.3\n')
+        assert split.train_x.tolist() == [[1.0, 1.0]] * 2
+        with pytest.raises(DataError, match="is to give"):
+            loaded(tmp_path, ARRAYS, site='train = "own_reader_of_tests:one"')
+    finally:
+        sys.modules.pop("own_reader_of_tests", None)
+
+
+COLUMNS = 'samples.columns=["age"]'
+TABLE = (COLUMNS, "samples.most=9", 'data.names=["a", "b", "c"]')
+CLASH = {
+    "no names": ((COLUMNS, "samples.most=9"), "without data.names"),
+    "a data set": ((*TABLE, "data.partition=iid"), "data.partition with [samples]"),
+    "columns and shape": ((*TABLE, "samples.shape=[2]"), "give one of the two"),
+    "neither": (("samples.most=9",), "give one of the two"),
+    "no bound": ((COLUMNS,), "samples.most"),
+    "a level of no column": ((*TABLE, 'samples.levels={sex = ["f", "m"]}'), "sex is not in"),
+    "one class": ((*TABLE, 'samples.classes=["a"]'), "name two at least"),
+    "a class twice": ((*TABLE, 'samples.classes=["a", "a"]'), "a value twice"),
+    "a target that is read": ((*TABLE, "samples.target=age"), "name each column once"),
+    "public samples": ((*TABLE, "selection.name=fedprof"), "the server has none"),
+    "nobody alone": ((*TABLE, "algorithm.name=centralised"), "nobody has the data"),
+}
+
+
+@pytest.mark.parametrize(("settings", "why"), CLASH.values(), ids=CLASH)
+def test_settings_that_do_not_go_with_own_data_are_refused(settings, why):
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, ["exchange.encrypt=none", *settings])
+    assert why in str(refused.value)
