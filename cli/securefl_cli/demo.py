@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from securefl_cli.demo_sites import demo_sites
 from securefl_cli.progress import progress_bar
 from securefl_cli.table import print_runs
 
@@ -19,7 +20,12 @@ RUNS = {
 
 
 @click.command()
-@click.option("--rounds", default=200, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--sites", is_flag=True, help="Three hospitals with a table each, every party a process."
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 12 with --sites."
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option(
     "--out",
@@ -27,15 +33,19 @@ RUNS = {
     metavar="DIR",
     help="Where the runs and the picture go; runs/<time>-demo where absent.",
 )
-def demo(rounds: int, seed: int, out: Path | None) -> None:
+def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool) -> None:
     """Five clients with two classes of handwritten digits each train one network.
 
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and its statistics travel
     encrypted: the server adds ciphertexts, and an authority opens the totals alone.
 
+    With --sites: an authority, a server and three hospitals, each a process with files of its own.
+    One hospital is killed on the way, and started again.
+
     \b
     Example:
       securefl demo
+      securefl demo --sites
       securefl demo --rounds 20 --out runs/quick
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import load_config
@@ -44,6 +54,10 @@ def demo(rounds: int, seed: int, out: Path | None) -> None:
     from securefl.runs.folder_writer import write_atomically
 
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
+    if sites:
+        demo_sites(rounds or 12, seed, folder)
+        return
+    rounds = rounds or 200
     click.echo("5 clients, 2 classes of handwritten digits each; an MLP 64-30-10, E = 5.", err=True)
     results = {}
     for name, settings in RUNS.items():

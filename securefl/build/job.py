@@ -90,7 +90,7 @@ class Job:
         """
         if self.config.selection.replacement == "with":
             return None
-        return Shares(self.weights, self.equal_weight)
+        return Shares(self.weights, self.equal_weight, told=self.config.samples is None)
 
     def spending(self) -> Spending | None:
         """Build the accounting of differential privacy; None where no noise is added."""

@@ -42,6 +42,8 @@ class Shares:
     """Weight of each client, by name."""
     equal: float
     """Weight of every client in sums where all count alike."""
+    told: bool = True
+    """True where these are the weights; False where they bound them, as nobody tells a size."""
 
     def of(self, name: str, weighing: Weighing) -> float:
         """Return a client's weight in a sum; 0 for an unknown client."""
@@ -131,7 +133,9 @@ class Server:
         adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
         running = adder.start(spec.n_values)
         most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
-        return ServerSum(self.roster, expected, adder.n_bytes(spec.n_values), running, most)
+        told = self._shares is None or self._shares.told or spec.weighing is Weighing.EQUAL
+        n_bytes = adder.n_bytes(spec.n_values)
+        return ServerSum(self.roster, expected, n_bytes, running, most, told=told)
 
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Return the exact length in bytes of a client's message."""
@@ -224,8 +228,11 @@ class ServerSum:
         n_bytes: int,
         running: RunningSum,
         weight_of: Callable[[str], float] | None = None,
+        *,
+        told: bool = True,
     ) -> None:
         self._weight_of = weight_of
+        self._told = told
         self._roster = roster
         self._expected = expected
         self._n_bytes = n_bytes
@@ -276,10 +283,13 @@ class ServerSum:
         if self._weight_of is None:
             return
         wanted = sum(map(self._weight_of, self._signed))
-        if abs(opened.weight - wanted) > WEIGHT_MARGIN * wanted:
+        too_much = opened.weight > (1 + WEIGHT_MARGIN) * wanted
+        too_little = self._told and opened.weight < (1 - WEIGHT_MARGIN) * wanted
+        if too_much or too_little:
+            most = "" if self._told else "at most "
             raise TotalRefused(
                 f"the total of {self._expected.name!r} weighs {opened.weight:.6g}, and by the "
-                f"settings its clients weigh {wanted:.6g}: one of them lies about its weight"
+                f"settings its clients weigh {most}{wanted:.6g}: one of them lies about its weight"
             )
 
     def request(self) -> SumRequest:

@@ -113,6 +113,26 @@ def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
     assert {m.metric for m in over} == {"r2" if "numbers" in str(settings) else over[0].metric}
 
 
+@pytest.mark.parametrize("settings", [("algorithm.name=fedtan",), ("solver.name=scaffold",)])
+def test_sealed_they_end_there_to_the_rounding(consortium, files, tmp_path, key_set, settings):
+    """The server knows bounds of the weights alone, which sealed totals do not exceed."""
+    sealed = ("exchange.encrypt=model", *settings)
+    if "fedtan" in settings[0]:
+        sealed = ("exchange.encrypt=statistics", *settings)
+    job = OwnData(consortium, tmp_path, (*TABLES, *sealed, "run.reproducible=true"))
+    job.files = files
+    loop = Loop(job)
+    loop.run()
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    run = job.config.run.model_copy(update={"reproducible": False})
+    config = job.config.model_copy(update={"run": run})
+    result = securefl.run(config, securefl.task_of_sites(config, job.sites), keys=key_set)
+    wanted = result.model.state_dict()
+    for name, value in model_of(tmp_path / "run").items():
+        torch.testing.assert_close(value, wanted[name], atol=1e-4, rtol=1e-4)
+    assert incidents_of(tmp_path / "run") == ""
+
+
 def test_the_server_has_nobodys_data(consortium, files):
     """What stands for them is zeros, and nothing that it could train on."""
     config = securefl.load_config(None, [*SHORT, *TABLES])

@@ -1,0 +1,195 @@
+"""`securefl demo --sites`: authority, server and three hospitals, each a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from securefl.errors import PeerError
+
+HOSPITALS = {"north": 0.5, "south": 0.3, "east": 0.2}
+"""Shares of the samples."""
+SERVER, KILLED = "hub", "south"
+SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
+PATIENCE_S = 120.0
+"""Seconds without a word of a process that is waited for."""
+JOB = """\
+[run]
+name = "hospitals"
+rounds = {rounds}
+seed = {seed}
+
+[data]
+names = {names}
+
+[samples]                      # the form that all hospitals' files have
+columns = {columns}
+target = "diagnosis"
+classes = ["malignant", "benign"]
+most = 400                     # patients that one trains on, at most
+
+[algorithm]
+name = "fedtan"
+local_steps = 5
+
+[train]
+lr = 0.1
+"""
+
+
+def demo_sites(rounds: int, seed: int, folder: Path) -> None:
+    """Run the demo in this folder; raises PeerError where a process ends with an error."""
+    from securefl.federation.ledger import Ledger
+    from securefl.runs.folder_reader import read_run
+    from securefl_cli.table import print_runs
+
+    folder.mkdir(parents=True)
+    _make_keys(folder)
+    _write_data(folder, rounds, seed)
+    click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
+    words = ("--passphrase-file", "passphrase")
+    with _processes(folder) as start:
+        authority = start("authority", "authority", "serve", "job.toml", "--keys", "keys", *_ANY)
+        opener = authority.told(r"Listening on (\S+)")
+        server = start(
+            SERVER,
+            *("server", "serve", "job.toml", "--bundle", "bundles/server", "--identity", SERVER),
+            *("--authority", opener, "--out", "run", *_ANY),
+        )
+        at = server.told(r"Listening on (\S+)")
+
+        def join(name: str) -> _Process:
+            own = ("--identity", name, "--data", f"{name}/site.toml", "--server", at)
+            return start(
+                name, "client", "join", "job.toml", "--bundle", "bundles/client", *own, *words
+            )
+
+        sites = {name: join(name) for name in HOSPITALS}
+        server.told(f"Round {max(1, rounds // 3)}/", show=True)
+        sites[KILLED].kill()
+        click.echo(f"{KILLED} is killed, and started again by the same command", err=True)
+        sites[KILLED] = join(KILLED)
+        server.told(r"Run folder: (\S+)", show=True)
+    record = read_run(folder / "run")
+    print_runs({"hospitals": (record.metrics, Ledger(list(record.ledger)))})
+    click.echo(
+        f"\nThe authority opened {_n_opened(folder)} totals, and no single value. No hospital's "
+        f"file has left its folder.\nWhat each party saw: {folder / 'run' / 'ledger.jsonl'}"
+    )
+
+
+_ANY = ("--listen", "127.0.0.1:0", "--passphrase-file", "passphrase")
+
+
+class _Process:
+    """One party: its command, and what it says."""
+
+    def __init__(self, log: Path, command: Sequence[str]) -> None:
+        self.log = log
+        self._n_shown = 0
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own commands
+                [*SECUREFL, *command], cwd=log.parent, stdout=file, stderr=file
+            )
+
+    def told(self, pattern: str, *, show: bool = False) -> str:
+        """Wait until it has said this; raises PeerError where it ends before, or says nothing."""
+        deadline, n_said = time.monotonic() + PATIENCE_S, 0
+        while True:
+            said, ended = self.log.read_text(), self._process.poll() is not None
+            for line in said.splitlines()[self._n_shown :] if show else ():
+                self._n_shown += 1
+                if line.startswith("Round"):
+                    click.echo(line, err=True)
+            if found := re.search(pattern, said):
+                return found[found.re.groups]
+            if len(said) > n_said:
+                deadline, n_said = time.monotonic() + PATIENCE_S, len(said)
+            if ended or time.monotonic() > deadline:
+                raise PeerError(f"{self.log.stem}: {'ended' if ended else 'silent'}: {said[-500:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill it, as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def _processes(folder: Path) -> Iterator[Callable[..., _Process]]:
+    """Yield a function that starts a party; all end with the block."""
+    started: list[_Process] = []
+
+    def start(name: str, *command: str) -> _Process:
+        started.append(_Process(folder / f"{name}.log", command))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+
+
+def _write_data(folder: Path, rounds: int, seed: int) -> None:
+    """Write settings, and the breast cancer data of scikit-learn as a table for each hospital."""
+    import json
+
+    import numpy as np
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    columns = [str(name).replace(" ", "_") for name in data.feature_names]
+    order = np.random.default_rng(seed).permutation(len(data.target))
+    ends = np.cumsum([round(share * len(order)) for share in HOSPITALS.values()])
+    for name, part in zip(HOSPITALS, np.split(order, ends[:-1]), strict=True):
+        with (folder / name / "patients.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow([*columns, "diagnosis"])
+            for i in part:
+                table.writerow([*data.data[i].tolist(), data.target_names[data.target[i]]])
+        (folder / name / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
+    names = json.dumps(list(HOSPITALS))
+    job = JOB.format(rounds=rounds, seed=seed, names=names, columns=json.dumps(columns))
+    (folder / "job.toml").write_text(job)
+
+
+def _make_keys(folder: Path) -> None:
+    """Make the consortium: keys, members and bundles, under one passphrase for all."""
+    from securefl_keys import layout
+    from securefl_keys.export import export_all
+    from securefl_keys.folder import init_folder
+    from securefl_keys.identity import make_identities
+    from securefl_keys.membership import Approval, approve
+
+    passphrase, keys = secrets.token_urlsafe(24), folder / "keys"
+    path = folder / "passphrase"
+    path.touch(0o600)
+    path.write_text(passphrase + "\n")
+    init_folder(keys, passphrase, consortium="Hospitals")
+    names = [*HOSPITALS, SERVER]
+    requests = (
+        *make_identities(folder, names[:-1], "client", passphrase),
+        *make_identities(folder, names[-1:], "server", passphrase),
+    )
+    certificates = [folder / name / layout.IDENTITY_CERTIFICATE for name in names]
+    approve(keys, list(map(Approval, requests, certificates)), passphrase)
+    export_all(keys, folder / "bundles", passphrase)
+
+
+def _n_opened(folder: Path) -> int:
+    import json
+
+    from securefl_keys import layout
+
+    lines = (folder / "keys" / layout.LOG / "openings.jsonl").read_text().splitlines()
+    return sum(not json.loads(line)["refused"] for line in lines)
