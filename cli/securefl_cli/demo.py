@@ -21,10 +21,10 @@ RUNS = {
 
 @click.command()
 @click.option(
-    "--sites", is_flag=True, help="Three hospitals with a table each, every party a process."
+    "--sites", is_flag=True, help="Four hospitals with a table each, every party a process."
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 12 with --sites."
+    "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 30 with --sites."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option(
@@ -39,7 +39,7 @@ def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool) -> Non
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and its statistics travel
     encrypted: the server adds ciphertexts, and an authority opens the totals alone.
 
-    With --sites: an authority, a server and three hospitals, each a process with files of its own.
+    With --sites: an authority, a server and four hospitals, each a process with files of its own.
     One hospital is killed on the way, and started again.
 
     \b
@@ -55,7 +55,7 @@ def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool) -> Non
 
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
     if sites:
-        demo_sites(rounds or 12, seed, folder)
+        demo_sites(rounds or 30, seed, folder)
         return
     rounds = rounds or 200
     click.echo("5 clients, 2 classes of handwritten digits each; an MLP 64-30-10, E = 5.", err=True)
