@@ -3,7 +3,7 @@
     python benchmarks/kill_and_resume.py --kills 30 --out docs/results/kill_and_resume.md
 
 All parties are processes of the command line, on this machine. Whoever has been killed, or has
-ended for want of another, is started again with the same command, as a supervisor of services would.
+ended for want of another, is started again with the same command.
 """
 
 from __future__ import annotations
@@ -32,14 +32,20 @@ from measure import Machine
 from securefl.io.files import write_whole
 from securefl.network.authority import RELEASES
 from securefl.runs.folder_reader import INCIDENTS, LEDGER, MODEL, read_run
+from securefl_keys import layout
+from securefl_keys.export import export_all
+from securefl_keys.folder import init_folder
+from securefl_keys.holders import Role
+from securefl_keys.identity import make_identities
+from securefl_keys.membership import Approval, approve
 
 CLIENTS = ("alice", "bob", "carol", "dora")
 SERVER, AUTHORITY = "hub", "authority"
 PASSPHRASE = "any words, for a federation that lasts minutes"
 SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-SPREAD_S = 8.0
-LIMIT_S = 300.0
+SPREAD_S = 6.0
+LIMIT_S = 120.0
 """Seconds without a new round, after which a run is stuck."""
 JOB = f"""
 [run]
@@ -74,7 +80,8 @@ ABOUT = (
     "joined. Who has been killed, or has ended for want of another, is started again with the same "
     "command. Each job is compared with one that nobody is killed in."
 )
-WAYS = {"in the clear": "none", "sealed": '["statistics", "profiles"]'}
+CLEAR = '"none"'
+WAYS = {"in the clear": CLEAR, "sealed": '["statistics", "profiles"]'}
 
 
 class Stuck(Exception):
@@ -89,13 +96,6 @@ class Kill:
     after_s: float
 
 
-def securefl(folder: Path, *words: str) -> None:
-    """Run one command of the ceremony to its end."""
-    subprocess.run(
-        [*SECUREFL, *words], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True
-    )
-
-
 def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as at:
@@ -106,16 +106,16 @@ def free_port() -> int:
 
 def ceremony(folder: Path) -> None:
     """Make keys, members and bundles."""
-    (folder / "words").write_text(PASSPHRASE + "\n")
-    (folder / "words").chmod(0o600)
-    words = ("--passphrase-file", "words")
-    securefl(folder, "keys", "init", "keys", "--consortium", "Nord", *words)
-    for name in CLIENTS:
-        securefl(folder, "keys", "join", "request", name, *words)
-    securefl(folder, "keys", "join", "request", SERVER, "--role", "server", *words)
-    requests = [f"{name}/identity.csr" for name in (*CLIENTS, SERVER)]
-    securefl(folder, "keys", "join", "approve", *requests, "--keys", "keys", *words)
-    securefl(folder, "keys", "export", "--keys", "keys", "--out", "bundles", *words)
+    words, keys = folder / "words", folder / "keys"
+    words.write_text(PASSPHRASE + "\n")
+    words.chmod(0o600)
+    init_folder(keys, PASSPHRASE, consortium="Nord")
+    for name in (*CLIENTS, SERVER):
+        role: Role = "server" if name == SERVER else "client"
+        (request,) = make_identities(folder, [name], role, PASSPHRASE)
+        certificate = folder / name / layout.IDENTITY_CERTIFICATE
+        approve(keys, [Approval(request, certificate)], PASSPHRASE)
+    export_all(keys, folder / "bundles", PASSPHRASE)
 
 
 @dataclass(slots=True)
@@ -147,15 +147,19 @@ class Party:
                 [*SECUREFL, *self.command], cwd=self.folder, env=ENVIRONMENT, stdout=log, stderr=log
             )
 
+    def is_alive(self) -> bool:
+        """Return whether its process runs."""
+        return self.process is not None and self.process.poll() is None
+
     def is_done(self) -> bool:
         """Return whether it has ended well; start it again where it has ended otherwise."""
         if self.process is None or self.process.poll() not in {None, 0}:
             self.start()
-        return self.process is not None and self.process.poll() == 0
+        return not self.is_alive()
 
     def kill(self) -> bool:
         """Kill it with SIGKILL; False where it had ended."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or not self.is_alive():
             return False
         self.process.kill()
         self.process.wait()
@@ -179,7 +183,7 @@ class Job:
         words = ("--passphrase-file", "words")
         server = ["server", "serve", settings, "--bundle", "bundles/server", "--identity", SERVER]
         server += ["--listen", f"127.0.0.1:{port}", "--out", f"run-{self.name}", *words]
-        if self.encrypt != "none":
+        if self.encrypt != CLEAR:
             at = f"127.0.0.1:{opening}"
             serve = ["authority", "serve", settings, "--keys", "keys", "--listen", at, *words]
             self._party(AUTHORITY, serve)
@@ -222,10 +226,11 @@ class Job:
                 if len(self.rounds_done()) > n_done:
                     n_done, since = len(self.rounds_done()), now
                 if now > since + LIMIT_S:
-                    raise Stuck(f"{self.name}: no round within {LIMIT_S:g} s")
+                    said = "".join(f"\n{p.name}: {p.said()[-400:]}" for p in self.parties.values())
+                    raise Stuck(f"{self.name}: no round within {LIMIT_S:g} s{said}")
                 if pending and due == math.inf and self.n_sessions() > seen:
                     due = now + pending[0].after_s
-                if now >= due:
+                if now >= due and self.parties[SERVER].is_alive():
                     if self.parties[pending[0].party].kill():
                         killed.append((pending.pop(0).party, n_done))
                     due, seen = math.inf, self.n_sessions()
@@ -236,9 +241,15 @@ class Job:
         return killed
 
     def _ended(self) -> bool:
-        """Return whether server and clients are done; start those again that ended otherwise."""
-        done = {name: party.is_done() for name, party in self.parties.items()}
-        return all(done[name] for name in (SERVER, *CLIENTS))
+        """Return whether all rounds are done; start those again that have ended before.
+
+        A client that is killed with the server's last words under way does not hear them.
+        """
+        if self.parties[SERVER].is_done():
+            return not any(self.parties[name].is_alive() for name in CLIENTS)
+        for party in self.parties.values():
+            party.is_done()
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +263,10 @@ class Outcome:
     """Number of the servers' sessions."""
     largest_difference: float
     """Between two weights of the models; 0 where all bits are the same."""
+    largest_score_difference: float
+    """Between two of FedProf's scores of clients, 0..1; noise is added to sealed ones."""
     n_same_records: int
-    """Jobs whose ledger, scores, participants and incidents are those of the unbroken job."""
+    """Jobs whose ledger, metrics, participants and incidents are those of the unbroken job."""
     n_repeated: int
     """Rounds that were done, and were done again."""
     n_opened: int
@@ -274,9 +287,15 @@ def record_of(job: Job) -> tuple[object, ...]:
     return (
         Counter(entries),
         [(m.round, m.score, m.loss, m.dropped) for m in record.metrics],
-        [(p.selected, p.present, p.lost, p.scores) for p in record.participants],
+        [(p.selected, p.present, p.lost) for p in record.participants],
         (job.run_folder / INCIDENTS).read_text(),
     )
+
+
+def scores_of(job: Job) -> list[float]:
+    """Return the clients' scores of all rounds, by round and name."""
+    rounds = read_run(job.run_folder).participants
+    return [score for each in rounds for _, score in sorted(each.scores.items())]
 
 
 def outcome(folder: Path, way: str, pending: list[Kill], rounds: int) -> Outcome:
@@ -285,13 +304,15 @@ def outcome(folder: Path, way: str, pending: list[Kill], rounds: int) -> Outcome
     whole = Job(folder, f"{name}-whole", rounds, encrypt)
     whole.run([])
     wanted, killed = model_of(whole), list[tuple[str, int]]()
-    jobs, largest, n_same, n_repeated = list[Job](), 0.0, 0, 0
+    jobs, largest, of_scores, n_same, n_repeated = list[Job](), 0.0, 0.0, 0, 0
     while pending:
         job = Job(folder, f"{name}-{len(jobs) + 1}", rounds, encrypt)
         killed += job.run(pending)
         jobs.append(job)
         differences = [(value - wanted[key]).abs().max() for key, value in model_of(job).items()]
         largest = max(largest, *(float(each) for each in differences))
+        pairs = zip(scores_of(job), scores_of(whole), strict=True)
+        of_scores = max(of_scores, *(abs(a - b) for a, b in pairs))
         n_same += record_of(job) == record_of(whole)
         done = job.rounds_done()
         n_repeated += len(done) - len({*done})
@@ -301,6 +322,7 @@ def outcome(folder: Path, way: str, pending: list[Kill], rounds: int) -> Outcome
         len(jobs),
         sum(job.parties[SERVER].n_starts for job in jobs),
         largest,
+        of_scores,
         n_same,
         n_repeated,
         *releases(folder),
@@ -334,7 +356,8 @@ def page(outcomes: Mapping[str, Outcome], command: str, rounds: int) -> str:
         "of": lambda o: ", ".join(f"{name} {n}" for name, n in sorted(o.killed.items())),
         "jobs, and sessions of them": lambda o: f"{o.n_jobs}, {o.n_starts}",
         "largest difference of a weight": lambda o: f"{o.largest_difference:.3g}",
-        "jobs with the unbroken job's ledger, scores, participants and incidents": (
+        "largest difference of a client's score": lambda o: f"{o.largest_score_difference:.3g}",
+        "jobs with the unbroken job's ledger, metrics, participants and incidents": (
             lambda o: f"{o.n_same_records} of {o.n_jobs}"
         ),
         "rounds done twice": lambda o: o.n_repeated,
@@ -348,14 +371,14 @@ def page(outcomes: Mapping[str, Outcome], command: str, rounds: int) -> str:
 
 @click.command(epilog="Example: python benchmarks/kill_and_resume.py --kills 30")
 @click.option("--kills", default=30, show_default=True, help="In each way.")
-@click.option("--rounds", default=40, show_default=True, help="Of each job.")
+@click.option("--rounds", default=60, show_default=True, help="Of each job.")
 @click.option("--seed", default=0, show_default=True, help="Of the moments.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the page there.")
 def main(kills: int, rounds: int, seed: int, out: Path | None) -> None:
     """Kill and resume jobs in the clear and sealed, and print what has come of it."""
     rng, outcomes = random.Random(seed), dict[str, Outcome]()
     for way, encrypt in WAYS.items():
-        parties = (SERVER, *CLIENTS, *((AUTHORITY,) if encrypt != "none" else ()))
+        parties = (SERVER, *CLIENTS, *((AUTHORITY,) if encrypt != CLEAR else ()))
         victims = islice(cycle(parties), kills)
         pending = [Kill(victim, rng.uniform(0, SPREAD_S)) for victim in victims]
         with TemporaryDirectory() as made:

@@ -12,8 +12,11 @@ of them can throw suspicion on those who are in the same rounds.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+GUILTY = "guilty"
+_ALL, _CLEAR, _GROUP, _TRIED = "suspects", "suspects clear", "suspects back ", "suspects tried"
 
 
 @dataclass(slots=True)
@@ -31,6 +34,26 @@ class Suspects:
     _groups: list[list[str]] = field(default_factory=list)
     """The others, once some are clear; the last one comes back next."""
     _n_tried: int = 0
+
+    def numbers(self) -> dict[str, dict[str, float]]:
+        """Return the search as numbers by client, for a checkpoint."""
+        lists = {GUILTY: sorted(self.guilty), _ALL: self._all, _CLEAR: self._clear}
+        lists |= {f"{_GROUP}{i}": group for i, group in enumerate(self._groups)}
+        found = {name: {c: float(i) for i, c in enumerate(of)} for name, of in lists.items() if of}
+        return found | ({_TRIED: {"": float(self._n_tried)}} if self._n_tried else {})
+
+    def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
+        """Take up the search that `numbers` gave."""
+
+        def listed(name: str) -> list[str]:
+            places = numbers.get(name, {})
+            return sorted(places, key=lambda client: places[client])
+
+        self.guilty = set(listed(GUILTY))
+        self._all, self._clear = listed(_ALL), listed(_CLEAR)
+        n_groups = sum(name.startswith(_GROUP) for name in numbers)
+        self._groups = [group for i in range(n_groups) if (group := listed(f"{_GROUP}{i}"))]
+        self._n_tried = int(numbers.get(_TRIED, {}).get("", 0))
 
     def taking_part(self, present: Collection[str]) -> list[str]:
         """Who of them is in the next round."""

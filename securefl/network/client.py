@@ -68,6 +68,7 @@ class ClientProcess:
                     welcomed_at = loop.time()
                 elif loop.time() > welcomed_at + patience_s:
                     raise
+                link.close()
                 self.say(f"{error}; joining again")
                 await asyncio.sleep(PAUSE_S)
             finally:

@@ -73,8 +73,6 @@ class NetworkSites:
     _encoded: tuple[State | None, State, bytes] | None = None
     """What was sent last: the bytes of the difference between two states."""
     _begun: bool = False
-    _left_out: set[str] = field(default_factory=set)
-    """Clients that were sent home for the rest of the run."""
 
     # The loop of rounds calls these, from its thread.
 
@@ -168,11 +166,13 @@ class NetworkSites:
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        awaited = [n for n in names if n in self.server.roster.names and n not in self._left_out]
+        awaited = [name for name in names if name in self.server.roster.names]
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
-        here, gone = members.here(), dict[str, str]()
+        here = members.here()
+        await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
+        here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
         for name, link in here.items():
             try:
                 peer_name(link.tls, self.bundle(), "client")
@@ -189,7 +189,7 @@ class NetworkSites:
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
         self._home = {name: name for name in names}
         present = [name for name in here if name not in lost]
-        absent = sorted({*awaited} - {*present, *self._left_out})
+        absent = [name for name in awaited if name not in present]
         self._require_all(f"{name}: is not connected" for name in absent)
         return present
 
@@ -197,7 +197,6 @@ class NetworkSites:
         return list(self.members.here())
 
     async def _send_home(self, reasons: Mapping[str, str]) -> None:
-        self._left_out |= reasons.keys()
         for name, why in reasons.items():
             if link := self.members.links.get(name):
                 await self.members.send_home({name: link}, why)

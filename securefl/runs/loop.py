@@ -243,6 +243,7 @@ class Rounds:
         self._state = checkpoint.state
         self.parts.engine.restore(checkpoint.memories)
         self._participation.go_on_from(checkpoint.numbers)
+        self._suspects.go_on_from(checkpoint.numbers)
         counted_in = checkpoint.numbers.get(COUNTED_IN, {})
         self.counted_in = {client: int(number) for client, number in counted_in.items()}
         load_tensors(self._model, self._state)
@@ -363,7 +364,11 @@ class Rounds:
         self._metrics.append(metrics)
         self.participants.append(participants)
         if folder:
-            numbers = {**self._participation.numbers(), COUNTED_IN: self.counted_in}
+            numbers = {
+                **self._participation.numbers(),
+                **self._suspects.numbers(),
+                COUNTED_IN: self.counted_in,
+            }
             checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
             noted = participants if self._participation.recorded else None
             folder.note_round(metrics, checkpoint, noted)
@@ -376,7 +381,8 @@ class Rounds:
         """
         parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
-        here = parts.engine.present(state.round + 1, self._participation.clients)
+        among = [c for c in self._participation.clients if c not in self._suspects.guilty]
+        here = parts.engine.present(state.round + 1, among)
         participants = self._participation.participants(
             state, plan, self._suspects.taking_part(here)
         )

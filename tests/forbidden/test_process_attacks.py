@@ -55,7 +55,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def site(tmp_path):
     """A federation to be changed."""
-    return Site(tmp_path / "site", encrypt="none")
+    return Site(tmp_path / "site", encrypt="none", reproducible=False)
 
 
 @pytest.fixture(scope="module")

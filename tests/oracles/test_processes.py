@@ -145,7 +145,7 @@ def command_while_stopped(site, server, *args):
 
 
 def test_a_killed_client_is_an_incident_and_a_late_one_joins_again(site):
-    here = site(encrypt="none", rounds=150)
+    here = site(encrypt="none", rounds=150, reproducible=False)
     server = here.server("--timeout", "8")
     alice, bob, carol = here.clients()
     carol.wait_for(r"round \d+ counts")

@@ -11,7 +11,7 @@ from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
 import securefl.network.client
 import securefl.network.members
 from securefl.errors import PeerError, RunFolderError
-from securefl.network.store import RUNS
+from securefl.network.store import RUNS, FileStore
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 
@@ -102,6 +102,70 @@ def test_a_client_that_joins_again_goes_on_from_what_it_has_kept(job, monkeypatc
 
 def joined(loop, name):
     return sum(line.startswith(f"{name} has joined") for line in loop.said)
+
+
+def dies_between_rounds(loop, _):
+    say, carol = loop.said.append, loop.clients["carol"]
+
+    def says(line):
+        say(line)
+        if line == "carol: round 2 counts":
+            raise asyncio.CancelledError
+
+    carol.say = says
+
+
+def in_round_3(happens):
+    """Let something happen to carol once she has trained."""
+
+    def arrange(loop, patch):
+        stage = FileStore.stage
+
+        def staged(self, number, memories):
+            if (self.client, number) == ("carol", 3):
+                happens()
+            stage(self, number, memories)
+
+        patch.setattr(FileStore, "stage", staged)
+
+    return arrange
+
+
+def hangs_up():
+    raise PeerError("the network is gone")
+
+
+LOSSES = {
+    "dead": (dies_between_rounds, "carol: (is not connected|has closed)"),
+    "gone": (in_round_3(hangs_up), "carol: has closed the connection"),
+    "late": (in_round_3(lambda: time.sleep(1.5)), "carol: late"),
+}
+"""What becomes of carol, and what the server says of it."""
+
+
+@pytest.mark.parametrize(("loses", "why"), LOSSES.values(), ids=LOSSES)
+def test_a_reproducible_run_goes_on_with_all_its_clients_or_ends(job, monkeypatch, loses, why):
+    """The same commands then end where the unbroken run does."""
+    here = job(*KEEPING["control variates"])
+    broken = OnTask(here, timeout_s=1.0, joining_s=1.0)
+    with monkeypatch.context() as patch:
+        loses(broken, patch)
+        with pytest.raises(PeerError, match=f"{why}.*run.reproducible goes on with all clients"):
+            broken.run()
+    assert len(here.record.metrics) == 2
+    again = OnTask(here)
+    again.run()
+    assert again.ended == dict.fromkeys(NAMES)
+    assert ended_alike(here)
+    assert incidents_of(here.folder / "run") == ""
+
+
+def test_another_run_goes_on_without_a_lost_client(job, monkeypatch):
+    here = job(*KEEPING["control variates"], "run.reproducible=false")
+    loop = OnTask(here)
+    in_round_3(hangs_up)(loop, monkeypatch)
+    loop.run()
+    assert [m.dropped for m in here.record.metrics][2] == ("carol",)
 
 
 def silent(job, name):

@@ -10,11 +10,20 @@ from securefl.federation.suspects import Suspects
 LEAST = 3
 
 
+def resumed(search):
+    """The search that goes on from a checkpoint."""
+    again = Suspects(search.least)
+    again.go_on_from(search.numbers())
+    assert again == search
+    return again
+
+
 def played(n, liars, n_rounds=60):
     """The search over so many rounds; how many of them were passed."""
     everyone = [f"client-{i}" for i in range(n)]
     search, n_passed = Suspects(LEAST), 0
     for _ in range(n_rounds):
+        search = resumed(search)
         among = search.taking_part(everyone)
         assert len(among) >= LEAST
         if liars & set(among):
@@ -43,6 +52,7 @@ def test_two_liars_are_found_and_no_one_else(n):
         search = Suspects(LEAST)
         everyone = [f"client-{i}" for i in range(n)]
         for _ in range(60):
+            search = resumed(search)
             among = search.taking_part(everyone)
             if not liars & set(among):
                 search.opened(among)
