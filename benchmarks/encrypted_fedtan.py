@@ -37,9 +37,9 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     ),
     "seal": ("securefl.exchange.ckks.CkksSealer.seal", "securefl.exchange.plain.PlainChannel.seal"),
     "sign, hash, verify": (
-        "securefl.federation.message.describe",
-        "securefl.federation.message.encode",
-        "securefl.federation.message.split",
+        "securefl.federation.client.header_for",
+        "securefl.federation.client.encode_message",
+        "securefl.federation.server.split_message",
         "securefl.federation.message.Roster.check",
     ),
     "add": (

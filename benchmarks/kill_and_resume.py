@@ -191,7 +191,7 @@ class Job:
         self._party(SERVER, server)
         for name in CLIENTS:
             join = ["client", "join", settings, "--bundle", "bundles/client", "--identity", name]
-            self._party(name, [*join, "--server", f"127.0.0.1:{port}", *words])
+            self._party(name, [*join, "--server", f"127.0.0.1:{port}", "--wait", "20", *words])
 
     def _party(self, name: str, command: Sequence[str]) -> None:
         self.parties[name] = Party(f"{self.name}-{name}", command, self.folder)
@@ -225,7 +225,7 @@ class Job:
                 now = time.monotonic()
                 if len(self.rounds_done()) > n_done:
                     n_done, since = len(self.rounds_done()), now
-                if now > since + LIMIT_S:
+                if now > since + LIMIT_S and self.parties[SERVER].is_alive():
                     said = "".join(f"\n{p.name}: {p.said()[-400:]}" for p in self.parties.values())
                     raise Stuck(f"{self.name}: no round within {LIMIT_S:g} s{said}")
                 if pending and due == math.inf and self.n_sessions() > seen:

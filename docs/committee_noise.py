@@ -9,8 +9,8 @@ import sys
 
 from securefl.crypto.committee_flood import Flood
 from securefl.crypto.params import SUMS
+from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.policy import Flooding
-from securefl.exchange.reading import Reading
 
 CLIENTS = 5, 50, 500
 OFFICERS = 2, 3, 5, 10
@@ -30,7 +30,7 @@ def table() -> str:
 def _cell(n_officers: int, n_clients: int) -> str:
     flooding = Flooding()
     flood = Flood(SUMS, n_officers, n_clients, flooding.statistical_bits, flooding.releases)
-    bits = Reading(SUMS, 1, flood.opened_deviation).weight_bits
+    bits = TotalDecoder(SUMS, 1, flood.opened_deviation).weight_bits
     return f"{_error(flood.opened_deviation)}; 2^{bits}"
 
 

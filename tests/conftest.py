@@ -22,9 +22,9 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.releases import MemoryCount
-from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
 from securefl.federation.client import Client
+from securefl.federation.message import Roster, encode_message, header_for
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
@@ -82,7 +82,7 @@ class Federation:
         self.clients = {name: Client(name, i / 64, sealers) for i, name in enumerate(names, 1)}
         rng = np.random.default_rng(0)
         self.values = {name: rng.normal(size=self.n_values) for name in names}
-        self.roster = wire.Roster({name: c.identity for name, c in self.clients.items()})
+        self.roster = Roster({name: c.identity for name, c in self.clients.items()})
         self.server = Server(self.run, self.roster, adders)
         self.authority = self.authority_of(POLICY)
 
@@ -102,8 +102,8 @@ class Federation:
 
     def signed(self, name, payload, spec=None, /, **changes):
         """Any payload under a header of one's choice, signed by this client."""
-        header = wire.describe(self.expected(spec), name, payload).model_copy(update=changes)
-        return wire.encode(header, payload, self.clients[name].signing_key)
+        header = header_for(self.expected(spec), name, payload).model_copy(update=changes)
+        return encode_message(header, payload, self.clients[name].signing_key)
 
     def collect(self, *names, spec=None, round_number=1):
         """The server's sum of what these clients send."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from securefl.federation.state_digest import state_digest
+from securefl.federation.total import state_digest
 from securefl.network import bodies
 from securefl.network.connect import connected
 from securefl.network.frames import Frame

@@ -18,8 +18,8 @@ from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.matching import HEADER_BYTES, PROFILE
 from securefl.exchange.profile import Profile
 from securefl.exchange.releases import MemoryCount
-from securefl.federation import message as wire
 from securefl.federation.client import Client
+from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl.runs.folder_reader import SELECTIONS, read_rows
 from securefl.selection.round_participants import RoundParticipants
 
@@ -97,15 +97,15 @@ class Sending:
 
     @property
     def payload(self):
-        return wire.split(self.message(), 10**7)[1]
+        return split_message(self.message(), 10**7)[1]
 
     def signed(self, payload, identity=None, **changes):
         """Any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
-        expected = wire.Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
-        header = wire.describe(expected, self.client.name, payload).model_copy(update=changes)
-        return wire.encode(header, payload, identity or self.client.signing_key)
+        expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
+        header = header_for(expected, self.client.name, payload).model_copy(update=changes)
+        return encode_message(header, payload, identity or self.client.signing_key)
 
     def with_clear(self, place, value):
         """The honest payload with another number among those in the clear, signed."""

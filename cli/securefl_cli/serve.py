@@ -167,6 +167,9 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.begun_or_new(path, config)
+    if folder.is_finished():  # a server that was killed at its end is started again
+        say(f"Run folder: {path}, complete: no round is left")
+        return
     with folder.locked():
         # The clients' tasks are their own: `securefl run --resume` does not go on from here.
         sealed = config.exchange.seals_sums

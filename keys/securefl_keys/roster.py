@@ -18,7 +18,7 @@ from securefl.errors import (
     CertificateRevoked,
     UnknownClient,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import Roster
 from securefl_keys import layout
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificate_text import der_of, read_der
@@ -133,11 +133,11 @@ class VerifiedRoster:
         """Its clients, also those whose certificate has expired."""
         return [member for member in self.members.values() if member.role == "client"]
 
-    def identities(self) -> wire.Roster:
+    def identities(self) -> Roster:
         """For the checks on messages: every client whose certificate is valid at this time."""
         clients = self.clients()
         current = [client for client in clients if client.is_current(self.at)]
-        return wire.Roster(
+        return Roster(
             {client.name: client.public_key for client in current},
             expired=[client.name for client in clients if client not in current],
             revoked=[entry.name for entry in self.file.revoked if entry.name not in self.members],

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import CertificateRefused, KeyFileError
-from securefl.federation import message as wire
+from securefl.federation.message import Roster
 from securefl.network.identity import Identity
 from securefl_keys import layout
 from securefl_keys.bundle import MATCH, SUMS, Bundle, load_bundle, require_sound
@@ -41,7 +41,7 @@ class RosterTrust:
         """See `Trust.holder`."""
         return self._now().holder_of(certificate, role).name
 
-    def clients(self) -> wire.Roster:
+    def clients(self) -> Roster:
         """See `Trust.clients`."""
         return self._now().identities()
 

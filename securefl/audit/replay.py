@@ -36,9 +36,9 @@ from securefl.exchange.layout import unpack
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.plain import PlainChannel
-from securefl.federation import message as wire
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
+from securefl.federation.message import split_message
 from securefl.runs.loop import Record
 from securefl.selection.round_participants import RoundParticipants
 from securefl.task import Task, client_data
@@ -103,7 +103,7 @@ class _Recorder:
             return
         if entry.n_values != sum(value.numel() for value in like.values()):
             return
-        _, payload = wire.split(content, len(content))
+        _, payload = split_message(content, len(content))
         sent = np.frombuffer(payload, self.dtype, entry.n_values).astype(np.float64)
         own = self.updates[-1].setdefault(entry.sender, {})
         own |= unpack(sent, like)

@@ -7,13 +7,13 @@ from types import UnionType
 
 from securefl.build.simulation import simulated
 from securefl.config.schema import Config
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.exchange.committee import Committee
 from securefl.exchange.keyset import KeySet, OpeningKeys
 from securefl.exchange.match_open import MatchKeys
 from securefl.federation.identities import Identities
 from securefl.runs.folder_reader import read_config
-from securefl.runs.folder_writer import RunFolder, own_task_needed
+from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
 from securefl.runs.loop import OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
 from securefl.task import Task, client_names
@@ -87,6 +87,10 @@ def resume(  # noqa: PLR0913  (what a run may be given)
     config = read_config(Path(folder))
     run_folder = RunFolder(Path(folder))
     with run_folder.locked():
+        if run_folder.is_over_processes():
+            way = way_on(Path(folder))
+            then = f"continue with {way}" if way else "it is complete"
+            raise RunFolderError(f"{folder}: its clients are other processes; {then}")
         if run_folder.has_own_task() != (task is not None):
             raise ConfigError(
                 own_task_needed(folder, f"securefl.resume({str(folder)!r}, task)")

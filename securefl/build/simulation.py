@@ -31,7 +31,7 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.client import Client
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.identities import Identities
-from securefl.federation.opening_history import History
+from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
 from securefl.federation.query import Respondent
 from securefl.federation.score_authority import ScoreAuthority
@@ -212,7 +212,7 @@ def _channel(
         for client in clients.values():
             client.profile_sealer = plain
         return MatchInTheClear(noise, plain)
-    form, history = FORMS[config.selection.match], History()
+    form, history = FORMS[config.selection.match], OpeningHistory()
 
     def authority(keys: MatchKeys) -> ScoreAuthority:
         opener, policy = keys.opener(form, noise), policy_of(config, keys.policy)

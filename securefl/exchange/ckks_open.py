@@ -1,6 +1,6 @@
 """The authority's side of the encrypted sum: decrypt, flood, count, divide, round.
 
-A total that is not real is refused (`crafted`), and its key is used up.
+A total that is not real is refused (`decode_total`), and its key is used up.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from securefl.crypto.secret import SecretKey
 from securefl.errors import Crafted
 from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.ckks import FORM
-from securefl.exchange.crafted import require_real
+from securefl.exchange.decode_total import TotalDecoder, require_real
 from securefl.exchange.gaussian import Draw, gaussian
 from securefl.exchange.policy import Flooding, most_releases
-from securefl.exchange.reading import Reading
 from securefl.exchange.releases import ReleaseCount, use_up
 
 
@@ -67,8 +66,8 @@ class CkksOpener:
                 count the same clients.
         """
         slots = self._released(total, n_values)
-        reading = Reading(self.secret_key.parameters, self.max_clients, self.deviation)
-        return reading.read(slots, n_values, precision_bits)
+        decoder = TotalDecoder(self.secret_key.parameters, self.max_clients, self.deviation)
+        return decoder.decode(slots, n_values, precision_bits)
 
     def _released(self, total: bytes, n_values: int) -> Values:
         """Shape (ciphertexts, N/2), flooded before anything but `require_real` looks at it."""

@@ -19,8 +19,7 @@ from securefl.crypto.decoding import Slots
 from securefl.errors import ConfigError, Crafted, MessageRefused
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.ckks import FORM
-from securefl.exchange.crafted import require_real
-from securefl.exchange.reading import Reading
+from securefl.exchange.decode_total import TotalDecoder, require_real
 from securefl.exchange.releases import ReleaseCount, use_up
 
 
@@ -85,8 +84,8 @@ class CommitteeOpener:
             KeyWornOut: an officer's noise is used up.
             Crafted: its slots are not real, by more than the officers' noise, or a share is wrong;
                 no officer opens anything more under this key.
-            MessageRefused: wrong length, or no honest sum (`Reading.read`): an officer's share may
-                be wrong, too.
+            MessageRefused: wrong length, or no honest sum (`TotalDecoder.decode`): an officer's
+                share may be wrong, too.
         """
         slots, flood = self._combined(total, n_values), self.flood
         try:
@@ -95,9 +94,9 @@ class CommitteeOpener:
             for officer in self.officers:
                 officer.stop()
             raise Crafted(f"{error}; or an officer's share is wrong") from error
-        reading = Reading(self.combiner.parameters, flood.max_clients, flood.opened_deviation)
+        decoder = TotalDecoder(self.combiner.parameters, flood.max_clients, flood.opened_deviation)
         try:
-            return reading.read(slots.real, n_values, precision_bits)
+            return decoder.decode(slots.real, n_values, precision_bits)
         except MessageRefused as error:
             raise MessageRefused(f"{error}; or an officer's share is wrong") from error
 

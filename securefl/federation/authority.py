@@ -15,64 +15,74 @@ from securefl.errors import (
 )
 from securefl.exchange.base import Channel, OpenedSum, Opener
 from securefl.exchange.policy import Policy, require_clients
-from securefl.federation import message as wire
-from securefl.federation.opening_history import History
+from securefl.federation.message import Expected, Roster
+from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import SumRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One line of the authority's log: what was asked for, and why it was refused, if it was."""
+    """Line of the authority's log: a total or scores that were asked for."""
 
     round: int
     name: str
     n_values: int
     signers: tuple[str, ...]
     n_clients: int
-    """Counted inside the ciphertext; 0 where it was not opened."""
+    """Number of clients counted inside the ciphertext; 0 where it was not opened."""
     refused: str = ""
+    """Reason for a refusal; empty where it was opened."""
     key_id: str = ""
-    """The key that it was sealed under, by its messages."""
+    """Id of the key that the messages name."""
     epoch: int = 0
-    """The key's."""
+    """Epoch of that key."""
 
 
 class Authority:
-    """Holds the `Opener`; releases what the policy allows and hides each client among others.
+    """The authority over sums: it opens the totals that the policy allows, of several clients each.
 
-    Opener, roster and policy change where the key or the consortium does.
+    Opener, roster and policy are replaced where the key or the consortium changes.
     """
 
     def __init__(
         self,
         opener: Opener,
-        roster: wire.Roster,
+        roster: Roster,
         policy: Policy,
         log: Callable[[Opening], None],
-        history: History | None = None,
+        history: OpeningHistory | None = None,
     ) -> None:
-        """`history` is of the runs before; None where there are none."""
+        """Take the key and the rules.
+
+        Args:
+            opener: holds the key.
+            roster: clients whose signatures count.
+            policy: names, precision and number of totals that may be opened.
+            log: writes an opening down, before its total is released.
+            history: openings of earlier runs; None where there are none.
+        """
         self.opener = opener
         self.roster = roster
         self.policy = policy
         self._log = log
-        self._history = history or History()
+        self._history = history or OpeningHistory()
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """The total, as precise as the policy allows for its name.
+        """Return the opened total, as precise as the policy allows for its name.
 
-        The answer for a run, round and name is given once, a refusal, too.
+        A run, round and name is answered once, be the answer a refusal.
 
         Raises:
-            TooFewContributions: fewer than the policy wants.
-            TotalRefused: the ciphertext is none, or does not count who has signed.
+            TooFewContributions: fewer than the policy requires.
+            TotalRefused: the ciphertext is malformed, or does not count the clients that have
+                signed.
             OpeningRefused: the policy opens no such name, or no more in this run; one of this name
                 was asked for in this round before (the difference of two totals would show single
                 clients), or another run had nearly the same clients in it
-                (`History.require_alike`).
-            Duplicate: a client stands in it twice.
-            MessageRefused: a signature does not hold for this total (`wire.Roster.check`).
-            KeyFileError: nobody knows what the key has released.
+                (`OpeningHistory.require_alike`).
+            Duplicate: a client is listed twice.
+            MessageRefused: a signature does not hold for this total (`Roster.check`).
+            KeyFileError: the record of this key's releases cannot be read.
         """
         expected = request.expected
         signers = tuple(signed.header.sender for signed in request.signed)
@@ -86,7 +96,7 @@ class Authority:
         return opened
 
     def _note(
-        self, expected: wire.Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
+        self, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
     ) -> None:
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch
@@ -123,7 +133,7 @@ class Authority:
         return opened
 
 
-def require_own_key(opener: Channel, expected: wire.Expected) -> None:
+def require_own_key(opener: Channel, expected: Expected) -> None:
     """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
     ours = opener.form, opener.key_id, opener.epoch
     if (expected.form, expected.key_id, expected.epoch) != ours:

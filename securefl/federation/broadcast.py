@@ -1,4 +1,4 @@
-"""What each client has of the global state, and so what it must be sent at a round's start."""
+"""The broadcast at a round's start: the part of the global state that each client lacks."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from securefl.types import Kind, MessageSpec, State
 
 
 class Broadcast:
-    """A client of the last round is sent what that round changed; any other one, everything."""
+    """Record of the state that each client has.
+
+    A client of the last round is sent the tensors that this round changed, any other client all.
+    """
 
     def __init__(self, server: Server, names: Collection[str]) -> None:
-        """`names` are all clients'."""
+        """Start with clients that have nothing; `names` are those of all clients of the run."""
         self._server = server
         self._names = names
         self._has: dict[str, int] = {}
         self._news: tuple[MessageSpec, ...] = ()
 
     def n_bytes(self, state: State, client: str) -> int:
-        """That a client would be sent now."""
+        """Return the number of bytes that a client would be sent now."""
         return sum(spec.n_values for spec in self._due(state, client)) * self._server.value_bytes
 
     def send(self, state: State, clients: Iterable[str]) -> None:
-        """Write down what these clients are sent; nothing where they have it."""
+        """Write down in the ledger what these clients are sent; nothing for those who have it."""
         for client in clients:
             self._server.note_broadcast(state, self._due(state, client), client)
             self._has[client] = state.round
 
     def forget(self, clients: Iterable[str]) -> None:
-        """These clients may not have got what they were sent."""
+        """Count these clients as having nothing, since their broadcast may be lost."""
         for client in clients:
             self._has.pop(client, None)
 
     def changed(self, sent: Sequence[MessageSpec], state: State) -> None:
-        """What the last round has changed; nothing where it passed without clients."""
+        """Keep which tensors the last round has changed: none where it passed without clients."""
         self._news = tuple(spec for spec in sent if spec.kind in state.tensors)
 
     def numbers(self) -> dict[str, Mapping[str, float]]:
-        """What a resumed run must know, for a checkpoint."""
+        """Return the record as numbers, for a checkpoint."""
         news = {str(spec.kind): spec.n_values for spec in self._news}
         return {"broadcast_has": dict(self._has), "broadcast_news": news}
 
     def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
-        """Take over what `numbers` gave; raises RunFolderError where it is of another run."""
+        """Restore the record from `numbers`; raises RunFolderError for those of another run."""
         has, news = numbers.get("broadcast_has", {}), numbers.get("broadcast_news", {})
         if not has.keys() <= set(self._names):
             raise RunFolderError("the checkpoint's broadcast_has is of other clients")

@@ -1,4 +1,4 @@
-"""A client's side of the exchange: it seals and signs what leaves it."""
+"""A client's side of the exchange: it seals and signs each message that leaves it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ from securefl.exchange.base import Sealer
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
 from securefl.federation.contribution import PlainContribution
+from securefl.federation.message import (
+    NUMBER,
+    Expected,
+    encode_message,
+    header_for,
+    number_expected,
+)
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
 @dataclass(slots=True)
 class Client:
-    """One participant. Its identity key lives as long as the run."""
+    """Participant of a run, with its weight, its sealers and its signing key."""
 
     name: str
     weight: float
-    """In (0, 1]; the weights of all clients sum to at most one."""
+    """Weight in (0, 1]; those of all clients sum to at most one."""
     sealers: Mapping[Kind, Sealer]
-    """How each kind of value leaves this client."""
+    """Sealer of each kind of value."""
     equal_weight: float = 1.0
-    """Of every client where all count alike; for n clients at most 1/n."""
+    """Weight in sums where all clients count alike; at most 1/n for n clients."""
     profile_sealer: ProfileSealer | None = None
-    """How its profile leaves it; None where nobody asks for one."""
+    """Sealer of its profile; None where nobody asks for one."""
     signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
 
     @property
     def identity(self) -> Ed25519PublicKey:
-        """The public half, for the roster."""
+        """Public identity key, for the roster."""
         return self.signing_key.public_key()
 
     def identity_secret(self) -> bytes:
-        """The identity's secret half, for a process of the simulation that plays this client."""
+        """Return the secret identity key, 32 bytes, for a worker process that plays this client."""
         return self.signing_key.private_bytes_raw()
 
     def contribute(
@@ -50,50 +56,55 @@ class Client:
         times: int = 1,
         state: str = "",
     ) -> bytes:
-        """The signed message with this client's values, which count `times` times.
+        """Return the signed message with this client's values, sealed, which count `times` times.
 
-        `state` is the digest of the model that this client was sent for the round.
+        `state` is the digest of all that this client was sent in the round so far
+        (`state_digest`, `with_total`).
 
         Raises:
-            ValueRefused: a value is NaN, infinite or out of range; nothing was sealed.
+            ValueRefused: a value is NaN, infinite or out of range; nothing is sealed.
         """
-        sealer, handed = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
-        payload = sealer.seal(handed.values.astype(np.float64), handed.weight)
-        about, n_values = (run, round_number), len(handed.values)
-        expected = wire.Expected.over(sealer, about, spec.name, n_values, state)
+        sealer, plain = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
+        payload = sealer.seal(plain.values.astype(np.float64), plain.weight)
+        about, n_values = (run, round_number), len(plain.values)
+        expected = Expected.over(sealer, about, spec.name, n_values, state)
         return self._signed(expected, payload)
 
     def hand_over(
         self, spec: MessageSpec, tensors: NamedTensors, times: int = 1
     ) -> PlainContribution:
-        """What `contribute` seals; raises ValueRefused as it does."""
+        """Return the plain values and weight that `contribute` seals.
+
+        Raises:
+            ValueRefused: a value is NaN, infinite or out of range.
+        """
         sealer = self.sealers[spec.kind]
         limit, gains = sealer.max_value(spec.n_values), sealer.gains(spec)
         values = pack(f"{self.name}, {spec.name}", tensors, limit, gains)
         return PlainContribution(values, self.weight_in(spec, times))
 
     def weight_in(self, spec: MessageSpec, times: int = 1) -> float:
-        """What its values are weighed with in this sum, where it counts `times` times."""
+        """Return this client's weight in a sum where it counts `times` times."""
         return self.equal_weight if spec.weighing is Weighing.EQUAL else times * self.weight
 
     def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
-        """The signed message with this client's profile.
+        """Return the signed message with this client's profile, sealed.
 
         Raises:
-            ValueRefused: it cannot be sealed.
+            ValueRefused: the profile cannot be sealed.
         """
         sealer = self.profile_sealer
         if sealer is None:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         payload = sealer.seal(profile)
         about, n_values = (run, round_number), 2 * len(profile)
-        expected = wire.Expected.over(sealer, about, PROFILE, n_values)
+        expected = Expected.over(sealer, about, PROFILE, n_values)
         return self._signed(expected, payload)
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
-        """The signed message with one number in the clear."""
-        expected = wire.number_expected(run, round_number, name)
-        return self._signed(expected, wire.NUMBER.pack(number))
+        """Return the signed message with one number in the clear."""
+        expected = number_expected(run, round_number, name)
+        return self._signed(expected, NUMBER.pack(number))
 
-    def _signed(self, expected: wire.Expected, payload: bytes) -> bytes:
-        return wire.encode(wire.describe(expected, self.name, payload), payload, self.signing_key)
+    def _signed(self, expected: Expected, payload: bytes) -> bytes:
+        return encode_message(header_for(expected, self.name, payload), payload, self.signing_key)

@@ -1,6 +1,6 @@
 """The clients' side of a round: state in, sums asked for, contributions out.
 
-It seals and signs, and has no input or output of its own: an `Outlet` carries what leaves it. The
+It seals and signs, and has no input or output of its own: an `Outlet` carries its messages. The
 same object serves all clients of a simulation, those of one worker process, and one site.
 """
 
@@ -18,8 +18,7 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.federation.client import Client
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
-from securefl.federation.state_digest import state_digest, with_total
-from securefl.federation.total import total_bytes
+from securefl.federation.total import state_digest, total_bytes, with_total
 from securefl.types import (
     Contribution,
     Floats,
@@ -34,54 +33,54 @@ from securefl.types import (
 
 @dataclass(frozen=True, slots=True)
 class RoundContext:
-    """The round after `state`."""
+    """Terms of the round after `state`, the same at the server and at every site."""
 
     run: str
     """Id of the run, 64 hex digits, which every signed header names."""
     state: State
-    """What clients begin with."""
+    """State that clients begin with."""
     plan: Plan
-    """What they are going to send."""
+    """Messages that they will send."""
     times: Mapping[str, int]
-    """The clients in order, and how often each counts."""
+    """Number of times that each client counts; the keys are the clients in order."""
     since: Mapping[str, int] = field(default_factory=dict)
-    """The last round in which a client's contributions counted; 0 for who is not in it."""
+    """Last round in which each client's contributions counted; 0 for a client that is not in it."""
     in_memory: frozenset[str] = frozenset()
     """Names of the messages that are handed over in memory and neither sealed nor signed."""
 
     @property
     def number(self) -> int:
-        """From 1."""
+        """Number of the round, from 1."""
         return self.state.round + 1
 
     @property
     def signed(self) -> bool:
-        """Whether any message is bytes."""
+        """True where any message of the round is signed bytes."""
         specs = (*self.plan.sums, *self.plan.update)
         return not all(spec.name in self.in_memory for spec in specs)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A sum in the middle of a round, as clients hear it."""
+    """Total of a sum in the middle of a round, as it is sent to clients."""
 
     opened: OpenedSum
     staying: Sequence[str]
-    """Clients that go on: whose values were not refused."""
+    """Clients that go on, since their values were not refused."""
 
 
 class Outlet(Protocol):
-    """Carries what leaves the clients of one round to its server."""
+    """Carrier of messages from the clients of one round to its server."""
 
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
-        """Have a sum made of what these clients send; waits until it is there."""
+        """Have a sum made of these clients' messages; returns once it is there."""
 
     def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
-        """Carry a client's contribution; it keeps `memory` once the round's totals are in."""
+        """Carry a client's contribution; `memory` is its state once the contribution counts."""
 
 
 class ClientsRound:
-    """One round of the clients that train here."""
+    """One round of the clients that train in this process."""
 
     def __init__(
         self,
@@ -91,14 +90,14 @@ class ClientsRound:
         outlet: Outlet,
         precision: Floats,
     ) -> None:
-        """Nothing has left the clients yet.
+        """Begin a round in which nothing was sent yet.
 
         Args:
-            context: the round's; of its clients those in `times` train here.
-            clients: who seals and signs, by name.
-            memories: what each has kept from the rounds before.
-            outlet: carries what they send.
-            precision: that totals travel in.
+            context: terms of the round; the clients in its `times` train here.
+            clients: clients by name, which seal and sign.
+            memories: states that the clients have kept from earlier rounds.
+            outlet: carries their messages.
+            precision: type of the values of totals.
         """
         self.context = context
         self.memories = memories
@@ -107,35 +106,36 @@ class ClientsRound:
         self._precision = precision
         self._sums = {spec.name: spec for spec in context.plan.sums}
         self._received = state_digest(context.state) if context.signed else ""
-        """Digest of the state that clients were sent, and of the totals since."""
+        """Digest of the state that clients were sent, and of the totals since; empty without bytes.
+        """
 
     @property
     def state(self) -> State:
-        """What all begin with."""
+        """State that all begin with."""
         return self.context.state
 
     @property
     def plan(self) -> Plan:
-        """What they are going to send."""
+        """Messages that they will send."""
         return self.context.plan
 
     @property
     def times(self) -> Mapping[str, int]:
-        """The clients, in order, and how often each counts."""
+        """Number of times that each client counts; the keys are the clients in order."""
         return self.context.times
 
     def weight(self, name: str) -> float:
-        """Weight of a client before it is divided by the sum of weights."""
+        """Return a client's weight before it is divided by the sum of weights."""
         return self.times[name] * self._clients[name].weight
 
     def sum(self, asks: Mapping[str, tuple[str, NamedTensors]]) -> tuple[Total, list[str]]:
-        """Return one sum in the middle of the round, and who goes on.
+        """Return the total of one sum in the middle of the round, and the clients that go on.
 
         Args:
-            asks: of each client that is still training, the sum's name and its values.
+            asks: name of the sum and values of each client that is still training.
 
         Raises:
-            DataError: they are for different sums, or for one that the plan does not list.
+            DataError: clients ask for different sums, or for one that the plan does not list.
         """
         spec = self._due({name for name, _ in asks.values()})
         sent = {
@@ -146,14 +146,14 @@ class ClientsRound:
         return self._answered(self._outlet.ask(spec.name, sent), like)
 
     def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
-        """As `sum`, of clients side by side: in memory one reduction over the client axis."""
+        """Return `sum` of stacked clients: in memory one reduction over the client axis."""
         if name not in self.context.in_memory:
             return self.sum({c: (name, row) for c, row in zip(clients, rows, strict=True)})
         sent = self._sent_rows(self._due({name}), clients, rows)
         return self._answered(self._outlet.ask(name, sent), rows.like)
 
     def finish(self, name: str, contribution: Contribution) -> None:
-        """Send what a client has trained; nothing where what it would keep is not finite."""
+        """Send a client's trained tensors, or a refusal where its new state is not finite."""
         if not isinstance(contribution, Contribution):
             raise ConfigError(
                 f"the algorithm's client() gave a {type(contribution).__name__}: it must return a "
@@ -197,8 +197,8 @@ class ClientsRound:
     ) -> bytes | PlainContribution:
         times, context = self.times[client.name], self.context
         if spec.name in context.in_memory:
-            handed = client.hand_over(spec, values, times)
-            return replace(handed, like=values) if spec.like is None else handed
+            plain = client.hand_over(spec, values, times)
+            return replace(plain, like=values) if spec.like is None else plain
         return client.contribute(context.run, context.number, spec, values, times, self._received)
 
     def _sent_rows(self, spec: MessageSpec, names: Sequence[str], rows: Rows) -> PlainRows:
@@ -216,8 +216,8 @@ class ClientsRound:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """One client's end of the exchange."""
+class ClientExchange:
+    """`Exchange` of one client with the others of its round."""
 
     weight: float
     ask: Callable[[str, NamedTensors], Total]
@@ -228,7 +228,7 @@ class End:
 
 
 def no_sum(name: str, values: NamedTensors) -> Total:
-    """Refuse: what a client hears that asks in a round without sums."""
+    """Raise DataError for the sum that a client asks for in a round without sums."""
     del values
     raise DataError(f"the algorithm asks for the sum {name!r} that its plan() does not list")
 

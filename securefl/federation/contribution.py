@@ -1,7 +1,7 @@
-"""What a client contributes to a round's sums: sealed and signed bytes, or plain and in memory.
+"""Contributions of clients to a round's sums: sealed and signed bytes, or plain values in memory.
 
-In memory, values count just as they would if they had crossed a wire, and nobody signs, hashes or
-parses anything. Where somebody listens (`Ledger.tap`), there is a wire, and all are bytes.
+Values in memory count just as they would if they had been sent, and nobody signs, hashes or parses
+anything. Where an audit reads messages on their way (`Ledger.tap`), all are bytes.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from securefl.types import NamedTensors
 
 @dataclass(frozen=True, slots=True)
 class PlainContribution:
-    """The values of one message, handed over in memory."""
+    """Values of one message, handed over in memory."""
 
     values: NDArray[np.floating]
     weight: float
     like: NamedTensors | None = None
-    """Tensors of the names, shapes and types of the values; None where the plan says them."""
+    """Tensors of the names, shapes and types of the values; None where the plan lists them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing leaves the client, since a value of this message cannot be sent."""
+    """Refusal of a client to send anything, since a value of this message cannot be sent."""
 
     name: str
     reason: str
-    """Without the value, which is the client's own."""
+    """Reason, without the value, which is the client's own."""
     detail: str = field(default="", repr=False)
-    """With the value, for the client's own eyes; empty where there is none."""
+    """Reason with the value, which stays with the client; empty where there is none."""
 
 
 Sent = Sequence[bytes | PlainContribution] | Refused
-"""One client's messages that travel together: all of them, or none."""
+"""Messages of one client that travel together, or the refusal of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRows:
-    """One message of each of several clients that train side by side."""
+    """One message of each of several stacked clients."""
 
     names: Sequence[str]
     rows: Rows
     weights: Sequence[float]
     refused: Mapping[str, Refused]
-    """Clients of whom nothing leaves."""
+    """Refusals by client, of those who send nothing."""

@@ -1,4 +1,4 @@
-"""Where the clients of a run live, as the loop of rounds sees it: in this process, or elsewhere."""
+"""Interfaces of the loop of rounds to the clients, wherever they live, and to the authority."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from securefl.types import Memory, MessageSpec, State
 
 
 class Engine(Protocol):
-    """Has clients train and answer. Every engine gives the same result, within rounding."""
+    """Driver of the clients of a run. All engines give the same result, within rounding."""
 
     in_memory: bool
-    """Whether messages in the clear can be handed over in memory."""
+    """True where messages in the clear can be handed over in memory."""
 
     def present(self, round_number: int, names: Sequence[str]) -> Sequence[str]:
-        """Return the clients of these that can take part in a round."""
+        """Return those of the named clients that can take part in a round."""
 
     def train(self, ongoing: ServerRound, open_sum: OpenSum) -> None:
-        """Have the clients of the round train, and hand in what they send."""
+        """Have the clients of the round train, and hand in their contributions."""
 
     def counted(self, ongoing: ServerRound) -> None:
-        """Let those whose contributions count keep what they keep from round to round."""
+        """Have the clients whose contributions count keep their new state."""
 
     def answers(
         self, run: str, query: Query, state: State, names: Collection[str]
     ) -> Mapping[str, bytes | Refused]:
-        """Return the signed answers of these clients, or why one has none."""
+        """Return the signed answer of each client, or the reason why it has none."""
 
     @property
     def memories(self) -> Mapping[str, Memory]:
-        """What clients keep between rounds, where it is kept here; empty where elsewhere."""
+        """State of each client that is kept in this process; empty where sites keep theirs."""
 
     def restore(self, memories: Mapping[str, Memory]) -> None:
-        """Take up what clients kept when a checkpoint was written."""
+        """Restore the clients' states from a checkpoint."""
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Part with clients for the rest of the run."""
+        """Exclude clients for the rest of the run, for these reasons."""
 
     def close(self) -> None:
-        """Let go of processes, threads and connections; safe to call twice."""
+        """End processes, threads and connections; safe to call twice."""
 
 
 class Opener(Protocol):
-    """The authority, as the loop of rounds reaches it."""
+    """Interface of the loop of rounds to the authority."""
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """Have a key in force that can open all sealed sums of a round; raises KeyWornOut."""
+        """Make sure that the key can open all sealed sums of a round; raises KeyWornOut."""
 
     def open(self, request: SumRequest) -> OpenedSum:
         """Open a sum; raises OpeningRefused, TotalRefused."""
 
 
 class InTheClear:
-    """No authority: nothing is sealed."""
+    """Stand-in for the authority of a run in which nothing is sealed."""
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """Do nothing."""
+        """Do nothing, as there is no key."""
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """Refuse: there is nothing to open."""
+        """Raise RuntimeError, as there is nothing to open."""
         raise RuntimeError(f"{request.expected.name!r}: there is no authority in this run")

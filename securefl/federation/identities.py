@@ -1,4 +1,4 @@
-"""The clients of a consortium, as a simulation plays them."""
+"""Identity keys of simulated clients, and their roster."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import ConfigError
-from securefl.federation import message as wire
+from securefl.federation.message import Roster
 
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Clients' own keys, and the roster that lists them. Only a simulation holds several keys."""
+    """Secret keys of all clients and the roster that lists them; only a simulation has several."""
 
     keys: Mapping[str, Ed25519PrivateKey] = field(repr=False)
-    roster: wire.Roster
+    roster: Roster
 
     @classmethod
     def ephemeral(cls, names: Collection[str]) -> Identities:
-        """Fresh keys that live in memory and end with the process."""
+        """Generate keys that stay in memory and end with the process."""
         keys = {name: Ed25519PrivateKey.generate() for name in names}
-        return cls(keys, wire.Roster({name: key.public_key() for name, key in keys.items()}))
+        return cls(keys, Roster({name: key.public_key() for name, key in keys.items()}))
 
     def require(self, names: Collection[str]) -> None:
-        """Raises ConfigError where these are not the clients whose keys they are."""
+        """Raise ConfigError unless the keys are those of just these clients."""
         if set(self.keys) != set(names):
             raise ConfigError(
                 f"the identities are of {', '.join(sorted(self.keys)):.200}, and the clients "

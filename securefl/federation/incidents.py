@@ -1,4 +1,4 @@
-"""Contributions that did not count, and why a round ends without any."""
+"""Contributions that did not count, and the error of a round without any."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from securefl.errors import Diverged, TooFewContributions
 
 BOOKKEEPING_BYTES = 16
-"""A broadcast total's weight and number of clients."""
+"""Length in bytes of a broadcast total's weight and number of clients."""
 
 SPOILED = "total"
-"""In an incident, the name of whatever sum of the round was refused once it was added up."""
+"""Name, in an incident, of any sum of the round that was refused after it was added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A contribution that did not count, and why."""
+    """Contribution that did not count, with the reason."""
 
     round: int
     name: str
-    """Of the message that was refused."""
+    """Name of the message that was refused."""
     client: str
     reason: str
 
@@ -27,7 +27,10 @@ class Incident:
 def nobody_left(
     round_number: int, first_reason: str, *, diverged: bool
 ) -> Diverged | TooFewContributions:
-    """Why a round ends without any contribution; `diverged` where values were among the reasons."""
+    """Return the error of a round without any contribution.
+
+    `diverged` where values that cannot be sent were among the reasons.
+    """
     if diverged:
         return Diverged(
             f"round {round_number}: no client's values can be used; first of all: {first_reason}. "

@@ -1,4 +1,4 @@
-"""Who sent what to whom: one entry a message, and the papers' way of counting them."""
+"""The ledger of all messages, one entry each, and traffic as the papers count it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Form = Literal["plaintext", "ciphertext"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message."""
+    """Ledger entry of one message."""
 
     round: int
     exchange: int
-    """Numbers the round's exchanges from 0, the broadcast of the model; messages that travel
-    together share a number."""
+    """Number of the exchange in its round, from 0, the broadcast of the model; messages that travel
+    together share it."""
     name: str
     kind: Kind
     sender: str
@@ -32,18 +32,18 @@ class Entry:
     form: Form
     n_values: int
     bytes: int
-    """Of the whole message, header and signature included."""
+    """Length of the whole message in bytes, header and signature included."""
 
 
 Content = bytes | NamedTensors
-"""What a message carries: its bytes, or the tensors that a simulation hands over as they are."""
+"""Content of a message: its bytes, or the tensors that a simulation hands over in memory."""
 
 
 class Tap(Protocol):
-    """Whoever looks at messages on their way (audits)."""
+    """Reader of messages on their way (audits)."""
 
     def __call__(self, entry: Entry, content: Content) -> None:
-        """One message, before its receiver makes anything of it."""
+        """Read one message, before its receiver does."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Ledger:
             self.tap(entry, content)
 
     def upload_bytes(self) -> dict[str, int]:
-        """Bytes that each client sent."""
+        """Return the number of bytes that each client sent."""
         sent: dict[str, int] = defaultdict(int)
         for entry in self.entries:
             if entry.receiver == SERVER and entry.sender != AUTHORITY:
@@ -68,14 +68,14 @@ class Ledger:
         return dict(sent)
 
     def bytes_by_kind(self) -> dict[tuple[Kind, str], int]:
-        """Bytes of all messages by what they carry and in which form."""
+        """Return the number of bytes of all messages by kind and form."""
         sums: dict[tuple[Kind, str], int] = defaultdict(int)
         for entry in self.entries:
             sums[entry.kind, entry.form] += entry.bytes
         return dict(sums)
 
     def server_reads(self) -> set[Kind]:
-        """What the server saw of single clients: the kinds that they sent it in the clear."""
+        """Return the kinds of values that single clients sent to the server in the clear."""
         return {
             entry.kind
             for entry in self.entries
@@ -83,10 +83,10 @@ class Ledger:
         }
 
     def paper_megabytes(self, round_number: int) -> float:
-        """Traffic of one round as FedTAN's Table 3 counts it, in MiB.
+        """Return the traffic of one round in MiB, as FedTAN's Table 3 counts it.
 
-        32-bit values; an upload for each client and one broadcast for all; headers, encryption and
-        the authority do not count.
+        Values have 32 bits; each client's upload counts, and one broadcast for all; headers,
+        encryption and the authority do not.
         """
         uploads = broadcasts = 0
         announced = set()
@@ -100,7 +100,7 @@ class Ledger:
         return (uploads + broadcasts) * PAPER_VALUE_BYTES / MEBIBYTE
 
     def communication_rounds(self, round_number: int) -> int:
-        """Exchanges of one round in which clients sent something: 3L + 1 for FedTAN."""
+        """Return the number of exchanges of one round in which clients sent: 3L + 1 for FedTAN."""
         return len({e.exchange for e in self._round(round_number) if e.receiver == SERVER})
 
     def _round(self, number: int) -> Iterable[Entry]:

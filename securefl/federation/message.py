@@ -2,10 +2,10 @@
 
     "SFL" 0x03 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 
-The header names run, round, message, sender, key, epoch, sizes, the model that its sender was sent
-and the payload's SHA-256; the signature is over the header behind a prefix that no other signature
-of an identity key has. So the server can hand the authority a list of signed headers, without
-payloads.
+The header names run, round, message, sender, key, epoch, sizes, the digest of the model that its
+sender was sent and the payload's SHA-256. The signature is over the header behind a prefix that no
+other signature of an identity key has. So the server can give the authority a list of signed
+headers, without payloads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from securefl.io.json import require_plain
 VERSION = 3
 MAGIC = b"SFL" + bytes([VERSION])
 SIGNED_AS = b"SecureFL message 3\0"
-"""What is signed begins with: no certificate, request or handshake does."""
+"""Prefix of all that is signed as a message; no certificate, request or handshake has it."""
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
 NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
@@ -64,7 +64,7 @@ Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Header(BaseModel):
-    """What a message says of itself. Untrusted until the signature over it is verified."""
+    """Header of a message, untrusted until the signature over it is verified."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -84,7 +84,7 @@ class Header(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SignedHeader:
-    """A header as its sender signed it, to the byte."""
+    """Header with the exact bytes that its sender signed, and the signature."""
 
     header: Header
     signed: bytes
@@ -92,13 +92,13 @@ class SignedHeader:
 
 
 def headers_bytes(headers: Iterable[SignedHeader]) -> bytes:
-    """What the authority is shown of messages."""
+    """Return headers and signatures, one after the other, as the authority gets them."""
     return b"".join(header.signed + header.signature for header in headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a receiver knows beforehand about the message that it is to get."""
+    """Header fields that a receiver knows before a message arrives."""
 
     run: str
     round: int
@@ -108,8 +108,8 @@ class Expected:
     epoch: int
     n_values: int
     state: str = ""
-    """Digest of the model that clients were sent; empty where what they send is added to nothing:
-    a number, or a profile."""
+    """Digest of the model that clients were sent; empty for numbers and profiles, which are not
+    summed."""
 
     @classmethod
     def over(
@@ -120,13 +120,13 @@ class Expected:
         n_values: int,
         state: str = "",
     ) -> Expected:
-        """A message over this channel, `about` a run and its round."""
+        """Return the fields of a message over this channel, `about` a run and its round."""
         (run, number), form, key_id = about, channel.form, channel.key_id
         return cls(run, number, name, form, key_id, channel.epoch, n_values, state)
 
 
 class Roster:
-    """The clients of a run and their public identity keys."""
+    """Clients of a run and their public identity keys."""
 
     def __init__(
         self,
@@ -135,17 +135,21 @@ class Roster:
         expired: Collection[str] = (),
         revoked: Collection[str] = (),
     ) -> None:
-        """`expired` and `revoked` are names that have no key here any more, for the reason."""
+        """Take the keys by name; `expired` and `revoked` are names whose keys no longer count."""
         self._keys = dict(keys)
         self._gone = dict.fromkeys(expired, SenderExpired) | dict.fromkeys(revoked, SenderRevoked)
 
     @property
     def names(self) -> frozenset[str]:
-        """Who may take part."""
+        """Names of the clients that may take part."""
         return frozenset(self._keys)
 
     def key_of(self, sender: str) -> Ed25519PublicKey:
-        """A client's; raises UnknownSender, SenderExpired or SenderRevoked for who has none."""
+        """Return a client's key.
+
+        Raises:
+            UnknownSender, SenderExpired, SenderRevoked: the client has none.
+        """
         key = self._keys.get(sender)
         if key is None:
             gone = self._gone.get(sender, UnknownSender)
@@ -153,14 +157,14 @@ class Roster:
         return key
 
     def check(self, message: SignedHeader, expected: Expected) -> None:
-        """Raise unless a client of the roster has signed just this header, and it is expected.
+        """Raise unless a client of the roster has signed this header and its fields are expected.
 
         Raises:
-            UnknownSender, SenderExpired, SenderRevoked: of nobody who may take part.
-            SignatureRefused: not its sender's signature.
-            KeyMismatch: sealed under another key, or one of another epoch.
-            Replayed: of another run or round.
-            Relabelled: of another name, encoding or size.
+            UnknownSender, SenderExpired, SenderRevoked: its sender may not take part.
+            SignatureRefused: the signature is not its sender's.
+            KeyMismatch: it names another key, or one of another epoch.
+            Replayed: it is of another run or round.
+            Relabelled: it is of another name, encoding or size.
             OtherModel: its sender was sent another model.
         """
         header = message.header
@@ -183,12 +187,12 @@ class Roster:
 
 
 def number_expected(run: str, round_number: int, name: str) -> Expected:
-    """A message with one number in the clear."""
+    """Return the expected fields of a message with one number in the clear."""
     return Expected(run, round_number, name, NUMBER_FORM, key_id="", epoch=0, n_values=1)
 
 
-def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
-    """The whole message. `header` describes `payload` (see `describe`)."""
+def encode_message(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
+    """Return the whole message, signed; `header` must be of `payload` (see `header_for`)."""
     text = header.model_dump_json().encode()
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"header of {len(text)} bytes, at most {MAX_HEADER_BYTES} fit")
@@ -196,12 +200,12 @@ def encode(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes
 
 
 def signature_over(header: bytes, identity: Ed25519PrivateKey) -> bytes:
-    """A client's, 64 bytes."""
+    """Return a client's signature over a header, 64 bytes."""
     return identity.sign(SIGNED_AS + header)
 
 
-def describe(expected: Expected, sender: str, payload: bytes) -> Header:
-    """The header of a message that its receiver expects."""
+def header_for(expected: Expected, sender: str, payload: bytes) -> Header:
+    """Return the header of a message with this payload."""
     return Header(
         run=expected.run,
         round=expected.round,
@@ -217,8 +221,8 @@ def describe(expected: Expected, sender: str, payload: bytes) -> Header:
     )
 
 
-def n_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
-    """Exact length of the message that a client will send; the payload need not exist."""
+def n_message_bytes(expected: Expected, sender: str, payload_bytes: int) -> int:
+    """Return the exact length in bytes of a client's message; the payload need not exist."""
     return _anonymous_bytes(expected, payload_bytes) + _json_bytes(sender) - _json_bytes("")
 
 
@@ -229,16 +233,17 @@ def _json_bytes(text: str) -> int:
 
 @lru_cache(maxsize=256)  # the same of all clients
 def _anonymous_bytes(expected: Expected, payload_bytes: int) -> int:
-    header = describe(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
+    header = header_for(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
     text = header.model_dump_json().encode()
     return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
 
 
-def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
-    """Header and payload of untrusted bytes; of the payload only length and hash are looked at.
+def split_message(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
+    """Return header and payload of untrusted bytes; the payload's length and hash are checked.
 
     Raises:
-        MessageRefused: not this format, truncated, oversized, or changed under way.
+        MessageRefused: the bytes are not of this format, truncated, oversized, or changed on the
+            way.
     """
     if len(message) > _PREFIX_BYTES + MAX_HEADER_BYTES + SIGNATURE_BYTES + max_payload_bytes:
         raise MessageRefused(f"message of {len(message)} bytes is larger than any expected here")
@@ -267,7 +272,7 @@ def split(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
 
 
 def _foreign(message: bytes) -> str:
-    """Why bytes with another beginning are refused."""
+    """Return the reason why bytes with another prefix are refused."""
     if message[:3] == MAGIC[:3] and len(message) > 3:
         return (
             f"a SecureFL message of version {message[3]}, where version {VERSION} is read: all "

@@ -1,4 +1,4 @@
-"""Totals and scores that an authority was asked for, over all runs and restarts, and of whom.
+"""Record of the totals and scores that an authority was asked for, over all runs and restarts.
 
 A second answer for one total would be a second equation about it; and a run begun anew without one
 client, with the same seeds, would show that client's values as the difference of two totals. A
@@ -14,34 +14,36 @@ from dataclasses import dataclass, field
 from securefl.errors import OpeningRefused
 from securefl.exchange.matching import SCORE
 
-Asked = tuple[str, int, str]
+TotalId = tuple[str, int, str]
 """Run, round and name of a total."""
-Scored = tuple[str, int, str, list[str]]
-"""Run and round of scores, `SCORE`, and the names of whose they are."""
-Row = Asked | Scored | tuple[str, int, str, str, list[str]]
-"""`Asked`, as a total was asked for; then, as it was released, with the digest of the settings and
-the names of who was in it. `Scored`, before scores are decrypted."""
+ScoresRow = tuple[str, int, str, list[str]]
+"""Run and round of scores, `SCORE`, and the names of their clients."""
+ReleaseRow = tuple[str, int, str, str, list[str]]
+"""Run, round and name of a total, digest of the settings, and the names of its clients."""
+Row = TotalId | ScoresRow | ReleaseRow
+"""Row of the record: a `TotalId` before a total is decrypted, a `ReleaseRow` before it is released,
+a `ScoresRow` before scores are decrypted."""
 
 
 @dataclass(slots=True)
-class History:
-    """Grows by a row before anything is decrypted, and by one before a total is released."""
+class OpeningHistory:
+    """Record of openings: a row before each decryption, and one before a total is released."""
 
     settings: str = ""
-    """Digest of the settings that all parties of this run share."""
+    """SHA-256, in hex, of the settings that all parties of this run share."""
     write: Callable[[Row], None] = lambda _row: None
-    """Keeps a row for good; raises where it cannot. In a simulation nothing comes after."""
-    _asked: set[Asked] = field(default_factory=set)
+    """Function that keeps a row for good, or raises; a simulation keeps none."""
+    _asked: set[TotalId] = field(default_factory=set)
     _n_asked: Counter[str] = field(default_factory=Counter)
-    _signers: defaultdict[Asked, list[tuple[str, frozenset[str]]]] = field(
+    _signers: defaultdict[TotalId, list[tuple[str, frozenset[str]]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By settings, round and name: of each run, who was in the total that was opened."""
+    """Run and clients of each total that was opened, by settings, round and name."""
     _scored: set[tuple[str, int, str]] = field(default_factory=set)
     """Run, round and client of each score that was opened."""
 
     def take_up(self, rows: Iterable[Row]) -> None:
-        """Take up what was written before."""
+        """Restore the record from its rows."""
         for row in rows:
             if len(row) == 3:
                 self._note_asked(row)
@@ -52,11 +54,11 @@ class History:
                 run, number, name, settings, signers = row
                 self._note((run, number, name), settings, frozenset(signers))
 
-    def claim(self, asked: Asked) -> int:
-        """Use up the one answer; how many totals were asked for in this run, this one included.
+    def claim(self, asked: TotalId) -> int:
+        """Use up the one answer for a total; returns the number of totals asked for in its run.
 
         Raises:
-            OpeningRefused: it was asked for before.
+            OpeningRefused: this total was asked for before.
         """
         if asked in self._asked:
             raise OpeningRefused("asked for once already: an answer is given once, a refusal, too")
@@ -64,11 +66,11 @@ class History:
         self._note_asked(asked)
         return self._n_asked[asked[0]]
 
-    def require_alike(self, asked: Asked, signers: Iterable[str], at_least: int) -> None:
+    def require_alike(self, asked: TotalId, signers: Iterable[str], at_least: int) -> None:
         """Refuse a list of signers that is nearly one of another run of the same settings.
 
         Raises:
-            OpeningRefused: it differs from one by fewer than `at_least` names.
+            OpeningRefused: the lists differ by fewer than `at_least` names.
         """
         run, number, name = asked
         here = frozenset(signers)
@@ -80,8 +82,8 @@ class History:
                     f"{at_least}): have the same clients take part, or begin with another run.seed"
                 )
 
-    def release(self, asked: Asked, signers: Iterable[str]) -> None:
-        """Keep who is in a total that is about to be released."""
+    def release(self, asked: TotalId, signers: Iterable[str]) -> None:
+        """Keep the clients of a total that is about to be released."""
         here = frozenset(signers)
         self.write((*asked, self.settings, sorted(here)))
         self._note(asked, self.settings, here)
@@ -90,7 +92,7 @@ class History:
         """Use up the one score that each of these clients has in a round.
 
         Raises:
-            OpeningRefused: one was opened before; then none is used up.
+            OpeningRefused: a score was opened before; then none is used up.
         """
         scores = {(run, number, client) for client in clients}
         if again := scores & self._scored:
@@ -98,11 +100,11 @@ class History:
         self.write((run, number, SCORE, sorted(name for *_, name in scores)))
         self._scored |= scores
 
-    def _note_asked(self, asked: Asked) -> None:
+    def _note_asked(self, asked: TotalId) -> None:
         self._asked.add(asked)
         self._n_asked[asked[0]] += 1
 
-    def _note(self, asked: Asked, settings: str, signers: frozenset[str]) -> None:
+    def _note(self, asked: TotalId, settings: str, signers: frozenset[str]) -> None:
         run, number, name = asked
         self._signers[settings, number, name].append((run, signers))
 

@@ -1,8 +1,8 @@
-"""Work that stops in mid-call where it asks for something, until it is given the answer.
+"""Function calls that pause where they ask for something, until they are given the answer.
 
 A client of FedTAN asks for a sum in the middle of its forward and of its backward pass, and cannot
-go on before all others have asked too. So its work runs in a thread of its own; but only one of
-them moves at any moment. No result depends on the machine's scheduling.
+go on before all others have asked too. So its work runs in a thread of its own; but only one thread
+moves at any moment. No result depends on the machine's scheduling.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[Question]):
-    """The work waits for an answer."""
+    """Outcome of work that waits for an answer."""
 
     question: Question
 
 
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[Result]):
-    """The work has ended."""
+    """Outcome of work that has ended."""
 
     result: Result
 
 
 class Dismissed(BaseException):
-    """Unwinds the thread of work that nobody wants any more.
+    """Exception that unwinds the thread of dismissed work.
 
     A BaseException, so that no client code that catches Exception keeps its thread alive.
     """
 
 
 class Pausable(Generic[Question, Reply, Result]):
-    """One piece of work, which `resume` moves on to its next question."""
+    """Work in a thread of its own, which `resume` moves on to its next question."""
 
     def __init__(
         self,
@@ -49,9 +49,12 @@ class Pausable(Generic[Question, Reply, Result]):
         work: Callable[[Callable[[Question], Reply]], Result],
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`work` gets the function that asks; `pool` has a thread free for it.
+        """Prepare work that has not begun.
 
-        `around` makes a context for each of its moves.
+        Args:
+            pool: has a free thread for the work.
+            work: gets the function that asks.
+            around: makes a context for each move.
         """
         self._pool = pool
         self._work = work
@@ -64,7 +67,7 @@ class Pausable(Generic[Question, Reply, Result]):
         self._ended: Future[None] | None = None
 
     def resume(self, reply: Reply | None = None) -> Waiting[Question] | Finished[Result]:
-        """Run until the work asks or is done; raises what it raised."""
+        """Run until the work asks or has ended; raises any exception of the work."""
         if self._ended is None:
             # Not earlier: a thread that Ctrl-C leaves to nobody would wait forever.
             self._ended = self._pool.submit(self._run)
@@ -79,7 +82,7 @@ class Pausable(Generic[Question, Reply, Result]):
         return cast("Waiting[Question] | Finished[Result]", outcome)
 
     def dismiss(self) -> None:
-        """Have the work end where it stands. Harmless after it is done."""
+        """Have the work end where it stands; harmless after it has ended."""
         self._left = True
         self._go.release()
 

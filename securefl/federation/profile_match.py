@@ -1,7 +1,7 @@
-"""How far each client's data are from the server's: profiles asked for, matched, opened (FedProf).
+"""Divergence of each client's data from the server's, by their profiles (FedProf).
 
 All profile the same global model, in a unit that the server publishes. The server matches a profile
-with its baseline as it arrives; of what it makes of it, the authority opens a score.
+with its baseline as it arrives; the authority opens the resulting score.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher
 from securefl.exchange.profile import Profile, range_unit
 from securefl.exchange.score_noise import ScoreNoise
-from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
+from securefl.federation.message import NUMBER, Expected, n_message_bytes
 from securefl.federation.profiling import Profiling, inputs
 from securefl.federation.query import Query
 from securefl.federation.questions import Quantity
@@ -37,22 +37,25 @@ from securefl.types import Kind, State
 
 
 class MatchChannel(Protocol):
-    """What the server matches profiles with, and whoever opens scores."""
+    """The server's matcher of profiles, and the opener of scores."""
 
     @property
     def matcher(self) -> Matcher:
-        """Of the key in use, or in the clear."""
+        """Matcher under the key in use, or in the clear."""
 
     @property
     def noise(self) -> ScoreNoise | None:
-        """Added to every opened score; None where clients are not hidden."""
+        """Noise that is added to every opened score; None where clients are not hidden."""
 
     @property
     def sealed(self) -> bool:
-        """Whether scores are opened by an authority; in the clear the server reads them."""
+        """True where an authority opens scores; in the clear the server reads them."""
 
     def room(self) -> int | None:
-        """Scores that the key in use may still release, under the next key where none; or all."""
+        """Return the number of scores that may be opened under the key; None without a limit.
+
+        A key that may release none any more is replaced by its successor before.
+        """
 
     def open(self, request: ScoreRequest) -> list[float | None]:
         """See `ScoreAuthority.open`."""
@@ -60,27 +63,27 @@ class MatchChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MatchInTheClear:
-    """Profiles that the server reads by itself."""
+    """Channel of profiles that the server reads by itself."""
 
     noise: ScoreNoise | None = None
     matcher: PlainMatch = field(default_factory=PlainMatch)
     sealed: bool = False
 
     def room(self) -> None:
-        """See `MatchChannel.room`: all."""
+        """Return None: there is no limit."""
         return
 
     def open(self, request: ScoreRequest) -> list[float | None]:
-        """Refuse: nothing is sealed."""
+        """Raise RuntimeError, as nothing is sealed."""
         raise RuntimeError(f"{request.name!r}: profiles are in the clear")
 
 
 class ProfileQuestion:
-    """The divergence of a client's profile from the server's."""
+    """Question for the divergence of a client's profile from the server's."""
 
     quantity: Quantity = "divergence"
     reads_data = True
-    asked_bytes = wire.NUMBER.size
+    asked_bytes = NUMBER.size
 
     def __init__(
         self,
@@ -91,7 +94,15 @@ class ProfileQuestion:
         public: Samples,
         channel: MatchChannel,
     ) -> None:
-        """`model` is copied, not changed; `public` are the samples of the server's baseline.
+        """Measure the layer's length.
+
+        Args:
+            server: collects the profiles.
+            engine: reaches the clients.
+            profiling: layer, and how clients profile it.
+            model: copied, not changed.
+            public: samples of the server's baseline.
+            channel: matches profiles and opens scores.
 
         Raises:
             DataError: the layer cannot be profiled.
@@ -119,8 +130,8 @@ class ProfileQuestion:
         """See `Question.n_bytes`."""
         matcher = self._channel.matcher
         about = self._server.run, state.round + 1
-        expected = wire.Expected.over(matcher, about, PROFILE, 2 * self._q)
-        return wire.n_bytes(expected, client, matcher.n_bytes(self._q))
+        expected = Expected.over(matcher, about, PROFILE, 2 * self._q)
+        return n_message_bytes(expected, client, matcher.n_bytes(self._q))
 
     def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:
         number, channel, server = state.round + 1, self._channel, self._server
@@ -130,7 +141,7 @@ class ProfileQuestion:
         survey = server.ask_profile(number, channel.matcher, matched, clients)
         answers = self._engine.answers(server.run, Query(PROFILE, unit), state, clients)
         for client in clients:
-            self._note(number, UNIT, (SERVER, client), "plaintext", 1, wire.NUMBER.pack(unit))
+            self._note(number, UNIT, (SERVER, client), "plaintext", 1, NUMBER.pack(unit))
             try:
                 self._receive(number, survey, client, answers[client])
             except MessageRefused as error:
@@ -160,7 +171,7 @@ class ProfileQuestion:
     def _read(
         self, request: ScoreRequest, opened: Sequence[float | None], precision: float
     ) -> dict[str, float]:
-        """Return scores by client; below 0 by more than the channel errs is no divergence."""
+        """Return scores by client; one below 0 by more than the channel's error is an incident."""
         found = {}
         for signed, score in zip(request.signed, opened, strict=True):
             client = signed.header.sender
@@ -179,7 +190,7 @@ class ProfileQuestion:
         number, n = request.expected.round, len(request.scores)
         self._note(number, SCORE, (SERVER, AUTHORITY), "ciphertext", n, request.as_bytes())
         opened = self._channel.open(request)
-        scores = b"".join(wire.NUMBER.pack(math.nan if x is None else x) for x in opened)
+        scores = b"".join(NUMBER.pack(math.nan if x is None else x) for x in opened)
         self._note(number, SCORE, (AUTHORITY, SERVER), "plaintext", n, scores)
         return opened
 

@@ -1,4 +1,4 @@
-"""How clients profile their data (FedProf): the layer, and the noise of differential privacy."""
+"""Profiling of clients' data (FedProf): the layer, and the noise of differential privacy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from securefl.privacy.randomness import Randomness, Secret
 
 
 class Profiler(Protocol):
-    """Makes profiles that are not the exact ones."""
+    """Function that makes profiles other than the exact ones."""
 
     def __call__(self, view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
         """Return a profile in the view's unit; raises DataError where there is none."""
@@ -25,17 +25,18 @@ class Profiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """The same for all clients of a run."""
+    """Settings of profiles, the same for all clients of a run."""
 
     layer: str | None
-    """`default_layer` where None."""
+    """Name of the layer; `default_layer` where None."""
     profiler: Profiler | None = None
-    """Of clients; exact where None, as the server's baseline of public samples always is."""
+    """Profiler of clients; profiles are exact where None, as the server's baseline always is."""
     randomness: Callable[[int, str], Randomness] = lambda _version, _client: Secret()
-    """By rounds completed and client: of the client's profile, or of its score in the clear."""
+    """Source of a client's noise, on its profile or on its score in the clear, by the number of
+    rounds completed and the client's name."""
 
     def profiles(self, view: View, data: Mapping[str, Samples]) -> dict[str, Profile | DataError]:
-        """Return each client's profile, or why it has none."""
+        """Return each client's profile, or the error of one that has none."""
         if self.profiler is None:
             return profiles(view, data)
         made: dict[str, Profile | DataError] = {}

@@ -1,4 +1,4 @@
-"""What the server asks single clients for, and their answers: one signed message each."""
+"""Queries of the server to single clients, and their answers: one signed message each."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from securefl.types import Memory, NamedTensors, State
 
 SIZE, LOSS = "selection/size", "selection/loss"
 SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
-"""Of a client's own model, or on its own test data; by the run's metric, and by its loss."""
+"""Names of a client's score by the run's metric and by its loss, where it has a model or test data
+of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question that several clients are asked alike."""
+    """Query that several clients get alike."""
 
     name: str
-    """Of the message that answers it: `SIZE`, `LOSS`, `PROFILE`, or one of `SCORES`."""
+    """Name of the message that answers it: `SIZE`, `LOSS`, `PROFILE`, or one of `SCORES`."""
     unit: float = 1.0
-    """That a profile is measured in."""
+    """Unit that a profile is measured in."""
 
 
 class Respondent:
-    """Answers for the clients whose data are here."""
+    """Answers to queries, of the clients whose data are in this process."""
 
     def __init__(
         self,
@@ -48,14 +49,14 @@ class Respondent:
         profiling: Profiling | None = None,
         score: Callable[[nn.Module, State, str, NamedTensors], Score] | None = None,
     ) -> None:
-        """Begin without any answer.
+        """Take the clients and their data.
 
         Args:
-            clients: who signs, by name.
-            data: by client.
-            model: copied once it is needed.
-            loss: mean over a batch, of (model output, y).
-            profiling: how profiles are made; None where nobody asks for one.
+            clients: clients by name, which sign.
+            data: samples by client.
+            model: model of the run; copied once it is needed.
+            loss: mean loss over a batch, of (model output, y).
+            profiling: settings of profiles; None where nobody asks for one.
             score: scores a client's own model, the state's with its own tensors laid over it; None
                 where nobody asks for it.
         """
@@ -75,9 +76,9 @@ class Respondent:
         names: Collection[str],
         memories: Mapping[str, Memory] = MappingProxyType({}),
     ) -> dict[str, bytes | Refused]:
-        """Return each client's signed message, or why it has none.
+        """Return each client's signed message, or its refusal.
 
-        `memories` are what clients keep, of whom a score is asked.
+        `memories` are the states that clients keep; scores need them.
         """
         if query.name == PROFILE:
             return self._profiles(run, query, state, names)

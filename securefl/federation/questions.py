@@ -1,4 +1,4 @@
-"""The server's side of what clients are asked before a selection, and what becomes of the answers.
+"""The server's questions to clients before a selection, and the checks of their answers.
 
 An answer that is refused is an incident: its client counts as not selected, and the round goes on.
 """
@@ -9,60 +9,60 @@ from collections.abc import Collection
 from typing import Literal, Protocol
 
 from securefl.errors import MessageRefused
-from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import Engine
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
+from securefl.federation.message import NUMBER, n_message_bytes, number_expected
 from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_VALUE, SIZE, Query
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.types import Kind, State
 
 Quantity = Literal["divergence", "loss", "n_samples"]
-"""What selectors go by, of single clients."""
+"""Quantity of single clients that selectors go by."""
 ALLOWED = {
     SIZE: NumberRange(1, 2**40, whole=True),
     LOSS: NumberRange(-1e30, 1e30),
     SCORE_VALUE: NumberRange(-1e30, 1e30),
     SCORE_LOSS: NumberRange(-1e30, 1e30),
 }
-"""Beyond, sums over clients and exponentials would leave the finite numbers."""
+"""Range of each answer; outside, sums over clients and exponentials would not be finite."""
 _QUANTITIES: dict[str, Quantity] = {SIZE: "n_samples", LOSS: "loss"}
 
 
 class Question(Protocol):
-    """One quantity that a selector goes by."""
+    """Question for one quantity that a selector goes by."""
 
     @property
     def quantity(self) -> Quantity:
-        """Kind of the answers."""
+        """Quantity that is asked for."""
 
     @property
     def reads_data(self) -> bool:
-        """Whether a client passes over its data for it.
+        """True where a client passes over its data for the answer.
 
-        Then it is asked again whenever it is selected; else once is enough.
+        It is then asked again whenever it is selected; otherwise once.
         """
 
     @property
     def asked_bytes(self) -> int:
-        """Bytes that a client is sent with it, beside the model that it needs for it."""
+        """Number of bytes that a client is sent with the question, beside the model."""
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
-        """Return the answers that count, by client; the round after `state` is to come."""
+        """Return the answers that count, by client, before the round after `state`."""
 
     def n_bytes(self, state: State, client: str) -> int:
-        """Length of an answer."""
+        """Return the length in bytes of a client's answer."""
 
 
 class NumberQuestion:
-    """One number of each client in the clear: its samples, or the global model's mean loss."""
+    """Question for one number in the clear: a client's samples, or the global model's mean loss."""
 
     asked_bytes = 0
 
     def __init__(self, server: Server, engine: Engine, name: str) -> None:
-        """`name` is `SIZE` or `LOSS`."""
+        """Take the number's name, `SIZE` or `LOSS`."""
         self._server = server
         self._engine = engine
         self._name = name
@@ -110,6 +110,6 @@ class NumberQuestion:
 
 
 def number_bytes(run: str, name: str, state: State, client: str) -> int:
-    """Length of a client's number of this name."""
-    expected = wire.number_expected(run, state.round + 1, name)
-    return wire.n_bytes(expected, client, wire.NUMBER.size)
+    """Return the length in bytes of a client's message with the number of this name."""
+    expected = number_expected(run, state.round + 1, name)
+    return n_message_bytes(expected, client, NUMBER.size)

@@ -1,4 +1,4 @@
-"""Has clients train and answer that live at several sites, whatever carries the requests."""
+"""The driver of clients that live at several sites, whatever carries the requests."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from securefl.types import Memory
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No usable reply has come from a site."""
+    """Outcome of a site from which no usable reply has come."""
 
     reason: str
     diverged: bool = False
-    """The site has said so itself: its clients' values cannot be sent."""
+    """True where the site has replied that its clients' values cannot be sent."""
     away: bool = False
-    """The connection is lost, or nothing came in time: the site may come back."""
+    """True where the connection is lost or nothing came in time: the site may come back."""
 
 
 class Transport(Protocol):
-    """Carries requests to sites; nothing else knows what carries them."""
+    """Carrier of requests to sites and of their replies."""
 
     def call(
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
-        """Ask all of these sites at once, and wait for their replies; never raises for one.
+        """Send each site its request, all at once; return the replies, or `Lost` without one.
 
-        `ongoing` is the round that they are asked in; it knows how large a reply may be.
+        `ongoing` is the round of the requests; it knows how large a reply may be.
         """
 
 
 @dataclass(slots=True)
 class RemoteRound:
-    """Drives one round of clients at sites."""
+    """Driver of one round of clients at sites."""
 
     transport: Transport
     home: Mapping[str, str]
@@ -56,10 +56,15 @@ class RemoteRound:
     ongoing: ServerRound
     open_sum: OpenSum
     staged: dict[str, Memory] = field(default_factory=dict)
-    """What clients will keep, as far as their sites tell."""
+    """States that clients will keep once they count, where their sites send them."""
 
     def run(self) -> None:
-        """Have all train; raises as `open_all`, and DataError where a planned sum is left out."""
+        """Have all clients train, and open the round's sums.
+
+        Raises:
+            DataError: a planned sum is left out.
+            Diverged, TooFewContributions, OpeningRefused, TotalRefused: see `ServerRound.open_all`.
+        """
         replies = self._called(
             {
                 site: self._begin(names)
@@ -119,7 +124,7 @@ class RemoteRound:
 
 
 def _most_ask_for(replies: Mapping[str, Reply]) -> str:
-    """Return the sum that most clients ask for, which all must; empty where most are done."""
+    """Return the sum that most clients ask for, the only one to count; empty if most are done."""
     votes = Counter[str]()
     for reply in replies.values():
         if isinstance(reply, Asked | Done):
@@ -143,7 +148,7 @@ def counted(transport: Transport, ongoing: ServerRound, home: Mapping[str, str])
 
 
 def answers(transport: Transport, home: Mapping[str, str], ask: Ask) -> dict[str, bytes | Refused]:
-    """Ask clients wherever they live; who gives no answer has refused."""
+    """Return each client's answer; a client without one counts as having refused."""
     where = by_site(ask.names, home)
     requests = {site: replace(ask, names=names) for site, names in where.items()}
     found: dict[str, bytes | Refused] = {}

@@ -1,10 +1,10 @@
 """The server's side of a round, without input or output of its own.
 
-It says which messages may come and how large they are, takes what has come, says whose does not
-count and why, says which sums are to be opened, is given what was opened, and ends with the totals.
-Whoever carries the messages drives it: in memory, to worker processes, or to sites. In the clear
-the bits of a total depend on the order in which contributions are taken: drivers take them in the
-order of `RoundContext.times`.
+It lists the messages that may come and their sizes, takes those that have come, reports each that
+does not count, lists the sums to be opened, is given the opened sums, and ends with the totals. A
+driver carries the messages: in memory, to worker processes, or to sites. In the clear the bits of a
+total depend on the order in which contributions are taken: drivers take them in the order of
+`RoundContext.times`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from securefl.federation.contribution import PlainContribution, PlainRows, Refus
 from securefl.federation.incidents import Incident, nobody_left
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.server import InMemorySum, Server, ServerSum, SumRequest
-from securefl.federation.state_digest import state_digest, with_total
-from securefl.federation.total import as_sent, total_bytes
+from securefl.federation.total import as_sent, state_digest, total_bytes, with_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Total
 
 OpenSum = Callable[[SumRequest], OpenedSum]
-"""Has a sealed sum opened by whoever holds the key; raises OpeningRefused, TotalRefused."""
+"""Function that has a sealed sum opened; raises OpeningRefused, TotalRefused."""
 
 
 def _tensor(of: OpenedSum | PlainContribution) -> Tensor:
@@ -45,11 +44,11 @@ class _Collecting:
     counted: list[str] = field(default_factory=list)
     opened: dict[str, OpenedSum] = field(default_factory=dict)
     like: dict[str, NamedTensors] = field(default_factory=dict)
-    """Layouts that contributions in memory tell, where the plan does not."""
+    """Layouts from contributions in memory, by message, where the plan has none."""
 
 
 class ServerRound:
-    """The round after a state; who is out of it stays out."""
+    """The round after a state; a client that is out of it stays out."""
 
     def __init__(self, server: Server, context: RoundContext) -> None:
         self.context = context
@@ -70,11 +69,11 @@ class ServerRound:
 
     @property
     def possible(self) -> tuple[MessageSpec, ...]:
-        """Messages of which one may come next; the update's are those of its first."""
+        """Messages of which one may come next; of the update's, only the first."""
         return (*self._due.values(), *self.context.plan.update[:1])
 
     def most_bytes(self, client: str, specs: Sequence[MessageSpec]) -> int:
-        """Length of the longest message that a client may send of these."""
+        """Return the length in bytes of the longest of these messages of a client."""
         number = self.context.number
         return max((self.server.n_bytes(number, spec, client) for spec in specs), default=0)
 
@@ -99,9 +98,9 @@ class ServerRound:
         self._begin(self.context.plan.update)
 
     def take(self, client: str, sent: Sent) -> bool:
-        """Add what a client has sent of each message; False if any was refused.
+        """Add a client's messages; returns False if any was refused.
 
-        All are admitted before the first is added: a client counts in all of them or in none.
+        All are admitted before the first is added: a client counts in all sums or in none.
         """
         now = self._now
         if isinstance(sent, Refused):
@@ -120,7 +119,7 @@ class ServerRound:
         return True
 
     def take_rows(self, sent: PlainRows) -> None:
-        """As `take`, of clients side by side and of one message in memory."""
+        """Add one message in memory of several stacked clients; see `take`."""
         now = self._now
         (spec,) = now.specs
         total, n_values, counted = now.in_memory[spec.name], sent.rows.n_values, []
@@ -140,7 +139,7 @@ class ServerRound:
         now.counted += [sent.names[i] for i in counted]
 
     def lose(self, client: str, what: str, reason: str, *, diverged: bool = False) -> None:
-        """Go on without a client; `diverged` where its own values cannot be sent."""
+        """Go on without a client; `diverged` where its values cannot be sent."""
         self._present.pop(client, None)
         self._diverged = self._diverged or diverged
         self._refused.append(Incident(self.context.number, what, client, reason))
@@ -168,10 +167,10 @@ class ServerRound:
                 yield request
 
     def opened(self, name: str, total: OpenedSum) -> None:
-        """Take what was opened of a sealed sum.
+        """Take the opened total of a sealed sum.
 
         Raises:
-            TotalRefused: it does not weigh what its clients do.
+            TotalRefused: its weight is not that of its clients.
         """
         now = self._now
         now.signed[name].check_weight(total)
@@ -183,8 +182,8 @@ class ServerRound:
         """Have all sealed sums opened that clients have contributed to.
 
         Raises:
-            Diverged, TooFewContributions: nobody's contribution counts.
-            OpeningRefused, TotalRefused: as `open_sum`.
+            Diverged, TooFewContributions: no contribution counts.
+            OpeningRefused, TotalRefused: see `open_sum`.
         """
         for request in self.requests():
             try:
@@ -194,7 +193,7 @@ class ServerRound:
             self.opened(request.expected.name, total)
 
     def answer(self) -> Answer:
-        """End a sum in the middle of the round: the total, for all who are still present.
+        """End a sum in the middle of the round; returns the total for all clients still present.
 
         Raises:
             TooFewContributions: fewer contributions than any total may have.
@@ -211,7 +210,12 @@ class ServerRound:
         return Answer(opened, tuple(now.counted))
 
     def totals(self) -> dict[Kind, Total]:
-        """End the round: totals by kind; raises as `answer`, and DataError for unknown layouts."""
+        """End the round; returns the totals by kind.
+
+        Raises:
+            TooFewContributions: fewer contributions than any total may have.
+            DataError: a total's layout is unknown.
+        """
         if self._collecting is None and not self.context.plan.update:
             return {}
         return {spec.kind: self._total(spec) for spec in self._now.specs}
@@ -227,7 +231,7 @@ class ServerRound:
             raise self._nobody()
 
     def _explained(self, error: TooFewContributions) -> TooFewContributions:
-        """Return the error with why the first client does not count, where there is one."""
+        """Return the error, with the reason why the first client does not count if there is one."""
         first = f". Refused before: {self._refused[0].reason}" if self._refused else ""
         return TooFewContributions(f"{error}{first}")
 
@@ -269,7 +273,7 @@ class ServerRound:
         return now.in_memory[spec.name].admit(client, message)
 
     def _read(self, spec: MessageSpec) -> OpenedSum:
-        """Return a total without its gains."""
+        """Return a total, divided by its gains."""
         now = self._now
         try:
             if spec.name in now.in_memory:
@@ -305,7 +309,7 @@ class ServerRound:
         content: Content,
         n_bytes: int | None = None,
     ) -> None:
-        """Write a message down; `n_bytes` of what has no bytes here, as it would be on a wire."""
+        """Write a message down; `n_bytes` is its length as sent, where `content` has no bytes."""
         sender, receiver = way
         entry = Entry(
             round=self.context.number,

@@ -8,42 +8,50 @@ from math import ldexp
 from securefl.errors import Duplicate, KeyFileError, MessageRefused, OpeningRefused
 from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
-from securefl.federation import message as wire
 from securefl.federation.authority import Opening, require_own_key
-from securefl.federation.opening_history import History
+from securefl.federation.message import Roster
+from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.survey import ScoreRequest
 
 
 class ScoreAuthority:
-    """Holds the `ScoreOpener`; of each client it releases one score a round."""
+    """The authority over scores: it opens one score of each client a round."""
 
     def __init__(
         self,
         opener: ScoreOpener,
-        roster: wire.Roster,
+        roster: Roster,
         policy: Policy,
         log: Callable[[Opening], None],
-        history: History | None = None,
+        history: OpeningHistory | None = None,
     ) -> None:
-        """`history` is of the runs, keys and processes before; None where there are none."""
+        """Take the key and the rules.
+
+        Args:
+            opener: holds the key.
+            roster: clients whose signatures count.
+            policy: names that may be opened, with their precision.
+            log: writes an opening down, before its scores are released.
+            history: openings of earlier runs, keys and processes; None where there are none.
+        """
         self._opener = opener
         self._roster = roster
         self._policy = policy
         self._log = log
-        self._history = history or History()
+        self._history = history or OpeningHistory()
 
     def open(self, request: ScoreRequest) -> list[float | None]:
-        """The scores, flooded and as precise as the policy allows, in the order of the request.
+        """Return the scores, flooded and as precise as the policy allows, in the request's order.
 
-        None where the ciphertext is no score under this key: its client sent rubbish.
+        A score is None where the ciphertext holds none under this key: its client sent rubbish.
 
         Raises:
             OpeningRefused: the policy opens no scores, or a client's score was opened in this
-                round before (`History.claim_scores`).
+                round before (`OpeningHistory.claim_scores`).
             KeyWornOut: the key has released as many scores as it may.
-            Duplicate: a client stands in it twice.
+            Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold, or the profiles were sent under another key.
-            KeyFileError: nobody knows how many scores the key has released.
+            KeyFileError: the record of this key's releases cannot be read.
         """
         expected, signers = request.expected, tuple(s.header.sender for s in request.signed)
         try:

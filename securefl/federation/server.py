@@ -1,4 +1,4 @@
-"""The server: checks what clients send, adds it, or matches it. It holds no key, of any kind."""
+"""The server: it checks, adds and matches clients' messages. It holds no secret key of any kind."""
 
 from __future__ import annotations
 
@@ -14,55 +14,64 @@ from securefl.exchange.base import Adder, OpenedSum, RunningSum, Values
 from securefl.exchange.matching import Matcher
 from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
 from securefl.federation.contribution import PlainContribution, PlainRows
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry, Ledger
+from securefl.federation.message import (
+    Expected,
+    Roster,
+    SignedHeader,
+    headers_bytes,
+    n_message_bytes,
+    number_expected,
+    split_message,
+)
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
 from securefl.federation.total import n_total_bytes
 from securefl.types import Kind, MessageSpec, State, Weighing
 
 WEIGHT_MARGIN = 0.01
-"""Of a sealed total's weight, by which it may differ from its clients': more than rounding does."""
+"""Largest relative error of a sealed total's weight against its clients': more than rounding's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How much each client counts, by its name, as the settings make it."""
+    """Clients' weights by the settings."""
 
     own: Mapping[str, float]
+    """Weight of each client, by name."""
     equal: float
-    """Where all count alike."""
+    """Weight of every client in sums where all count alike."""
 
     def of(self, name: str, weighing: Weighing) -> float:
-        """A client's weight in a sum."""
+        """Return a client's weight in a sum; 0 for an unknown client."""
         return self.equal if weighing is Weighing.EQUAL else self.own.get(name, 0.0)
 
 
 ANY_STATE = "0" * 64
-"""As long as every digest."""
+"""Placeholder of a state's digest, for lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumRequest:
-    """A sum, and the signed headers of all that went into it: what the authority gets."""
+    """Sum and the signed headers of all its contributions, for the authority."""
 
-    expected: wire.Expected
+    expected: Expected
     total: bytes
-    signed: tuple[wire.SignedHeader, ...]
+    signed: tuple[SignedHeader, ...]
 
     def as_bytes(self) -> bytes:
-        """What crosses the wire of it, part after part."""
-        return self.total + wire.headers_bytes(self.signed)
+        """Return the bytes that the authority is sent, part after part."""
+        return self.total + headers_bytes(self.signed)
 
 
 class Server:
-    """Adds what the roster's clients send, one sum for each message that the plan knows."""
+    """The server of a run: sums and surveys of the roster's clients."""
 
     def __init__(  # noqa: PLR0913  (what a server has)
         self,
         run: str,
-        roster: wire.Roster,
+        roster: Roster,
         adders: Mapping[Kind, Adder],
         shares: Shares | None = None,
         *,
@@ -74,14 +83,14 @@ class Server:
         """Begin a run.
 
         Args:
-            run: its id, 64 hex digits.
+            run: id of the run, 64 hex digits.
             roster: clients that may take part.
-            adders: by kind of message.
-            shares: clients' weights; where None, each is in (0, 1] and no more is known of it.
-            plain: opens sums in the clear.
+            adders: adder of each kind of message.
+            shares: clients' weights; where None, each weight is only known to be in (0, 1].
+            plain: channel that opens sums in the clear.
             sealed: kinds that travel as ciphertext.
-            ledger: takes down every message.
-            report: is told of every contribution that does not count.
+            ledger: keeps an entry of every message.
+            report: gets every contribution that does not count.
         """
         self.run = run
         self.roster = roster
@@ -94,15 +103,15 @@ class Server:
 
     @property
     def value_bytes(self) -> int:
-        """Of one value in the model's precision."""
+        """Number of bytes of one value in the model's precision."""
         return np.dtype(self.plain.dtype).itemsize
 
     def total_bytes(self, spec: MessageSpec) -> int:
-        """Of a total on its way to a client."""
+        """Return the length in bytes of a total on its way to a client."""
         return n_total_bytes(spec.n_values, self.plain.dtype)
 
     def note_broadcast(self, state: State, news: Sequence[MessageSpec], client: str) -> None:
-        """Write down what a client is sent at the start of the round after `state`."""
+        """Write down the broadcast to a client at the start of the round after `state`."""
         for spec in news:
             entry = Entry(
                 round=state.round + 1,
@@ -118,39 +127,39 @@ class Server:
             self.ledger.note(entry, state.tensors[spec.kind])
 
     def start(self, round_number: int, spec: MessageSpec, state: str = "") -> ServerSum:
-        """Begin the sum of one message; `state` is the digest of the model that clients got."""
+        """Begin the sum of one message; `state` is the digest of the model sent to clients."""
         adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
         running = adder.start(spec.n_values)
         most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
         return ServerSum(self.roster, expected, adder.n_bytes(spec.n_values), running, most)
 
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
-        """Exact length of a client's message."""
+        """Return the exact length in bytes of a client's message."""
         expected = self._expected(round_number, spec, ANY_STATE)
-        return wire.n_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
+        return n_message_bytes(expected, sender, self._adders[spec.kind].n_bytes(spec.n_values))
 
     def ask_number(
         self, round_number: int, name: str, allowed: NumberRange, asked: Collection[str]
     ) -> NumberSurvey:
-        """Begin to collect a number of each of these clients."""
-        expected = wire.number_expected(self.run, round_number, name)
+        """Begin a survey for a number of each of these clients."""
+        expected = number_expected(self.run, round_number, name)
         return NumberSurvey(self.roster, expected, allowed, asked)
 
     def ask_profile(
         self, round_number: int, matcher: Matcher, baseline: Profile, asked: Collection[str]
     ) -> ProfileSurvey:
-        """Begin to match the profiles of these clients with the baseline."""
+        """Begin a survey that matches the profiles of these clients with the baseline."""
         return ProfileSurvey(self.run, self.roster, round_number, matcher, baseline, asked)
 
-    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> wire.Expected:
+    def _expected(self, round_number: int, spec: MessageSpec, state: str) -> Expected:
         adder, about = self._adders[spec.kind], (self.run, round_number)
-        return wire.Expected.over(adder, about, spec.name, spec.n_values, state)
+        return Expected.over(adder, about, spec.name, spec.n_values, state)
 
 
 class InMemorySum:
-    """One sum while contributions arrive."""
+    """One sum of contributions in memory, while they arrive."""
 
-    def __init__(self, plain: PlainChannel, roster: wire.Roster, n_values: int) -> None:
+    def __init__(self, plain: PlainChannel, roster: Roster, n_values: int) -> None:
         self._plain = plain
         self._roster = roster
         self._values: Values = np.zeros(n_values)
@@ -162,9 +171,9 @@ class InMemorySum:
         """Check a contribution and return the function that adds it.
 
         Raises:
-            UnknownSender, SenderExpired, SenderRevoked: of nobody who may take part.
+            UnknownSender, SenderExpired, SenderRevoked: the client may not take part.
             Duplicate: the client has contributed already.
-            MessageRefused: for its size or its weight.
+            MessageRefused: the size or the weight is wrong.
         """
         self.check(sender, sent.weight, len(sent.values))
 
@@ -178,7 +187,7 @@ class InMemorySum:
         return add
 
     def check(self, sender: str, weight: float, n_values: int) -> None:
-        """Raise as `admit` does, of a contribution of so many values."""
+        """Check the terms of a contribution; raises as `admit`."""
         self._roster.key_of(sender)
         if not 0 < weight <= 1:
             raise MessageRefused(f"{sender}: weight {weight} outside (0, 1]")
@@ -190,7 +199,7 @@ class InMemorySum:
             )
 
     def add_rows(self, sent: PlainRows, index: Sequence[int]) -> None:
-        """Add the rows of these indices, each of them checked, at once and where they lie."""
+        """Add the rows of these indices, all checked before, in one product on their own device."""
         sent_KN = sent.rows.of(index).matrix_KN.to(getattr(torch, self._plain.dtype)).double()
         weights = [sent.weights[i] for i in index]
         weight_K = torch.tensor(weights, dtype=torch.float64).to(sent_KN.device)
@@ -200,18 +209,18 @@ class InMemorySum:
             self._names.add(sent.names[i])
 
     def opened(self) -> OpenedSum:
-        """Return the mean, as anyone can read it; raises MessageRefused where there is nothing."""
+        """Return the mean; raises MessageRefused where nothing was added."""
         total = PlainSum(self._plain.dtype, self._values, self._weight, len(self._names)).total()
         return self._plain.open(total, len(self._values))
 
 
 class ServerSum:
-    """One sum while contributions arrive."""
+    """One sum of signed messages, while they arrive."""
 
     def __init__(
         self,
-        roster: wire.Roster,
-        expected: wire.Expected,
+        roster: Roster,
+        expected: Expected,
         n_bytes: int,
         running: RunningSum,
         weight_of: Callable[[str], float] | None = None,
@@ -221,25 +230,26 @@ class ServerSum:
         self._expected = expected
         self._n_bytes = n_bytes
         self._running = running
-        self._signed: dict[str, wire.SignedHeader] = {}
+        self._signed: dict[str, SignedHeader] = {}
 
     def receive(self, message: bytes) -> None:
-        """Check one contribution and add it; raises as `admit` does, and is then unchanged."""
+        """Check one contribution and add it; raises as `admit`, and is then unchanged."""
         self.admit(message)()
 
     def admit(self, message: bytes, client: str | None = None) -> Callable[[], None]:
-        """Check one contribution; what comes back adds it, before any other is admitted.
+        """Check one contribution and return the function that adds it.
 
-        Where `client` is given, it must be that one's own.
+        It must be called before another contribution is admitted. Where `client` is given, the
+        message must be that client's own.
 
         The ciphertext parser sees only bytes that a client of the roster has signed for this run,
         round and message, and whose length and coefficients are in range.
 
         Raises:
             Duplicate: the client has contributed already.
-            MessageRefused: it fails another check.
+            MessageRefused: the message fails another check.
         """
-        signed, payload = wire.split(message, self._n_bytes)
+        signed, payload = split_message(message, self._n_bytes)
         self._roster.check(signed, self._expected)
         sender = signed.header.sender
         if client not in {None, sender}:
@@ -262,7 +272,7 @@ class ServerSum:
         return add
 
     def check_weight(self, opened: OpenedSum) -> None:
-        """Raise TotalRefused unless a sealed total weighs what its clients do, by the settings."""
+        """Raise TotalRefused unless a sealed total's weight is that of its clients' settings."""
         if self._weight_of is None:
             return
         wanted = sum(map(self._weight_of, self._signed))
@@ -273,10 +283,10 @@ class ServerSum:
             )
 
     def request(self) -> SumRequest:
-        """The sum of all that was received.
+        """Return the sum of all contributions that were added.
 
         Raises:
-            MessageRefused: nothing was.
+            MessageRefused: there are none.
         """
         if not self._signed:
             raise MessageRefused(f"no client contributed to {self._expected.name!r}")

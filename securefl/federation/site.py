@@ -1,7 +1,8 @@
 """A site: clients that live in one place, behind one function: a request in, its reply out.
 
-It has data, models, identities, and what its clients keep between rounds. A worker process of a
-simulation is a site of several clients, a process of a consortium one of a single client.
+It has its clients' data, models, identities, and the state that they keep between rounds. A worker
+process of a simulation is a site of several clients, a process of a consortium one of a single
+client.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from securefl.types import Floats, Memory, Plan, State
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Train these clients from this state."""
+    """Request to train clients from a state."""
 
     run: str
     state: State
     times: Mapping[str, int]
-    """Clients of this site, in order, and how often each counts."""
+    """Number of times that each client counts; the keys are the site's clients in order."""
     since: Mapping[str, int] = field(default_factory=dict)
-    """The last round in which each counted: what it kept then, it goes on from."""
+    """Last round in which each client counted; it goes on from the state that it kept then."""
     in_memory: frozenset[str] = frozenset()
     """Names of messages that need not be signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Hear the sum that was asked for, and go on."""
+    """Request to go on, with the total that clients have asked for."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The contributions of these clients count: keep what they keep."""
+    """Request to keep the new states of clients whose contributions count."""
 
     round: int
     names: Collection[str]
@@ -53,7 +54,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Answer a query under this state."""
+    """Request to answer a query under a state."""
 
     run: str
     query: Query
@@ -70,7 +71,7 @@ Request = Begin | Continue | Counted | Ask
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """These clients ask for a sum in the middle of their round."""
+    """Reply that clients ask for a sum in the middle of their round."""
 
     name: str
     sent: Mapping[str, Sent]
@@ -78,59 +79,59 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All clients have trained."""
+    """Reply that all clients have trained."""
 
     sent: Mapping[str, Sent]
-    """But of those who have left the round."""
+    """Contribution of each client that has not left the round."""
     memories: Mapping[str, Memory] = field(default_factory=dict)
-    """What they will keep once they count; it leaves no site of a consortium."""
+    """States that clients keep once they count; they leave no site of a consortium."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """To a query, by client."""
+    """Reply with the clients' answers to a query, by name."""
 
     answers: Mapping[str, bytes | Refused]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What clients keep is kept."""
+    """Reply that the clients' new states are kept."""
 
 
 Reply = Asked | Done | Answers | Kept
 
 
 class Trainer(Protocol):
-    """Trains clients in this process. Every trainer gives the same result, within rounding."""
+    """Trainer of clients in this process. All trainers give the same result, within rounding."""
 
     def train(self, ongoing: ClientsRound) -> None:
-        """Have all clients of the round train, and hand in what they send."""
+        """Have all clients of the round train, and hand in their contributions."""
 
     def close(self) -> None:
-        """Let go of threads; safe to call twice."""
+        """End all threads; safe to call twice."""
 
 
 class Store(Protocol):
-    """What a site's clients keep between rounds."""
+    """Storage of the states that a site's clients keep between rounds."""
 
     def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
-        """Return what clients have kept, each of the round that it last counted in.
+        """Return each client's state of the round in `since`, in which it last counted.
 
         Raises:
-            RunFolderError: it is lost.
+            RunFolderError: a state is lost.
         """
 
     def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:
-        """Store what clients will keep once this round counts, before anything leaves them."""
+        """Store clients' new states of this round, before anything leaves the site."""
 
     def keep(self, round_number: int, names: Collection[str]) -> None:
-        """Hear whose contributions to this round count."""
+        """Keep the staged states of clients whose contributions to this round count."""
 
 
 @dataclass(slots=True)
 class _Outlet:
-    """Stops the clients' work where they ask, and collects what they hand in."""
+    """Outlet that pauses the clients' work where they ask, and collects their contributions."""
 
     stop: Callable[[Asked], Answer]
     sent: dict[str, Sent] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class _Outlet:
 
 
 class Site:
-    """Answers one request at a time."""
+    """Clients of one site, behind `handle`, which takes one request at a time."""
 
     def __init__(
         self,
@@ -158,15 +159,15 @@ class Site:
         precision: Floats,
         store: Store,
     ) -> None:
-        """Nothing has been asked yet.
+        """Take the clients, before any request.
 
         Args:
-            clients: who seals and signs, by name.
+            clients: clients by name, which seal and sign.
             trainer: trains them.
             respondent: answers queries.
-            plan: what clients send in the round after a state.
-            precision: that totals travel in.
-            store: what clients keep between rounds.
+            plan: returns the messages of the round after a state.
+            precision: type of the values of totals.
+            store: keeps the clients' states between rounds.
         """
         self._clients = clients
         self._trainer = trainer
@@ -178,10 +179,10 @@ class Site:
         self._work: Pausable[Asked, Answer, Done] | None = None
 
     def handle(self, request: Request) -> Reply:
-        """Return the reply.
+        """Return the reply to a request.
 
         Raises:
-            PeerError: it does not fit what was asked before.
+            PeerError: the request does not follow from those before.
             SecureFLError: the clients' work failed.
         """
         match request:
@@ -205,7 +206,7 @@ class Site:
             work.wait()
 
     def close(self) -> None:
-        """Let go of threads."""
+        """End the round and all threads."""
         self.abandon()
         self._trainer.close()
         self._pool.shutdown()

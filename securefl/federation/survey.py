@@ -1,7 +1,7 @@
-"""What the server asks single clients for before it selects: one answer of each that was asked.
+"""Surveys before a selection: the server takes one answer of each client that it has asked.
 
-Nothing is added up here. Where a profile is encrypted, the server makes a blinded score of it,
-which the authority alone can open.
+Nothing is summed. Where a profile is encrypted, the server makes a blinded score of it, which only
+the authority can open.
 """
 
 from __future__ import annotations
@@ -12,32 +12,39 @@ from dataclasses import dataclass
 from securefl.errors import Duplicate, MessageRefused
 from securefl.exchange.matching import PROFILE, SCORE, Matcher
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
+from securefl.federation.message import (
+    NUMBER,
+    Expected,
+    Roster,
+    SignedHeader,
+    headers_bytes,
+    split_message,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Scores, and the signed headers of the profiles that they are of: what the authority gets."""
+    """Scores and the signed headers of their profiles, for the authority."""
 
-    expected: wire.Expected
-    """Of the profiles."""
+    expected: Expected
+    """Header fields of the profiles."""
     scores: tuple[bytes, ...]
-    signed: tuple[wire.SignedHeader, ...]
-    """In the order of the scores."""
+    signed: tuple[SignedHeader, ...]
+    """Signed headers in the order of the scores."""
 
     def as_bytes(self) -> bytes:
-        """What crosses the wire of it, part after part."""
-        return b"".join(self.scores) + wire.headers_bytes(self.signed)
+        """Return the bytes that the authority is sent, part after part."""
+        return b"".join(self.scores) + headers_bytes(self.signed)
 
     @property
     def name(self) -> str:
-        """Of what is opened."""
+        """Name of the scores in the policy and the log."""
         return SCORE
 
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """Which numbers count as answers; with others, one client could spoil the draw for all."""
+    """Range of numbers that count as answers; another could spoil the draw for all clients."""
 
     least: float
     most: float
@@ -52,10 +59,10 @@ class NumberRange:
 
 
 class Survey:
-    """Answers as they arrive, one kind of them in one round."""
+    """Answers to one query in one round, while they arrive."""
 
     def __init__(
-        self, roster: wire.Roster, expected: wire.Expected, n_bytes: int, asked: Collection[str]
+        self, roster: Roster, expected: Expected, n_bytes: int, asked: Collection[str]
     ) -> None:
         self.expected = expected
         self._roster = roster
@@ -63,13 +70,14 @@ class Survey:
         self._asked = frozenset(asked)
         self._answered: set[str] = set()
 
-    def admit(self, message: bytes, client: str | None = None) -> tuple[wire.SignedHeader, bytes]:
-        """Header and payload of an answer; of `client`, where it is known who has sent it.
+    def admit(self, message: bytes, client: str | None = None) -> tuple[SignedHeader, bytes]:
+        """Return header and payload of an answer; of `client` where the sender is known.
 
         Raises:
-            MessageRefused: it fails a check, its client was not asked, or has answered already.
+            Duplicate: the client has answered already.
+            MessageRefused: the answer fails another check, or its client was not asked.
         """
-        signed, payload = wire.split(message, self._n_bytes)
+        signed, payload = split_message(message, self._n_bytes)
         self._roster.check(signed, self.expected)
         sender, name = signed.header.sender, self.expected.name
         if client not in {None, sender}:
@@ -87,22 +95,27 @@ class Survey:
 
 
 class NumberSurvey:
-    """One number of each client, in the clear."""
+    """Survey for one number of each client, in the clear."""
 
     def __init__(
         self,
-        roster: wire.Roster,
-        expected: wire.Expected,
+        roster: Roster,
+        expected: Expected,
         allowed: NumberRange,
         asked: Collection[str],
     ) -> None:
-        self._survey = Survey(roster, expected, wire.NUMBER.size, asked)
+        self._survey = Survey(roster, expected, NUMBER.size, asked)
         self._allowed = allowed
 
     def receive(self, message: bytes, client: str | None = None) -> float:
-        """The number; raises MessageRefused as `Survey.admit`, and where it is not allowed."""
+        """Return the number.
+
+        Raises:
+            MessageRefused: the message fails a check of `Survey.admit`, or the number is not
+                allowed.
+        """
         signed, payload = self._survey.admit(message, client)
-        (number,) = wire.NUMBER.unpack(payload)
+        (number,) = NUMBER.unpack(payload)
         if number not in self._allowed:
             name = self._survey.expected.name
             raise MessageRefused(f"{signed.header.sender}: {name} must be {self._allowed}")
@@ -110,34 +123,34 @@ class NumberSurvey:
 
 
 class ProfileSurvey:
-    """Profiles, each matched with the server's baseline as it arrives and not kept."""
+    """Survey for profiles, each matched with the server's baseline as it arrives and not kept."""
 
     def __init__(
         self,
         run: str,
-        roster: wire.Roster,
+        roster: Roster,
         round_number: int,
         matcher: Matcher,
         baseline: Profile,
         asked: Collection[str],
     ) -> None:
-        expected = wire.Expected.over(matcher, (run, round_number), PROFILE, 2 * len(baseline))
+        expected = Expected.over(matcher, (run, round_number), PROFILE, 2 * len(baseline))
         self._survey = Survey(roster, expected, matcher.n_bytes(len(baseline)), asked)
         self._matcher = matcher
         self._baseline = baseline
-        self._scores: list[tuple[wire.SignedHeader, bytes]] = []
+        self._scores: list[tuple[SignedHeader, bytes]] = []
 
     def receive(self, message: bytes, client: str | None = None) -> None:
         """Match one profile.
 
         Raises:
-            MessageRefused: as `Survey.admit`, and where it is of another length or version than the
-                baseline, or, in the clear, no profile.
+            MessageRefused: the message fails a check of `Survey.admit`, or the profile is of
+                another length or version than the baseline, or, in the clear, malformed.
         """
         signed, payload = self._survey.admit(message, client)
         self._scores.append((signed, self._matcher.match(payload, self._baseline)))
 
     def request(self) -> ScoreRequest:
-        """The scores of all that were received."""
+        """Return the scores of all profiles that were received."""
         signed, scores = zip(*self._scores, strict=True) if self._scores else ((), ())
         return ScoreRequest(self._survey.expected, scores, signed)

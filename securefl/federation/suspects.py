@@ -1,12 +1,12 @@
-"""Find the clients that spoil sealed totals, by leaving them out; no single message is opened.
+"""Search for the clients that spoil sealed totals, by leaving them out; no message is opened alone.
 
 A total that the authority refuses shows that one of its clients has sealed rubbish, and not which.
 Its round is passed: the model stays. The next rounds are of a part of these clients, until totals
 open. Then the others come back, one group after the other. A group with which totals are refused
 again is halved; a client that is such a group alone is guilty, and stays out.
 
-This finds whoever spoils every total, and nobody where it was a single one. One that spoils some
-of them can throw suspicion on those who are in the same rounds.
+The search finds a client that spoils every total, and nobody where a single total was spoiled. A
+client that spoils some totals can throw suspicion on others in the same rounds.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ _ALL, _CLEAR, _GROUP, _TRIED = "suspects", "suspects clear", "suspects back ", "
 
 @dataclass(slots=True)
 class Suspects:
-    """The search of a run."""
+    """Search of a run for the clients that spoil totals."""
 
     least: int
-    """Clients of a total."""
+    """Least number of clients of a total."""
     guilty: set[str] = field(default_factory=set)
-    """Who stays out."""
+    """Names of clients that stay out."""
     _all: list[str] = field(default_factory=list)
-    """One of them has spoiled a total, at least; empty where nobody is searched for."""
+    """Clients of whom at least one has spoiled a total; empty where nobody is searched for."""
     _clear: list[str] = field(default_factory=list)
-    """Those with whom totals open; before that, those who are tried."""
+    """Clients with whom totals open; before there are any, those of the next attempt."""
     _groups: list[list[str]] = field(default_factory=list)
-    """The others, once some are clear; the last one comes back next."""
+    """Groups of the other clients, once some are clear; the last one comes back next."""
     _n_tried: int = 0
+    """Number of attempts that were refused since the search began."""
 
     def numbers(self) -> dict[str, dict[str, float]]:
         """Return the search as numbers by client, for a checkpoint."""
@@ -56,7 +57,7 @@ class Suspects:
         self._n_tried = int(numbers.get(_TRIED, {}).get("", 0))
 
     def taking_part(self, present: Collection[str]) -> list[str]:
-        """Who of them is in the next round."""
+        """Return the clients of these that are in the next round."""
         back = self._groups[-1] if self._groups else []
         return [
             name
@@ -65,7 +66,7 @@ class Suspects:
         ]
 
     def opened(self, signers: Collection[str]) -> None:
-        """All totals of these have been opened: who was not in them is not clear of anything."""
+        """Clear these clients, whose totals have all been opened; absent ones stay suspects."""
         if self._groups:
             self._clear += [name for name in self._groups.pop() if name in signers]
         elif self._all:
@@ -75,7 +76,7 @@ class Suspects:
             self._all = []
 
     def refused(self, signers: Sequence[str]) -> bool:
-        """A total of these has been refused; False where nobody can be left out to find out why."""
+        """Suspect the clients of a refused total; returns False where none can be left out."""
         back = self._groups.pop() if self._groups else []
         if self._all and not back:
             self._n_tried += 1

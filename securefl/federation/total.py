@@ -1,32 +1,43 @@
-"""A total on its way from the server to clients: weight, number of clients and values."""
+"""Totals and states as bytes: a total on its way to clients, and digests of all that they are sent.
+
+A client's signed header carries the digest of the model that it was sent. A server that sent one
+client the model, or true totals in mid-round, and the others zeros would know the others' updates
+well enough to read the one's in the total. So server and authority refuse headers that differ.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import struct
 
 import numpy as np
+import torch
 
 from securefl.errors import PeerError
 from securefl.exchange.base import OpenedSum
+from securefl.types import State
 
 _HEAD = struct.Struct("<dq")
 HEAD_BYTES = _HEAD.size
+"""Length of a total's weight and number of clients."""
 MAX_CLIENTS = 10_000
+"""Most clients that a total may count."""
 
 
 def total_bytes(opened: OpenedSum, dtype: str) -> bytes:
-    """Return a total as it travels."""
+    """Return a total as it travels: weight, number of clients, values of type `dtype`."""
     values = opened.values.astype(np.dtype(dtype).newbyteorder("<"))
     return _HEAD.pack(opened.weight, opened.n_clients) + values.tobytes()
 
 
 def n_total_bytes(n_values: int, dtype: str) -> int:
-    """Exact length of a total."""
+    """Return the exact length in bytes of a total of `n_values` values."""
     return HEAD_BYTES + n_values * np.dtype(dtype).itemsize
 
 
 def read_total(body: bytes, n_values: int, dtype: str, sender: str) -> OpenedSum:
-    """Parse what `total_bytes` wrote.
+    """Parse the bytes that `total_bytes` wrote; `sender` is named in errors.
 
     Raises:
         PeerError: another length, or numbers that no total has.
@@ -45,3 +56,26 @@ def as_sent(opened: OpenedSum, dtype: str) -> OpenedSum:
     return OpenedSum(
         opened.values.astype(dtype).astype(np.float64), opened.weight, opened.n_clients
     )
+
+
+def state_digest(state: State) -> str:
+    """Return the SHA-256, in hex, of the tensors that clients are sent.
+
+    It covers kinds, names, types, shapes and bytes, in the order of kinds and names: neither the
+    order of the mapping nor the device makes a difference.
+    """
+    digest = hashlib.sha256(b"SecureFL state 1\0")
+    for kind, named in sorted(state.tensors.items()):
+        for name, value in sorted(named.items()):
+            about = json.dumps([kind, name, str(value.dtype), list(value.shape)]).encode()
+            digest.update(len(about).to_bytes(4, "little") + about)
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def with_total(digest: str, total: bytes) -> str:
+    """Return the SHA-256, in hex, of the digest so far and of one more total as it travels."""
+    extended = hashlib.sha256(b"SecureFL total 1\0" + digest.encode())
+    extended.update(total)
+    return extended.hexdigest()

@@ -1,4 +1,4 @@
-"""What a server has announced for a round: more than that the authority does not even read."""
+"""Announcements of a round: the authority reads no more than the server has announced for it."""
 
 from __future__ import annotations
 

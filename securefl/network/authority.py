@@ -27,9 +27,9 @@ from securefl.errors import (
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
-from securefl.federation import message as wire
 from securefl.federation.authority import Authority, Opening
-from securefl.federation.opening_history import History, Row
+from securefl.federation.message import Roster
+from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
@@ -66,10 +66,10 @@ class Log:
     folder: Path
     settings: str
     """Digest of the settings that this process serves."""
-    history: History = field(init=False)
+    history: OpeningHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.history = History(self.settings, self._keep)
+        self.history = OpeningHistory(self.settings, self._keep)
         path = self.folder / RELEASES
         try:
             make_folder(self.folder, mode=0o700)
@@ -82,7 +82,7 @@ class Log:
             ) from error
 
     def note(self, opening: Opening) -> None:
-        """One line, before anything is released."""
+        """Write one line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
 
     def _keep(self, row: Row) -> None:
@@ -98,7 +98,7 @@ class Log:
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """A line that was cut off stands for nothing that was released: it is written before that."""
+    """Yield whole lines; one that was cut off is of nothing released, and is removed."""
     if not path.exists():
         return
     n_whole = 0
@@ -128,7 +128,7 @@ class AuthorityProcess:
         self._served: Link | None = None
 
     def _policy(self, standing: Standing) -> Policy:
-        """Returns what is enforced: where clients share noise, too few shares are not opened."""
+        """Return what is enforced: where clients share noise, too few shares are not opened."""
         policy = policy_of(self._config, standing.policy)
         n_clients = _n_clients(self._config, standing.trust.clients())
         least = max(policy.min_contributions, fewest_shares(self._config, n_clients))
@@ -141,7 +141,7 @@ class AuthorityProcess:
         return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
     def admitted(self, tls: ssl.SSLObject) -> str:
-        """The server's name, as the folder has it now.
+        """Return the server's name, as the folder has it now.
 
         Raises:
             PeerError: the peer is no server.
@@ -264,8 +264,8 @@ class AuthorityProcess:
         return OpeningRefused(why)
 
 
-def _n_clients(config: Config, roster: wire.Roster) -> int:
-    """Returns the number of clients that the settings name, whoever is revoked meanwhile.
+def _n_clients(config: Config, roster: Roster) -> int:
+    """Return the number of clients that the settings name, whoever is revoked meanwhile.
 
     The roster's, where the settings leave it to the data.
     """

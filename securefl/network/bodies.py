@@ -1,4 +1,4 @@
-"""What frames carry: small JSON bodies, the global tensors, and totals.
+"""Bodies of frames: small JSON, the global tensors, and totals.
 
 Everything is parsed strictly and held against what its receiver expects; nothing is unpickled.
 """
@@ -25,7 +25,14 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import (
+    MAX_HEADER_BYTES,
+    NUMBER,
+    Expected,
+    Header,
+    Hex32,
+    SignedHeader,
+)
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import MAX_CLIENTS
@@ -34,13 +41,15 @@ from securefl.io.text import printable
 from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
+VERSION = 3
+"""Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
-"""As much as safetensors' own head may take beside the tensors, and 256 bytes for each of them."""
+"""Bytes of safetensors' own head beside the tensors, at most; and 256 for each of them."""
 MAX_VALUES = 2**26
-"""Of one total that the authority opens."""
+"""Values of one total that the authority opens, at most."""
 MAX_SCORE_BYTES = 2**24
-"""Of one client; the authority knows how long a score under its key is."""
+"""Bytes of one client's score; the authority knows how many one under its key has."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_REASON = 500
@@ -53,7 +62,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """Return the JSON that travels."""
         return self.model_dump_json().encode()
 
 
@@ -67,20 +76,20 @@ Age = Annotated[
 class Hello(Body):
     """A client's first words."""
 
-    version: Literal[3] = 3
-    settings: wire.Hex32
+    version: Annotated[int, Field(ge=1, lt=2**15)] = VERSION
+    settings: Hex32
     """Digest of its settings, which must be the server's."""
     age: Age
-    """Of its bundle."""
+    """Age of its bundle."""
 
 
 class Ready(Body):
     """The server's question before a round: of no other is anything opened until it asks again."""
 
-    run: wire.Hex32
+    run: Hex32
     round: Annotated[int, Field(ge=1, lt=2**31)]
     known: Age
-    """Of the bundles that it has had from this authority; (0, 0) at first."""
+    """Age of the bundles that it has had from this authority; (0, 0) at first."""
     needed: Annotated[int, Field(ge=0, lt=2**62)]
     """Values that the round will have opened."""
     scores: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -109,9 +118,9 @@ RoundsDone = Annotated[int, Field(ge=0, lt=2**31)]
 class Welcome(Body):
     """The server's answer."""
 
-    run: wire.Hex32
+    run: Hex32
     """Id of this session: another one each time that the server begins or resumes."""
-    job: wire.Hex32
+    job: Hex32
     """Id of the run's folder, the same in all of its sessions."""
 
 
@@ -120,15 +129,15 @@ class RoundBegins(Body):
 
     round: Round
     times: Annotated[int, Field(ge=1, lt=2**31)] = 1
-    """How often it counts."""
+    """Number of times that the client counts."""
     since: RoundsDone
     """The last round in which it counted."""
     whole: bool
-    """Whether all tensors follow, or those that differ from the last that it was sent."""
+    """True where all tensors follow, not just those that differ from the last that were sent."""
 
 
 class Question(Body):
-    """What a client is asked beside its training; tensors follow."""
+    """A question to a client, beside its training; tensors follow."""
 
     round: Round
     name: Annotated[str, Field(max_length=100)]
@@ -138,7 +147,7 @@ class Question(Body):
 
 
 class Reason(Body):
-    """Why something ends; empty where all is well."""
+    """Reason for an end; empty where all is well."""
 
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
     round: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -146,7 +155,7 @@ class Reason(Body):
 
 
 class Refusal(Body):
-    """Why the authority does not open a total."""
+    """Reason for which the authority does not open a total."""
 
     too_few: bool
     rubbish: bool = False
@@ -157,18 +166,18 @@ class Refusal(Body):
 class Signed(Body):
     """A header as its client signed it."""
 
-    header: Annotated[Base64Bytes, Field(max_length=2 * wire.MAX_HEADER_BYTES)]
+    header: Annotated[Base64Bytes, Field(max_length=2 * MAX_HEADER_BYTES)]
     signature: Annotated[Base64Bytes, Field(max_length=128)]
 
 
 class OpenRequest(Body):
     """All of a `SumRequest` but the ciphertexts, which follow."""
 
-    run: wire.Hex32
+    run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
     name: Annotated[str, Field(max_length=500)]
     form: Annotated[str, Field(max_length=100)]
-    key_id: wire.Hex32
+    key_id: Hex32
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -189,7 +198,7 @@ Parsed = TypeVar("Parsed", bound=Body)
 
 
 def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
-    """A JSON body; PeerError where it is none of this kind."""
+    """Parse a JSON body; raises PeerError where it is none of this kind."""
     try:
         require_plain(body, MessageRefused)
         return kind.model_validate_json(body)
@@ -201,7 +210,7 @@ def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
 
 
 def reason(text: str) -> bytes:
-    """A `Reason`, cut to what fits."""
+    """Return the bytes of a `Reason`, cut to what fits."""
     return Reason(reason=_fitting(text)).to_bytes()
 
 
@@ -211,7 +220,7 @@ def left(round_number: int, text: str) -> bytes:
 
 
 def refusal(error: SecureFLError) -> bytes:
-    """A `Refusal`, cut to what fits."""
+    """Return the bytes of a `Refusal`, cut to what fits."""
     too_few, rubbish = (isinstance(error, kind) for kind in (TooFewContributions, TotalRefused))
     return Refusal(too_few=too_few, rubbish=rubbish, reason=_fitting(str(error))).to_bytes()
 
@@ -221,12 +230,12 @@ def _fitting(text: str) -> str:
 
 
 def open_request(request: SumRequest) -> bytes:
-    """What goes to the authority before the ciphertexts."""
+    """Return the frame that goes to the authority before the ciphertexts."""
     return OpenRequest.model_construct(**_asked(request)).to_bytes()
 
 
 def open_scores_request(request: ScoreRequest) -> bytes:
-    """Returns what goes to the authority before the scores; of one client at least."""
+    """Return the frame that goes to the authority before the scores; of one client at least."""
     sizes = [len(score) for score in request.scores]
     return OpenScoresRequest.model_construct(**_asked(request), sizes=sizes).to_bytes()
 
@@ -239,12 +248,12 @@ def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
 
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
-    """What `open_request` was made of; raises MessageRefused where a header is none."""
+    """Parse an `open_request`; raises MessageRefused where a header is none."""
     return SumRequest(_expected(body), total, _signed_headers(body))
 
 
 def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
-    """Returns what `open_scores_request` was made of; `content` has one score after the other.
+    """Parse an `open_scores_request`; `content` has one score after the other.
 
     Raises:
         MessageRefused: a header is none, or the scores are not as long as they were said to be.
@@ -256,20 +265,20 @@ def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
     return ScoreRequest(_expected(body), scores, _signed_headers(body))
 
 
-def _expected(body: OpenRequest) -> wire.Expected:
-    return wire.Expected(**body.model_dump(exclude={"signed", "sizes"}))
+def _expected(body: OpenRequest) -> Expected:
+    return Expected(**body.model_dump(exclude={"signed", "sizes"}))
 
 
-def _signed_headers(body: OpenRequest) -> tuple[wire.SignedHeader, ...]:
+def _signed_headers(body: OpenRequest) -> tuple[SignedHeader, ...]:
     return tuple(_signed_header(one) for one in body.signed)
 
 
-def _signed_header(signed: Signed) -> wire.SignedHeader:
+def _signed_header(signed: Signed) -> SignedHeader:
     try:
-        header = wire.Header.model_validate_json(signed.header)
+        header = Header.model_validate_json(signed.header)
     except ValidationError:
         raise MessageRefused("a signed header that is none") from None
-    return wire.SignedHeader(header, signed.header, signed.signature)
+    return SignedHeader(header, signed.header, signed.signature)
 
 
 def with_tensors(head: Body, tensors: bytes) -> bytes:
@@ -341,23 +350,23 @@ def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
 
 def scores_bytes(opened: Sequence[float | None]) -> bytes:
     """Encode opened scores; NaN for what is none."""
-    return b"".join(wire.NUMBER.pack(math.nan if x is None else x) for x in opened)
+    return b"".join(NUMBER.pack(math.nan if x is None else x) for x in opened)
 
 
 def n_scores_bytes(n_scores: int) -> int:
-    """Returns the exact length of so many opened scores."""
-    return wire.NUMBER.size * n_scores
+    """Return the exact length of so many opened scores."""
+    return NUMBER.size * n_scores
 
 
 def read_scores(body: bytes, n_scores: int, sender: str) -> list[float | None]:
-    """Returns what `scores_bytes` wrote.
+    """Parse what `scores_bytes` wrote.
 
     Raises:
         PeerError: another number of scores, or an infinite one.
     """
     if len(body) != n_scores_bytes(n_scores):
         raise PeerError(f"{sender}: scores of {len(body)} bytes, expected {n_scores} scores")
-    stored = [score for (score,) in wire.NUMBER.iter_unpack(body)]
+    stored = [score for (score,) in NUMBER.iter_unpack(body)]
     if any(map(math.isinf, stored)):
         raise PeerError(f"{sender}: a score that is not finite")
     return [None if math.isnan(score) else score for score in stored]

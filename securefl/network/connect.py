@@ -44,7 +44,7 @@ class Address:
 async def connected(
     identity: Identity, trust: Trust, role: Role, to: Address, patience_s: float
 ) -> Link:
-    """A connection to a peer of that role; nothing has been sent on it yet.
+    """Connect to a peer of that role; nothing has been sent on the connection yet.
 
     Raises:
         PeerError: nobody listens there for `patience_s`, or somebody else does.
@@ -157,7 +157,7 @@ class _Arrival(asyncio.Protocol):
 
 
 async def _shaken(transport: asyncio.Transport, context: ssl.SSLContext) -> Link:
-    """The connection, once it is encrypted; raises OSError."""
+    """Return the connection once it is encrypted; raises OSError."""
     ear, loop = Ear(), asyncio.get_running_loop()
     protocol = asyncio.StreamReaderProtocol(ear)
     encrypted = await loop.start_tls(

@@ -27,7 +27,7 @@ SILENT_S = 30.0
 
 
 class Frame(IntEnum):
-    """What a frame's body is."""
+    """Kind of a frame: the meaning of its body."""
 
     HELLO = 1
     """Client to server, first of all: who it is, and what settings it has."""
@@ -115,7 +115,7 @@ class Link:
     def alive(
         cls, transport: asyncio.Transport, protocol: asyncio.StreamReaderProtocol, ear: Ear
     ) -> Link:
-        """A connection whose ends hear each other's heartbeats, or it is lost."""
+        """Return a connection whose ends hear each other's heartbeats, or it is lost."""
         loop = asyncio.get_running_loop()
         link = cls("a peer", ear, asyncio.StreamWriter(transport, protocol, ear, loop))
         link._beating = loop.create_task(link._beat(transport, ear))
@@ -143,7 +143,7 @@ class Link:
             raise self._loss(error) from error
 
     async def receive(self, allowed: Mapping[Frame, int]) -> Received:
-        """The next frame: one of the `allowed` kinds, of at most so many bytes.
+        """Return the next frame: one of the `allowed` kinds, of at most so many bytes.
 
         Raises:
             PeerError: another kind, a larger one, or the peer is gone. Nothing was kept.
@@ -202,7 +202,7 @@ class Link:
 
     @property
     def lost(self) -> bool:
-        """Whether one of the two ends has hung up."""
+        """True once one of the two ends has hung up."""
         return self._writer.is_closing()
 
     async def hung_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Who a process is: a certificate, its Ed25519 key, and the consortium's certificate authority.
+"""Identity of a process: certificate, Ed25519 key, and the certificate of the consortium's CA.
 
 One identity does both: it opens the connection (TLS 1.3, certificates on both sides), and a client
 signs its contributions with it.
@@ -69,7 +69,7 @@ class Identity:
 
 
 def peer_name(tls: ssl.SSLObject, trust: Trust, role: Role) -> str:
-    """The name of the peer at the other end of a finished handshake.
+    """Return the name of the peer at the other end of a finished handshake.
 
     Raises:
         PeerError: it is nobody who has that role now.

@@ -21,7 +21,7 @@ JOIN_S = 0.5
 
 @dataclass(slots=True)
 class Members:
-    """Who has joined, each over one connection: a second is refused while the first is alive."""
+    """Clients that have joined: each has one connection, and a second is refused while it lives."""
 
     run: str
     job: str
@@ -31,11 +31,11 @@ class Members:
     names: Collection[str]
     """The roster's, in the order in which clients are added up."""
     timeout_s: float
-    """What a client has for its next word."""
+    """Seconds that a client has for its next message."""
     say: Callable[[str], None]
     links: dict[str, Link] = field(default_factory=dict)
     ages: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each client's bundle."""
+    """Age of each client's bundle."""
     _joined_at: dict[str, float] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -64,7 +64,7 @@ class Members:
         await link.ended()
 
     def _not_now(self, name: str) -> str:
-        """Why a client that may join has to wait; empty where it has not."""
+        """Return why a client that may join has to wait; empty where it has not."""
         old = self.links.get(name)
         if old and not old.lost:
             return "another process of this name is connected: stop one of the two"
@@ -73,6 +73,11 @@ class Members:
         return ""
 
     def _against(self, name: str, hello: bodies.Hello) -> str:
+        if hello.version != bodies.VERSION:
+            return (
+                f"its frames are of version {hello.version}, the server's of {bodies.VERSION}: "
+                "install one release for all parties"
+            )
         if name not in self.names:
             return f"{name!r} is no client of these settings: see data.names"
         if hello.settings != self.settings:
@@ -101,7 +106,7 @@ class Members:
         return True
 
     def here(self) -> dict[str, Link]:
-        """Who is connected now, in the roster's order."""
+        """Return the clients that are connected now, in the roster's order."""
         return {name: self.links[name] for name in self.names if name in self.links}
 
     def drop(self, name: str, link: Link) -> None:

@@ -30,7 +30,7 @@ async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:
 
 
 async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
-    """The total, as the authority releases it.
+    """Return the total, as the authority releases it.
 
     Raises:
         TotalRefused: it is no total of honest clients.
@@ -45,7 +45,7 @@ async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
 
 
 async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[float | None]:
-    """Returns scores, of one client at least, as the authority releases them; None for rubbish.
+    """Return scores, of one client at least, as the authority releases them; None for rubbish.
 
     Raises:
         OpeningRefused: the authority does not open these scores.

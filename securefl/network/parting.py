@@ -1,4 +1,4 @@
-"""How a connection is ended by whoever listens: with the reason, and so that the reason arrives."""
+"""End of a connection by whoever listens: with the reason, and so that the reason arrives."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from securefl.simulation.sequential import Sequential
 from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State
 
 GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
-"""What the server may always say instead."""
+"""Frames that the server may always send instead, and the bytes that fit."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Session:
     site: Site
     store: FileStore
     like: State
-    """Of the names, shapes and types of every state."""
+    """State with the names, shapes and types of all others."""
     state: State | None = None
-    """What the server has sent last."""
+    """State that the server has sent last."""
     due: MessageSpec | None = None
     """The sum whose total is waited for."""
     round: int = 0
@@ -85,7 +85,7 @@ class ClientParty:
     job: Job
     identity: Identity
     folder: Path
-    """Of its own, where what it keeps between rounds lies."""
+    """Folder of its own, with the tensors that it keeps between rounds."""
     sealers: dict[Kind, Sealer] = field(init=False)
     client: Client = field(init=False)
 
@@ -104,12 +104,12 @@ class ClientParty:
 
     @property
     def name(self) -> str:
-        """By its certificate."""
+        """Name in its certificate."""
         return self.identity.name
 
     @property
     def most_times(self) -> int:
-        """How often the client may count in a round."""
+        """Number of times that the client may count in a round."""
         return most_times(self.job.config, len(self.job.names))
 
     @property
@@ -120,7 +120,7 @@ class ClientParty:
 
     @property
     def precision(self) -> Floats:
-        """That totals travel in."""
+        """Floats of totals that travel."""
         return self.job.plain.dtype
 
     def plan(self, state: State) -> Plan:

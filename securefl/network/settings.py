@@ -1,4 +1,4 @@
-"""Which settings separate processes run, and the digest by which all know that theirs are alike."""
+"""Settings that separate processes run, and the digest by which all know that theirs are alike."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from securefl.errors import MessageRefused, PeerError, TooFewContributions
-from securefl.federation import message as wire
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
+from securefl.federation.message import split_message
 from securefl.federation.query import Query
 from securefl.federation.remote import Lost, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
@@ -66,12 +66,12 @@ class NetworkSites:
     in_memory: bool = False
     _stopped: bool = False
     _call: asyncio.Task[Any] | None = None
-    """What the loop of rounds waits for."""
+    """Call that the loop of rounds waits for."""
     _home: dict[str, str] = field(default_factory=dict)
     _has: dict[str, tuple[Link, State]] = field(default_factory=dict)
-    """What each was sent last, and on which connection."""
+    """State that each client was sent last, and the connection."""
     _encoded: tuple[State | None, State, bytes] | None = None
-    """What was sent last: the bytes of the difference between two states."""
+    """Two states, and the bytes of their difference, as they were sent last."""
     _begun: bool = False
 
     # The loop of rounds calls these, from its thread.
@@ -293,7 +293,7 @@ class NetworkSites:
 def _claimed_name(message: bytes) -> str:
     """Return what a message says that it is, which nobody believes before it is verified."""
     try:
-        signed, _ = wire.split(message, len(message))
+        signed, _ = split_message(message, len(message))
     except MessageRefused:
         return ""
     return signed.header.name

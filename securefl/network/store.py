@@ -1,4 +1,4 @@
-"""What a client keeps between rounds, as files in its own folder, and what it has taken part in.
+"""A client's tensors between rounds, as files in its own folder, and the rounds it has been in.
 
 A round's file is there before the round's update leaves the client. Which one it goes on from, the
 server says with each round: that of the last contribution of this client that counted.
@@ -33,7 +33,7 @@ class FileStore:
     """One client's memory of one run."""
 
     folder: Path
-    """Of the client; the run's files lie below it."""
+    """Folder of the client; the run's files lie below it."""
     client: str
     job: str
     run: str

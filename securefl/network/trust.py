@@ -1,4 +1,4 @@
-"""What each process believes of its consortium. `securefl_keys` has it from verified files."""
+"""Beliefs of each process about its consortium. `securefl_keys` has it from verified files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
-from securefl.federation import message as wire
+from securefl.federation.message import Roster
 
 Role = Literal["client", "server", "authority"]
 
 
 class Trust(Protocol):
-    """Who is who."""
+    """Members of the consortium, by role."""
 
     def holder(self, certificate: x509.Certificate, role: Role) -> str:
-        """The name in a certificate; raises KeyFileError where it has not that role now."""
+        """Return the name in a certificate; raises KeyFileError where it has not that role now."""
 
-    def clients(self) -> wire.Roster:
-        """Who may sign contributions."""
+    def clients(self) -> Roster:
+        """Return the clients that may sign contributions."""
 
 
 class Bundle(Trust, Protocol):
@@ -39,7 +39,7 @@ class Bundle(Trust, Protocol):
         """Epoch and version of the roster: what is newer is larger."""
 
     def newer(self, files: str) -> Self:
-        """As another bundle says; raises KeyFileError where it is forged, or older than this."""
+        """Return what another bundle says; raises KeyFileError where it is forged, or older."""
 
 
 class ServerBundle(Bundle, Protocol):
@@ -79,14 +79,14 @@ class ScoreKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What holds from now on, at the authority."""
+    """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
     opener: Opener
     trust: Trust
     policy: Policy
     bundles: Mapping[Role, str]
-    """What has been signed for each role, to be passed on."""
+    """Files signed for each role, to be passed on."""
     matches: ScoreKeys
 
 
@@ -95,10 +95,10 @@ class Keeper(Protocol):
 
     @property
     def parameters(self) -> CkksParameters:
-        """Of its keys, in every epoch."""
+        """Parameters of its keys, in every epoch."""
 
     def now(self, needed: int, scores: int = 0) -> Standing:
-        """What holds, for a round that opens so many values and scores: under new keys if need be.
+        """Return what holds for a round that opens so many values and scores: new keys if need be.
 
         Raises:
             KeyWornOut: no key may release so many.

@@ -33,6 +33,11 @@ class Environment(BaseModel):
     """True where the run was started with a model and data of the caller's."""
     sessions: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def over_processes(self) -> bool:
+        """True where a server has written the folder, of clients that are other processes."""
+        return any(session.get("engine") == PROCESSES for session in self.sessions)
+
 
 def read_environment(path: Path) -> Environment:
     """Read the file; empty where there is none.

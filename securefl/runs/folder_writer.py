@@ -143,6 +143,10 @@ class RunFolder:
         """Return whether the run was started with a model and data of the caller's."""
         return self._environment().own_task
 
+    def is_over_processes(self) -> bool:
+        """Return whether the run's clients are other processes, and the folder its server's."""
+        return self._environment().over_processes
+
     def is_finished(self) -> bool:
         """Return whether model and pictures are written, too."""
         return all((self.path / name).exists() for name in (MODEL, TRAFFIC))
@@ -298,6 +302,8 @@ def way_on(path: Path) -> str:
     folder = RunFolder(path)
     if not holds_run(path) or folder.is_finished():
         return ""
+    if folder.is_over_processes():
+        return f"`securefl server serve` as it was started, with --out {path}"
     if folder.has_own_task():
         return f"securefl.resume({str(path)!r}, task) in Python, where its task was made"
     return f"`securefl run --resume {path}`, or securefl.resume({str(path)!r}) in Python"

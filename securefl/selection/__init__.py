@@ -1,1 +1,1 @@
-"""Which clients take part in a round: one selector per file."""
+"""Selection of the clients of a round: one selector per file."""

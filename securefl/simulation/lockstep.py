@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from securefl.algorithms.rng_isolation import LayerDraws
-from securefl.federation.clients_round import ClientsRound, End
+from securefl.federation.clients_round import ClientExchange, ClientsRound
 from securefl.federation.pausable import Finished, Pausable
 from securefl.simulation.clients import Clients
 from securefl.simulation.workspace import Workspace
@@ -77,9 +77,9 @@ class Lockstep:
         weight = ongoing.weight(name)
 
         def client(ask: Callable[[Sum], Total]) -> Contribution:
-            end = End(weight, lambda name, values: ask((name, values)))
+            exchange = ClientExchange(weight, lambda name, values: ask((name, values)))
             with clients.casting():  # which is a thread's own
-                return clients.algorithm.client(state, work, end)
+                return clients.algorithm.client(state, work, exchange)
 
         draws = LayerDraws(clients.device, work.rng)
         return Pausable(self._pool, client, draws.drawing)

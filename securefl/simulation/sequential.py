@@ -6,7 +6,7 @@ The best engine for convolutions on a CPU, where a model of many clients at once
 from __future__ import annotations
 
 from securefl.algorithms.rng_isolation import LayerDraws
-from securefl.federation.clients_round import ClientsRound, End, no_sum
+from securefl.federation.clients_round import ClientExchange, ClientsRound, no_sum
 from securefl.simulation.clients import Clients
 from securefl.simulation.lockstep import Lockstep
 from securefl.simulation.workspace import Workspace
@@ -28,7 +28,7 @@ class Sequential:
         clients = self._clients
         for name in ongoing.times:
             work = clients.work(name, ongoing.state, self._workspace, ongoing.memories[name])
-            exchange = End(ongoing.weight(name), no_sum)
+            exchange = ClientExchange(ongoing.weight(name), no_sum)
             with LayerDraws(clients.device, work.rng).drawing(), clients.casting():
                 contribution = clients.algorithm.client(ongoing.state, work, exchange)
             ongoing.finish(name, contribution)

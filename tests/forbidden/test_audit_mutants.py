@@ -18,7 +18,7 @@ from tenseal import sealapi
 
 import securefl
 import securefl.build.simulation
-import securefl.exchange.reading
+import securefl.exchange.decode_total
 import securefl.federation.authority
 from securefl.audit.replay import tapped
 from securefl.build import job
@@ -32,12 +32,19 @@ from securefl.exchange.ckks import FORM, CkksSealer
 from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.plain import PlainChannel
-from securefl.federation import message as wire
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.clients_round import ClientsRound
 from securefl.federation.ledger import SERVER, Entry, Ledger
-from securefl.federation.opening_history import History
+from securefl.federation.message import (
+    MAGIC,
+    Expected,
+    encode_message,
+    header_for,
+    n_message_bytes,
+    split_message,
+)
+from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchInTheClear
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, ServerSum, SumRequest
@@ -143,7 +150,7 @@ def ledger_says_ciphertext_and_its_length(patch):
 
 def sealed_length(entry):
     about = "0" * 64, entry.round, entry.name, FORM, "0" * 64, 1, entry.n_values, "0" * 64
-    return wire.n_bytes(wire.Expected(*about), entry.sender, SUMS.message_bytes(entry.n_values))
+    return n_message_bytes(Expected(*about), entry.sender, SUMS.message_bytes(entry.n_values))
 
 
 @mutant("fedavg", STATISTICS, TAP)
@@ -335,18 +342,18 @@ def listed(tensors):
 
 
 def split(message):
-    return wire.split(message, len(message))
+    return split_message(message, len(message))
 
 
 def signed_anew(client, message, payload=None, **changes):
     """Another header, or other bytes behind it, under the client's signature."""
     before = split(message)
     payload = before[1] if payload is None else payload
-    expected = wire.Expected("0" * 64, 0, "", "", "", 0, 1)
-    about = wire.describe(expected, client.name, payload)
+    expected = Expected("0" * 64, 0, "", "", "", 0, 1)
+    about = header_for(expected, client.name, payload)
     sizes = {"payload_bytes": about.payload_bytes, "payload_sha256": about.payload_sha256}
     header = before[0].header.model_copy(update=sizes | changes)
-    return wire.encode(header, payload, client.signing_key)
+    return encode_message(header, payload, client.signing_key)
 
 
 @mutant("fedavg", PARAMETERS, FOLDER, TAP)
@@ -384,7 +391,7 @@ def a_signature_is_eight_doubles(patch):
     """Where nobody verifies it."""
 
     def change(_client, message, values):
-        start = message.index(b"}", len(wire.MAGIC) + 2) + 1
+        start = message.index(b"}", len(MAGIC) + 2) + 1
         return message[:start] + struct.pack("<8d", *values[:8]) + message[start + 64 :]
 
     behind_a_careless_server(patch, change)
@@ -489,7 +496,7 @@ def values_stand_in_padding(patch):
         return seal(self, np.concatenate([values, values / weight]), weight)
 
     patch.setattr(CkksSealer, "seal", twice)
-    patch.setattr(securefl.exchange.reading, "EMPTY", np.inf)  # the authority would refuse it
+    patch.setattr(securefl.exchange.decode_total, "EMPTY", np.inf)  # the authority would refuse it
 
 
 # The authority.
@@ -532,7 +539,7 @@ def the_authority_opens_a_total_twice(patch):
 
     def twice(self, request):
         opened(self, request)
-        self._history = History()
+        self._history = OpeningHistory()
         return opened(self, request)
 
     patch.setattr(Authority, "open", twice)

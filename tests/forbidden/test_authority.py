@@ -24,12 +24,12 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.digits import Digits
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.reading import Reading
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
-from securefl.federation.opening_history import History
+from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.types import Kind, MessageSpec
 
@@ -462,8 +462,8 @@ def test_a_client_that_lies_about_its_weight_gets_no_unrounded_digits(federation
         opened = opener.open(total_of(federation, *payloads), n_values, precision_bits=24)
     except MessageRefused:
         return
-    reading = Reading(opener.secret_key.parameters, opener.max_clients, opener.deviation)
-    finest = 2.0 ** -(Digits.of(SUMS, n_values).finest_bits + reading.slot_bits(24))
+    decoder = TotalDecoder(opener.secret_key.parameters, opener.max_clients, opener.deviation)
+    finest = 2.0 ** -(Digits.of(SUMS, n_values).finest_bits + decoder.slot_bits(24))
     in_sums = opened.values * 2.0 ** np.floor(np.log2(opened.weight)) / finest
     np.testing.assert_array_equal(in_sums, np.rint(in_sums))
     np.testing.assert_allclose(opened.values, 5e-4 / opened.weight, rtol=2.0**-24)
@@ -507,7 +507,7 @@ def test_the_ciphertexts_of_one_message_count_the_same_clients(federate):
 
 def test_a_run_begun_anew_without_a_client_is_refused(federate):
     """The same settings and seeds without one or two of them: the difference would be theirs."""
-    history = History("settings")
+    history = OpeningHistory("settings")
     for run, names, opens in (
         ("aa" * 32, (A, B, C, D), True),
         ("bb" * 32, (A, B, C, D), True),
@@ -545,7 +545,7 @@ ELSEWHERE = "bb" * 32, 1, "x/mean"
 )
 def test_lists_of_two_runs_differ_by_min_clients_or_not_at_all(before, now, opens):
     """Fewer than three names could be worked out of the difference."""
-    history = History()
+    history = OpeningHistory()
     history.release(HERE, before)
     history.require_alike(HERE, now, 3)  # of the same run, which is asked once anyway
     if opens:
@@ -558,9 +558,9 @@ def test_lists_of_two_runs_differ_by_min_clients_or_not_at_all(before, now, open
 def test_other_settings_rounds_and_names_have_lists_of_their_own():
     """With another seed, all values are others."""
     rows = []
-    history = History("one", rows.append)
+    history = OpeningHistory("one", rows.append)
     history.release(HERE, "abcd")
-    other = History("other", rows.append)
+    other = OpeningHistory("other", rows.append)
     other.take_up(rows)
     other.require_alike(ELSEWHERE, "abc", 3)
     for run, number, name in ((ELSEWHERE[0], 2, "x/mean"), (ELSEWHERE[0], 1, "y/mean")):
@@ -570,14 +570,14 @@ def test_other_settings_rounds_and_names_have_lists_of_their_own():
 def test_each_client_has_one_score_a_round_also_after_a_restart():
     """And where one of a list was opened before, none of the others' is used up."""
     rows = []
-    history = History("one", rows.append)
+    history = OpeningHistory("one", rows.append)
     history.claim_scores("aa", 1, ["b", "a"])
     for _ in range(2):
         with pytest.raises(OpeningRefused, match=r"opened once already, of a, b$"):
             history.claim_scores("aa", 1, ["c", "b", "a"])
         written = list(rows)
         assert written == [("aa", 1, "profile/score", ["a", "b"])]
-        history = History("other settings", rows.append)
+        history = OpeningHistory("other settings", rows.append)
         history.take_up(written)
     history.claim_scores("aa", 1, ["c"])
     history.claim_scores("aa", 2, ["a"])
@@ -588,11 +588,11 @@ def test_each_client_has_one_score_a_round_also_after_a_restart():
 def test_a_history_is_taken_up_with_rows_of_every_release():
     """Those of before know no signers; all are claimed."""
     rows = []
-    history = History("one", rows.append)
+    history = OpeningHistory("one", rows.append)
     history.claim(HERE)
     history.release(HERE, "dcba")
     assert rows == [HERE, (*HERE, "one", ["a", "b", "c", "d"])]
-    again = History("one")
+    again = OpeningHistory("one")
     again.take_up([("cc" * 32, 3, "y/mean"), *rows])
     for asked in (HERE, ("cc" * 32, 3, "y/mean")):
         with pytest.raises(OpeningRefused, match="asked for once already"):

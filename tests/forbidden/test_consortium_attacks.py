@@ -25,7 +25,7 @@ from securefl.errors import (
     UnknownClient,
     WrongPassphrase,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys.bundle import load_bundle
 from securefl_keys.certificate_text import pem_of, read_pem
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
@@ -53,9 +53,9 @@ def problems_of(*arguments, **options):
 
 
 def message_of(name, key):
-    expected = wire.Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
-    header = wire.describe(expected, name, b"12345678")
-    return wire.split(wire.encode(header, b"12345678", key), 8)[0], expected
+    expected = Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
+    header = header_for(expected, name, b"12345678")
+    return split_message(encode_message(header, b"12345678", key), 8)[0], expected
 
 
 def test_a_client_of_the_roster_is_believed(consortium):

@@ -25,7 +25,7 @@ from securefl.exchange import ckks_open
 from securefl.exchange.base import Values
 from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.ckks_open import CkksOpener
-from securefl.exchange.crafted import ROUNDING, SIZES, require_real
+from securefl.exchange.decode_total import ROUNDING, SIZES, require_real
 from securefl.exchange.digits import Digits
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy

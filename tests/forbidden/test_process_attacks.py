@@ -305,12 +305,18 @@ def test_an_expired_certificate_does_not_come_through_the_handshake(made):
     assert not any("carol" in line for line in attacked(made, attack))
 
 
-def test_a_client_of_other_settings_is_told_so(made):
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [
+        (bodies.Hello(settings="00" * 32, age=(1, 5)), "other settings"),
+        (bodies.Hello(version=2, settings="00" * 32, age=(1, 5)), "install one release"),
+    ],
+)
+def test_a_client_of_other_settings_or_another_release_is_told_so(made, hello, why):
     async def attack(port):
-        hello = bodies.Hello(settings="00" * 32, age=(1, 5))
         answer = await join(made.identity("carol"), made.bundle("client"), port, hello)
         assert answer[0] is Frame.GOODBYE
-        assert "other settings" in answer[1]
+        assert why in answer[1]
 
     attacked(made, attack)
 

@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 from processes import PASSPHRASE, SERVER, Site
 
+from securefl.runs.folder_reader import MODEL, TRAFFIC
+from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
 from securefl_keys import layout
 
@@ -182,3 +184,13 @@ def test_a_client_whose_name_the_settings_do_not_have_is_refused(site):
 
 def test_an_address_that_is_none_is_refused(site):
     assert "write HOST:PORT" in refused(*joining(site, "--server", "localhost"))
+
+
+def test_a_complete_run_is_no_failure_to_who_starts_its_server_again(site, tmp_path):
+    """As whoever supervises a server does that was killed at its end."""
+    folder = RunFolder.create(tmp_path / "run", site.config)
+    for name in (MODEL, TRAFFIC):
+        (folder.path / name).touch()
+    done = CliRunner().invoke(main, list(map(str, serving(site, "--out", folder.path))))
+    assert done.exit_code == 0, done.output
+    assert "no round is left" in done.output

@@ -12,7 +12,7 @@ import securefl.network.client
 from securefl.errors import PeerError, RunFolderError
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.matching import PROFILE
-from securefl.federation import message as wire
+from securefl.federation.message import split_message
 from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_VALUE, SIZE
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
@@ -186,7 +186,7 @@ def test_another_session_repeats_a_round_with_other_batches(job):
 
     async def serve(link, process, number):
         await link.send(*training(1)(process))
-        payloads.append(wire.split((await link.receive(SAID)).body, 10**7)[1])
+        payloads.append(split_message((await link.receive(SAID)).body, 10**7)[1])
         return True
 
     for session in (welcome, welcome.model_copy(update={"run": "0" * 64})):

@@ -25,10 +25,18 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange.ckks import CkksSealer
-from securefl.federation import message as wire
 from securefl.federation.client import Client
+from securefl.federation.message import (
+    MAGIC,
+    MAX_HEADER_BYTES,
+    SIGNATURE_BYTES,
+    encode_message,
+    header_for,
+    signature_over,
+    split_message,
+)
 
-PREFIX_BYTES = len(wire.MAGIC) + 2
+PREFIX_BYTES = len(MAGIC) + 2
 CIPHERTEXT_BYTES = SUMS.ciphertext_bytes
 FAULTY = "client-3"
 HONEST = ("client-1", "client-2", "client-4", "client-5")
@@ -59,7 +67,7 @@ def parsed(monkeypatch):
 
 
 def header_bytes(message):
-    (length,) = struct.unpack_from("<H", message, len(wire.MAGIC))
+    (length,) = struct.unpack_from("<H", message, len(MAGIC))
     return length
 
 
@@ -70,12 +78,12 @@ def flipped(message, position, mask=1):
 
 def signed_text(federation, text, payload=b"", name=FAULTY):
     """A message with any bytes as its header, signed by a client of the roster."""
-    signature = wire.signature_over(text, federation.clients[name].signing_key)
-    return wire.MAGIC + struct.pack("<H", len(text)) + text + signature + payload
+    signature = signature_over(text, federation.clients[name].signing_key)
+    return MAGIC + struct.pack("<H", len(text)) + text + signature + payload
 
 
 def honest_header(federation, payload):
-    header = wire.describe(federation.expected(), FAULTY, payload)
+    header = header_for(federation.expected(), FAULTY, payload)
     return json.loads(header.model_dump_json())
 
 
@@ -135,7 +143,7 @@ def test_any_flipped_bit_before_the_payload_is_refused(federation, parsed):
     """Every single bit of prefix, header and signature counts."""
     message = federation.message(FAULTY)
     arriving = federation.server.start(1, federation.spec)
-    payload_start = PREFIX_BYTES + header_bytes(message) + wire.SIGNATURE_BYTES
+    payload_start = PREFIX_BYTES + header_bytes(message) + SIGNATURE_BYTES
     for bit in range(payload_start * 8):
         with pytest.raises(MessageRefused):
             arriving.receive(flipped(message, bit // 8, 1 << bit % 8))
@@ -438,7 +446,7 @@ def test_a_header_that_is_none_is_refused(federation, parsed, kind):
     """Whatever a client signs in place of a header, the answer is a refusal and no other error."""
     payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
     text = BAD_HEADERS[kind](honest_header(federation, payload))
-    assert len(text) <= wire.MAX_HEADER_BYTES
+    assert len(text) <= MAX_HEADER_BYTES
     message = signed_text(federation, text, payload)
     assert_refused_amid_honest(
         federation, parsed, message, MessageRefused, r"bad header|nested|without a quote"
@@ -449,7 +457,7 @@ def test_a_header_that_is_none_is_refused(federation, parsed, kind):
 def test_a_false_header_length_is_refused(federation, parsed, announced):
     """The two bytes of the header's length cannot reach into the payload or beyond the end."""
     message = federation.message(FAULTY)
-    changed = wire.MAGIC + struct.pack("<H", announced) + message[PREFIX_BYTES:]
+    changed = MAGIC + struct.pack("<H", announced) + message[PREFIX_BYTES:]
     assert_refused_amid_honest(federation, parsed, changed, MessageRefused)
 
 
@@ -457,7 +465,7 @@ def test_a_header_over_the_limit_is_refused(federation, parsed):
     """A valid, signed header with kilobytes of white space is not even parsed."""
     payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
     text = json.dumps(honest_header(federation, payload)).encode()
-    fits = text + b" " * (wire.MAX_HEADER_BYTES - len(text))
+    fits = text + b" " * (MAX_HEADER_BYTES - len(text))
     message = signed_text(federation, fits + b" ", payload)
     assert_refused_amid_honest(federation, parsed, message, MessageRefused)
     arriving = federation.server.start(1, federation.spec)
@@ -477,7 +485,7 @@ def test_another_format_is_refused(federation, parsed, magic):
 @given(data=st.binary(max_size=4000), magic=st.booleans(), sign=st.booleans())
 def test_arbitrary_bytes_are_refused(federation, parsed, data, magic, sign):
     """Any bytes, with a client's signature or without, get MessageRefused and nothing else."""
-    message = (wire.MAGIC if magic else b"") + data
+    message = (MAGIC if magic else b"") + data
     if sign:
         message = signed_text(federation, data[:2000], data[2000:])
     arriving = federation.server.start(1, federation.spec)
@@ -535,8 +543,8 @@ def test_signed_garbage_in_the_clear_is_refused(federation, kind):
 def test_only_the_clients_own_key_signs_for_it(federation):
     """Another key's signature over the very header that passes with the client's own is refused."""
     message = federation.message(FAULTY)
-    signed, payload = wire.split(message, CIPHERTEXT_BYTES)
-    again = wire.encode(signed.header, payload, Ed25519PrivateKey.generate())
+    signed, payload = split_message(message, CIPHERTEXT_BYTES)
+    again = encode_message(signed.header, payload, Ed25519PrivateKey.generate())
     arriving = federation.server.start(1, federation.spec)
     with pytest.raises(SignatureRefused):
         arriving.receive(again)

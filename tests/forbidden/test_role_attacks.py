@@ -19,7 +19,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownClient,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys.certificate_text import pem_of, read_pem
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.holders import AUTHORITY, Holder
@@ -43,9 +43,9 @@ def certificate_in(folder):
 
 
 def message_of(name, key):
-    expected = wire.Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
-    header = wire.describe(expected, name, b"12345678")
-    return wire.split(wire.encode(header, b"12345678", key), 8)[0], expected
+    expected = Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
+    header = header_for(expected, name, b"12345678")
+    return split_message(encode_message(header, b"12345678", key), 8)[0], expected
 
 
 def roster_of(signer, *certificates):

@@ -36,8 +36,8 @@ from securefl.exchange.matching import PROFILE, SCORE
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.releases import MemoryCount, spent
-from securefl.federation import message as wire
 from securefl.federation.client import Client
+from securefl.federation.message import Roster, SignedHeader, encode_message, header_for
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
 from securefl.runs.folder_reader import OPENINGS, read_rows
@@ -67,7 +67,7 @@ class Match:
         self.clients = {
             name: Client(name, 0.1, {}, profile_sealer=self.sealer) for name in names(1, 2, 3, 4)
         }
-        self.roster = wire.Roster({name: c.identity for name, c in self.clients.items()})
+        self.roster = Roster({name: c.identity for name, c in self.clients.items()})
         self.server = Server(RUN, self.roster, {})
         self.profiles = {
             name: Profile(*torch.from_numpy(rng.uniform(0.5, 2, (2, Q))), 0)
@@ -90,10 +90,10 @@ class Match:
     def header(self, client, identity=None, /, **changes):
         """A signed header of one's choice."""
         expected = self.request("client-1").expected
-        header = wire.describe(expected, client, b"").model_copy(update=changes)
-        message = wire.encode(header, b"", identity or self.clients[client].signing_key)
+        header = header_for(expected, client, b"").model_copy(update=changes)
+        message = encode_message(header, b"", identity or self.clients[client].signing_key)
         n = len(header.model_dump_json())
-        return wire.SignedHeader(header, message[6 : 6 + n], message[6 + n : 6 + n + 64])
+        return SignedHeader(header, message[6 : 6 + n], message[6 + n : 6 + n + 64])
 
 
 @pytest.fixture

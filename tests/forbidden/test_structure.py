@@ -146,3 +146,49 @@ def test_importing_a_package_loads_no_torch(module):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+PROSE = ["build", "evaluation", "federation", "io", "network", "runs", "selection", "simulation"]
+"""Packages whose docstrings name things first."""
+CLAUSES = {"As", "By", "How", "Of", "That", "What", "Whether", "Which", "Who", "Whose", "Why"}
+"""First words of a docstring that only hints at the thing."""
+
+
+def docstrings(code):
+    """Those of modules, classes, functions and attributes, by line."""
+    for node in ast.walk(ast.parse(code)):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else []:
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text
+
+
+def hints(code):
+    first = ((line, re.match(r"\s*(\w*)", text)[1]) for line, text in docstrings(code))
+    return [(line, word) for line, word in first if word.capitalize() in CLAUSES]
+
+
+@pytest.mark.parametrize("package", PROSE)
+def test_docstrings_begin_with_a_noun_or_a_verb(package):
+    """Who skims the first words of these packages reads things and actions."""
+    modules = list((ROOT / "securefl" / package).rglob("*.py"))
+    assert modules
+    found = {m.relative_to(ROOT).as_posix(): hints(m.read_text()) for m in modules}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        '"""What a client sends."""',
+        'class A:\n    """Whose it is."""',
+        'class A:\n    x: int\n    """Of the message."""',
+        'def f():\n    """How it goes."""',
+        'async def f():\n    """By client."""',
+        'x = 1\n"""\nAs `y`.\n"""',
+    ],
+)
+def test_a_docstring_that_only_hints_at_a_thing_is_found(code):
+    """Wherever it stands."""
+    assert len(hints(code)) == 1

@@ -28,7 +28,7 @@ from securefl.errors import (
     TooFewContributions,
     UnknownSender,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import Roster, encode_message, header_for, split_message
 from securefl.federation.server import ServerSum
 
 HONEST, FAULTY = ("client-1", "client-2", "client-3"), "client-4"
@@ -45,9 +45,9 @@ class Attempt:
         self.payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
 
     def message(self, identity=None, /, **changes):
-        header = wire.describe(self.federation.expected(), FAULTY, self.payload)
+        header = header_for(self.federation.expected(), FAULTY, self.payload)
         signer = identity or self.clients[FAULTY].signing_key
-        return wire.encode(header.model_copy(update=changes), self.payload, signer)
+        return encode_message(header.model_copy(update=changes), self.payload, signer)
 
     @property
     def roster(self):
@@ -56,7 +56,7 @@ class Attempt:
             reason: [name for name, why in self.gone.items() if why == reason]
             for reason in ("expired", "revoked")
         }
-        return wire.Roster(known, **by_reason)
+        return Roster(known, **by_reason)
 
 
 def forgotten(attempt, why=None):
@@ -113,7 +113,7 @@ def at_the_authority(attempt, message):
     """A server that checks nothing adds all four, and passes the headers on as they are."""
     federation = attempt.federation
     honest = federation.collect(*HONEST).request()
-    header, payload = wire.split(message, len(attempt.payload))
+    header, payload = split_message(message, len(attempt.payload))
     running = federation.server.start(1, federation.spec)._running
     for name in HONEST:
         running = running.plus(federation.sealer.seal(federation.values[name], 0.1))
@@ -159,7 +159,7 @@ def test_a_duplicate_is_refused_as_one(attempt, again):
         arriving.receive(second)
     assert caught.type is Duplicate
     assert arriving.request() == before
-    header, _ = wire.split(second, len(attempt.payload))
+    header, _ = split_message(second, len(attempt.payload))
     twice = dataclasses.replace(before, signed=(*before.signed, header))
     with pytest.raises(MessageRefused) as caught:
         asked_of(federation, twice)

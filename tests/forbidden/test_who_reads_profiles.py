@@ -31,10 +31,11 @@ from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE, UNIT
 from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
-from securefl.federation import message as wire
+from securefl.federation import server, survey
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.ledger import SERVER
+from securefl.federation.message import split_message
 from securefl.federation.profile_match import ProfileQuestion
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
@@ -83,11 +84,11 @@ def observed(tmp_path_factory):
             return made[name]
         seen, folder = Observed(), tmp_path_factory.mktemp("run") / "run"
         mode, encrypt = SETTINGS[name]
-        split, send, ask, start = wire.split, Client.send_profile, Server.ask_profile, Server.start
+        send, ask, start = Client.send_profile, Server.ask_profile, Server.start
 
         def splitting(data, most):
             seen.received.append(data)
-            return split(data, most)
+            return split_message(data, most)
 
         def sending(self, run, round_number, profile):
             seen.profiles.append(profile)
@@ -102,7 +103,8 @@ def observed(tmp_path_factory):
             return begin
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wire, "split", splitting)
+            patch.setattr(server, "split_message", splitting)
+            patch.setattr(survey, "split_message", splitting)
             patch.setattr(Client, "send_profile", sending)
             patch.setattr(Server, "ask_profile", noted(ask))
             patch.setattr(Server, "start", noted(start))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securefl.exchange.reading import Reading
+from securefl.exchange.decode_total import TotalDecoder
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -37,7 +37,7 @@ def test_the_table_follows_from_the_formula():
 @pytest.mark.parametrize("deviation", [1e-12, 1e-9, 3.6e-9, 1e-6, 1e-4])
 def test_a_weights_steps_are_the_finest_that_the_noise_leaves_right(deviation):
     """Half a step is six deviations at least, and never is a step finer than 2^-26."""
-    bits = Reading(1.0, 1, deviation).weight_bits
+    bits = TotalDecoder(1.0, 1, deviation).weight_bits
     assert bits == 26 or 6 <= 2.0 ** -(bits + 1) / deviation < 12
     assert bits <= 26
     assert bits == 26 or -log2(12 * deviation) < bits + 1

@@ -23,7 +23,7 @@ from securefl.exchange.ckks_open import CkksOpener
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
-from securefl.federation import message as wire
+from securefl.federation.message import MAGIC
 from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
@@ -279,7 +279,7 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
     federation = federate()
     message = federation.message("client-1", federation.plain_spec)
     assert _claimed_name(message) == federation.plain_spec.name
-    start = len(wire.MAGIC) + 2
+    start = len(MAGIC) + 2
 
     def json_first(content, rng):
         end = start + int.from_bytes(content[start - 2 : start], "little")

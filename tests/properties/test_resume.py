@@ -18,7 +18,10 @@ from threads import one_torch_thread
 from torch import nn
 
 import securefl
+from securefl import Config
 from securefl.errors import ConfigError, RunFolderError
+from securefl.runs.environment import PROCESSES
+from securefl.runs.folder_writer import RunFolder
 from securefl.task import configured_task
 from securefl_cli.main import main
 
@@ -271,3 +274,11 @@ def test_an_interrupted_process_can_be_resumed(uninterrupted, tmp_path, signal_n
     assert "Learning rate: " in resumed.stderr
     assert [row["round"] for row in lines(metrics)] == list(range(1, 41))
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == uninterrupted
+
+
+def test_a_servers_folder_says_what_goes_on_in_it(tmp_path):
+    """Its clients' data are nowhere here."""
+    folder = RunFolder.create(tmp_path / "run", Config())
+    folder.note_session(Config(), "", PROCESSES, own_task=True)
+    with pytest.raises(RunFolderError, match=r"continue with `securefl server serve`.*--out .*run"):
+        securefl.resume(tmp_path / "run")

@@ -12,10 +12,10 @@ from securefl.algorithms.base import with_gains
 from securefl.crypto.params import SUMS, CkksParameters
 from securefl.errors import ConfigError, MessageRefused, ValueRefused
 from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits
 from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.policy import Flooding
-from securefl.exchange.reading import Reading
 from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -77,9 +77,9 @@ def test_noise_in_which_digits_drown_is_refused():
     slots = np.zeros((1, 2048))
     slots[:, -2:] = 0.5, 3
     loud = 2.0 ** -(UNIT_BITS + 1) / SURE
-    assert Reading(SUMS, 5, loud / 2).read(slots, 5, 24).n_clients == 3
+    assert TotalDecoder(SUMS, 5, loud / 2).decode(slots, 5, 24).n_clients == 3
     with pytest.raises(ConfigError, match="digits are read up to"):
-        Reading(SUMS, 5, loud).read(slots, 5, 24)
+        TotalDecoder(SUMS, 5, loud).decode(slots, 5, 24)
 
 
 def test_more_clients_than_digits_hold_are_refused():
@@ -87,7 +87,7 @@ def test_more_clients_than_digits_hold_are_refused():
     slots = np.zeros((1, 2048))
     slots[:, -2:] = 0.5, MOST_CLIENTS + 1
     with pytest.raises(MessageRefused, match="digits hold at most 65536"):
-        Reading(SUMS, 10**6, 0.0).read(slots, 5, 24)
+        TotalDecoder(SUMS, 10**6, 0.0).decode(slots, 5, 24)
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0**-13])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from securefl.federation.state_digest import state_digest
+from securefl.federation.total import state_digest
 from securefl.types import Kind, State
 
 FIRST = State(

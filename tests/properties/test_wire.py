@@ -19,13 +19,24 @@ from securefl.errors import (
     Replayed,
     SignatureRefused,
 )
-from securefl.federation import message as wire
+from securefl.federation.message import (
+    MAGIC,
+    MAX_HEADER_BYTES,
+    SIGNATURE_BYTES,
+    Expected,
+    Header,
+    Roster,
+    encode_message,
+    header_for,
+    signature_over,
+    split_message,
+)
 
 MAX_PAYLOAD_BYTES = 300
 IDENTITY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
-ROSTER = wire.Roster({"client-1": IDENTITY.public_key(), "client-2": OTHER.public_key()})
-EXPECTED = wire.Expected("ab" * 32, 3, "1/mean", "plain/float32", "cd" * 32, 2, 8)
+ROSTER = Roster({"client-1": IDENTITY.public_key(), "client-2": OTHER.public_key()})
+EXPECTED = Expected("ab" * 32, 3, "1/mean", "plain/float32", "cd" * 32, 2, 8)
 
 REFUSALS = {
     "run": Replayed,
@@ -42,7 +53,7 @@ hex32 = st.binary(min_size=32, max_size=32).map(bytes.hex)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 payloads = st.binary(max_size=MAX_PAYLOAD_BYTES)
 expectations = st.builds(
-    wire.Expected,
+    Expected,
     run=hex32,
     round=st.integers(0, 2**31 - 1),
     name=texts,
@@ -55,12 +66,12 @@ expectations = st.builds(
 
 
 def message_of(payload=b"0123456789", expected=EXPECTED, sender="client-1", identity=IDENTITY):
-    return wire.encode(wire.describe(expected, sender, payload), payload, identity)
+    return encode_message(header_for(expected, sender, payload), payload, identity)
 
 
 def received(message, expected=EXPECTED, roster=ROSTER, max_payload_bytes=MAX_PAYLOAD_BYTES):
     """What a server does with bytes before it looks at their payload."""
-    signed, payload = wire.split(message, max_payload_bytes)
+    signed, payload = split_message(message, max_payload_bytes)
     roster.check(signed, expected)
     return signed, payload
 
@@ -70,16 +81,16 @@ def received(message, expected=EXPECTED, roster=ROSTER, max_payload_bytes=MAX_PA
 @example(replace(EXPECTED, name="п" * 100), 'é"\\\n\x00', b"")
 def test_what_is_encoded_comes_back(expected, sender, payload):
     """Header and payload of every message survive the trip, and the roster accepts them."""
-    roster = wire.Roster({sender: IDENTITY.public_key()})
+    roster = Roster({sender: IDENTITY.public_key()})
     message = message_of(payload, expected, sender)
     signed, received_payload = received(message, expected, roster)
     assert received_payload == payload
     header = signed.header
-    assert header == wire.describe(expected, sender, payload)
+    assert header == header_for(expected, sender, payload)
     assert (header.sender, header.payload_bytes) == (sender, len(payload))
     assert header.payload_sha256 == hashlib.sha256(payload).hexdigest()
-    said = {field.name: getattr(header, field.name) for field in fields(wire.Expected)}
-    assert wire.Expected(**said) == expected
+    said = {field.name: getattr(header, field.name) for field in fields(Expected)}
+    assert Expected(**said) == expected
 
 
 @settings(deadline=None)
@@ -121,16 +132,16 @@ def test_any_missing_or_added_bytes_are_refused(payload, data):
 @settings(deadline=None, max_examples=500)
 @given(data=st.binary(max_size=3000), max_payload_bytes=st.integers(0, 4000))
 @example(b"", 0)
-@example(wire.MAGIC, 0)
-@example(wire.MAGIC + b"\x02\x00{}" + bytes(64), 0)
-@example(wire.MAGIC + b"\xff\xff" + b"[" * 2900, 4000)
-@example(wire.MAGIC + b"\x00\x08" + b"[" * 2048 + bytes(64), 4000)
-@example(wire.MAGIC + b"\x00\x08" + b'{"a":' * 409 + b"1}}" + bytes(64), 4000)
+@example(MAGIC, 0)
+@example(MAGIC + b"\x02\x00{}" + bytes(64), 0)
+@example(MAGIC + b"\xff\xff" + b"[" * 2900, 4000)
+@example(MAGIC + b"\x00\x08" + b"[" * 2048 + bytes(64), 4000)
+@example(MAGIC + b"\x00\x08" + b'{"a":' * 409 + b"1}}" + bytes(64), 4000)
 def test_arbitrary_bytes_raise_nothing_else(data, max_payload_bytes):
     """Bytes that no client made get MessageRefused, with and without the format's first bytes."""
-    for message in (data, wire.MAGIC + data, wire.MAGIC + b"\x80\x00" + data):
+    for message in (data, MAGIC + data, MAGIC + b"\x80\x00" + data):
         with pytest.raises(MessageRefused):
-            wire.split(message, max_payload_bytes)
+            split_message(message, max_payload_bytes)
 
 
 json_values = st.recursive(
@@ -141,14 +152,12 @@ json_values = st.recursive(
 
 
 @settings(deadline=None, max_examples=300)
-@given(field=st.sampled_from(list(wire.Header.model_fields)), value=json_values)
+@given(field=st.sampled_from(list(Header.model_fields)), value=json_values)
 def test_a_well_signed_header_of_other_values_is_refused(field, value):
     """Whatever JSON value a client signs for a field, it is the expected one or refused."""
-    good = json.loads(wire.describe(EXPECTED, "client-1", b"").model_dump_json())
-    text = json.dumps(good | {field: value}).encode()[: wire.MAX_HEADER_BYTES]
-    message = (
-        wire.MAGIC + len(text).to_bytes(2, "little") + text + wire.signature_over(text, IDENTITY)
-    )
+    good = json.loads(header_for(EXPECTED, "client-1", b"").model_dump_json())
+    text = json.dumps(good | {field: value}).encode()[:MAX_HEADER_BYTES]
+    message = MAGIC + len(text).to_bytes(2, "little") + text + signature_over(text, IDENTITY)
     same_type = type(value) is type(good[field]) or field == "version"  # true is 1 too
     if same_type and value == good[field]:
         received(message)
@@ -165,21 +174,21 @@ def test_no_message_above_the_limit_gets_through(n_bytes, limit):
     payload = bytes(n_bytes)
     message = message_of(payload)
     try:
-        _, through = wire.split(message, limit)
+        _, through = split_message(message, limit)
     except MessageRefused:
         assert len(payload) > limit
     else:
         assert through == payload
-        assert len(message) <= 6 + wire.MAX_HEADER_BYTES + wire.SIGNATURE_BYTES + limit
+        assert len(message) <= 6 + MAX_HEADER_BYTES + SIGNATURE_BYTES + limit
 
 
 def test_no_header_above_the_limit_gets_through():
     """A signed header one byte longer than allowed is refused, one just as long is not."""
-    text = wire.describe(EXPECTED, "client-1", b"").model_dump_json().encode()
-    for length, passes in ((wire.MAX_HEADER_BYTES, True), (wire.MAX_HEADER_BYTES + 1, False)):
+    text = header_for(EXPECTED, "client-1", b"").model_dump_json().encode()
+    for length, passes in ((MAX_HEADER_BYTES, True), (MAX_HEADER_BYTES + 1, False)):
         padded = text.ljust(length)
-        prefix = wire.MAGIC + length.to_bytes(2, "little")
-        message = prefix + padded + wire.signature_over(padded, IDENTITY)
+        prefix = MAGIC + length.to_bytes(2, "little")
+        message = prefix + padded + signature_over(padded, IDENTITY)
         if passes:
             received(message)
         else:
@@ -192,7 +201,7 @@ def test_a_cut_signature_is_no_signature():
     message = message_of(b"")
     for length in range(len(message)):
         with pytest.raises(MessageRefused):
-            wire.split(message[:length], MAX_PAYLOAD_BYTES)
+            split_message(message[:length], MAX_PAYLOAD_BYTES)
 
 
 @settings(deadline=None)

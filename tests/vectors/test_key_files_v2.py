@@ -10,7 +10,7 @@ import pytest
 from securefl.crypto.artefact import Origin
 from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import MessageRefused
-from securefl.federation import message as wire
+from securefl.federation.message import split_message
 from securefl_keys.releases import ReleasesFile
 from securefl_keys.sealed_keys import open_secret
 
@@ -62,4 +62,4 @@ def test_the_same_keys_are_written_as_the_same_text():
 def test_a_message_of_version_2_is_refused_by_its_version():
     """Its signature had no prefix, and it names no model: who sent it needs this release."""
     with pytest.raises(MessageRefused, match="version 2, where version 3 is read"):
-        wire.split((FILES / "message.bin").read_bytes(), 10)
+        split_message((FILES / "message.bin").read_bytes(), 10)

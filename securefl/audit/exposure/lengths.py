@@ -15,10 +15,10 @@ from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES, PROFILE, SCORE, UNIT
 from securefl.exchange.plain import PlainChannel
-from securefl.federation import message as wire
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import BOOKKEEPING_BYTES
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.message import NUMBER, NUMBER_FORM, Expected, n_message_bytes
 from securefl.types import Floats, Kind
 
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
@@ -59,7 +59,7 @@ class Lengths:
 
     def _to_client(self, entry: Entry) -> int:
         if entry.name == UNIT:
-            return wire.NUMBER.size
+            return NUMBER.size
         n_bytes = entry.n_values * np.dtype(self.dtype).itemsize
         return n_bytes + (BOOKKEEPING_BYTES if entry.exchange else 0)
 
@@ -76,14 +76,14 @@ class Lengths:
         for epoch in (_ANY_EPOCH if known is None else (known,)) if sealed else (0,):
             state = _ANY_HASH if entry.kind in _ADDED else ""
             about = entry.round, name, form, key_id, epoch, n_values, state
-            message = wire.n_bytes(wire.Expected(_ANY_HASH, *about), entry.sender, payload_bytes)
+            message = n_message_bytes(Expected(_ANY_HASH, *about), entry.sender, payload_bytes)
             yield message - (8 * entry.n_values if entry.name == MEANS else 0)
 
     def _payload(self, entry: Entry) -> tuple[str, int, int]:
         """Its encoding, the values that its header names, and its length."""
         n, sealed = entry.n_values, entry.form == "ciphertext"
         if entry.kind is Kind.SELECTION:
-            return wire.NUMBER_FORM, n, wire.NUMBER.size
+            return NUMBER_FORM, n, NUMBER.size
         if entry.kind is Kind.PROFILES:
             q = n if entry.name == MEANS else n // 2
             if sealed:

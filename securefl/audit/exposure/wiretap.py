@@ -39,9 +39,17 @@ from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, content_of
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.profile import Profile
-from securefl.federation import message as wire
 from securefl.federation.incidents import BOOKKEEPING_BYTES
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry
+from securefl.federation.message import (
+    NUMBER,
+    Expected,
+    Header,
+    Roster,
+    header_for,
+    number_expected,
+    split_message,
+)
 from securefl.types import Kind, NamedTensors, Plan
 
 _EXACT = 1e-7
@@ -58,7 +66,7 @@ class Wiretap:
     """The run's, since only who can open a ciphertext knows what is in it."""
     match_keys: MatchKeys
     """Of its profiles."""
-    roster: wire.Roster
+    roster: Roster
     plain: PlainChannel
     weights: Mapping[str, float]
     """Of all clients, as they should count."""
@@ -146,30 +154,30 @@ class Wiretap:
 
     def _from_client(self, entry: Entry, message: bytes) -> str:
         sealed = entry.kind in sealed_kinds(self.config)
-        signed, payload = wire.split(message, len(message))
+        signed, payload = split_message(message, len(message))
         self._runs.append((signed.header.run, entry))
         due = self._due(entry, signed.header, sealed=sealed)
         self.roster.check(signed, due)
-        if signed.header != wire.describe(due, entry.sender, payload):
+        if signed.header != header_for(due, entry.sender, payload):
             return "its header says more than which message it is"
         self._headers[entry.round, due.name].add(signed.signed + signed.signature)
         if entry.kind is Kind.PROFILES:
             return self._profile(due, payload, sealed=sealed)
         if entry.kind is Kind.SELECTION:
-            return "" if len(payload) == wire.NUMBER.size else "more than one number"
+            return "" if len(payload) == NUMBER.size else "more than one number"
         return self._sealed(entry, payload) if sealed else self._in_clear(entry, payload)
 
-    def _due(self, entry: Entry, said: wire.Header, *, sealed: bool) -> wire.Expected:
+    def _due(self, entry: Entry, said: Header, *, sealed: bool) -> Expected:
         about, name, n_values = (said.run, entry.round), entry.name, entry.n_values
         if entry.kind is Kind.SELECTION:
-            return wire.number_expected(*about, name)
+            return number_expected(*about, name)
         channel = self._channel(entry.kind, sealed=sealed)
         if entry.kind is Kind.PROFILES:
             n_values *= 2 if entry.name == VARIANCES else 1
-            return wire.Expected.over(channel, about, PROFILE, n_values)
+            return Expected.over(channel, about, PROFILE, n_values)
         # All clients of an exchange say the same: else one could tell something here.
         state = self._states.setdefault((entry.round, entry.exchange), said.state)
-        return wire.Expected.over(channel, about, name, n_values, state)
+        return Expected.over(channel, about, name, n_values, state)
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
         if kind is Kind.PROFILES:
@@ -180,7 +188,7 @@ class Wiretap:
     def _from_server(self, entry: Entry, content: bytes) -> str:
         """A unit; or sums or scores, then the headers of what is in them, as clients sent those."""
         if entry.receiver != AUTHORITY:
-            return "" if len(content) == wire.NUMBER.size else "more than one number"
+            return "" if len(content) == NUMBER.size else "more than one number"
         headers = self._headers[entry.round, PROFILE if entry.kind is Kind.PROFILES else entry.name]
         while known := next((h for h in headers if content.endswith(h)), b""):
             content = content[: -len(known)]
@@ -199,7 +207,7 @@ class Wiretap:
         self._masks |= masks
         return uneven(frame, ciphertexts)
 
-    def _profile(self, due: wire.Expected, payload: bytes, *, sealed: bool) -> str:
+    def _profile(self, due: Expected, payload: bytes, *, sealed: bool) -> str:
         q = due.n_values // 2
         like = Profile(torch.zeros(q), torch.ones(q), due.round - 1)
         content = content_of(payload, like, len(payload))
@@ -215,7 +223,7 @@ class Wiretap:
         if len(payload) != n_bytes:
             return f"{len(payload) - n_bytes} bytes too many"
         values = np.frombuffer(payload, self.plain.dtype, entry.n_values)
-        return self._counted(entry, values.astype(np.float64), wire.NUMBER.unpack(payload[-8:])[0])
+        return self._counted(entry, values.astype(np.float64), NUMBER.unpack(payload[-8:])[0])
 
     def _sealed(self, entry: Entry, payload: bytes) -> str:
         frame, parameters = self.keys.adding.frame, self.keys.public.parameters
