@@ -4,7 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# Byte code is kept, whatever the environment says: a hundred processes are started.
+TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile
 # The files that have slow tests: nothing is gained by collecting the others.
 SLOW = $(shell grep -rl mark.slow tests)
 

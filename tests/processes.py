@@ -97,6 +97,8 @@ class Site:
     fast_beats: bool = False
     """Whether its processes take a peer for lost after seconds of silence."""
     processes: list[Process] = field(default_factory=list)
+    _bundles: dict = field(default_factory=dict)
+    """By their contents: three clients load one in the time of one."""
 
     def __post_init__(self):
         self.folder.mkdir(exist_ok=True)
@@ -159,7 +161,12 @@ class Site:
         sign_policy(self.keys, policy, PASSPHRASE)
 
     def bundle(self, role, bundles="bundles"):
-        return SoundBundle.load(self.folder / bundles / role, role)
+        folder = self.folder / bundles / role
+        files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        content = role, frozenset(files.items())
+        if content not in self._bundles:
+            self._bundles[content] = SoundBundle.load(folder, role)
+        return self._bundles[content]
 
     def identity(self, name, role="client"):
         """Who this party is, for a process of this loop."""
