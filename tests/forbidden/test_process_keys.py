@@ -248,7 +248,7 @@ def test_a_folder_damaged_meanwhile_ends_the_run_with_the_reason_and_not_the_aut
     site, damage
 ):
     """Which answers again, once the folder is whole."""
-    here = site(rounds=3)
+    here = site(rounds=3, algorithm="fedavg")
     loop, whole = Loop(here), {}
 
     def damaged():
