@@ -47,6 +47,8 @@ CLIENTS = ("alice", "bob", "carol")
 SERVER = "hub"
 PASSPHRASE = "a passphrase that only the authority knows"
 ANY_PORT = Address("127.0.0.1", 0)
+SETTINGS = "5e" * 32
+"""Digest of what a test, in the place of a server, asks the authority with."""
 SLOTS = 2048
 """Values that opening a message of one ciphertext releases."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -384,11 +386,10 @@ async def first(coroutine, other):
         await task
 
 
-async def authority_door(site, keeper, config, say):
+async def authority_door(site, keeper, config, say, settings=None):
     """The authority listens; its door, and where."""
-    process = AuthorityProcess(
-        keeper, config, Log(site.openings.parent, settings_digest(config)), say
-    )
+    log = Log(site.openings.parent, settings or settings_digest(config))
+    process = AuthorityProcess(keeper, config, log, say)
     identity = site.identity("authority", "authority")
     door = await listening(identity, process.admitted, ANY_PORT, process.serve, say)
     return door, Address.parse(bound(door))
@@ -402,7 +403,8 @@ def asked_of_the_authority(
     async def scenario():
         said_here = [] if said is None else said
         own = keeper or FolderKeeper(site.keys, PASSPHRASE)
-        door, at = await authority_door(site, own, config or site.config, said_here.append)
+        settings = config or site.config
+        door, at = await authority_door(site, own, settings, said_here.append, SETTINGS)
         trust = site.bundle("server")
         link = await connected(site.identity(who, role), trust, "authority", at, 5)
         try:

@@ -191,10 +191,9 @@ class AuthorityProcess:
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
-        if asked.scores and not self._config.seals_scores:
+        if asked.settings != self._log.settings:
             raise OpeningRefused(
-                f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
-                "settings no profiles are encrypted: give both the same settings"
+                "the authority has other settings than the server: give all processes the same file"
             )
         standing = await asyncio.to_thread(self._keeper.now, asked.needed, asked.scores)
         if standing.age != self._standing.age:

@@ -13,6 +13,7 @@ from processes import (
     CLIENTS,
     PASSPHRASE,
     SERVER,
+    SETTINGS,
     SLOTS,
     Loop,
     Site,
@@ -419,7 +420,7 @@ def test_the_authority_refuses_headers_of_two_models(site):
 
 # The authority's door.
 
-READY = bodies.Ready(run=RUN, round=1, known=(0, 0), needed=SLOTS)
+READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=SLOTS)
 
 
 def request_of(site, names=CLIENTS, round_number=1, bundles="bundles", state="cd" * 32, run=RUN):

@@ -14,6 +14,7 @@ from mutations import mutated_json, try_all
 from processes import (
     CLIENTS,
     PASSPHRASE,
+    SETTINGS,
     SLOTS,
     Site,
     asked_of_the_authority,
@@ -54,7 +55,7 @@ from securefl_keys.sound_bundle import SoundBundle
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "no_hang")
 RUN, Q = "ab" * 32, 8
-READY = bodies.Ready(run=RUN, round=1, known=(0, 0), needed=0, scores=3)
+READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=0, scores=3)
 FEDPROF = (
     'exchange.encrypt="profiles"',
     'selection.name="fedprof"',

@@ -45,7 +45,7 @@ STATE = State(
 RUN, SIGNED = "ab" * 32, bodies.Signed.model_construct(header=b"{}", signature=b"x" * 64)
 BODIES = [
     bodies.Hello(settings=RUN, age=(1, 2)),
-    bodies.Ready(run=RUN, round=3, known=(1, 2), needed=2048, scores=7),
+    bodies.Ready(run=RUN, settings=RUN, round=3, known=(1, 2), needed=2048, scores=7),
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN, job=RUN),
     bodies.RoundBegins(round=7, times=2, since=6, whole=True),
