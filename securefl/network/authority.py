@@ -195,6 +195,11 @@ class AuthorityProcess:
             raise OpeningRefused(
                 "the authority has other settings than the server: give all processes the same file"
             )
+        if asked.scores and not self._config.seals_scores:
+            raise OpeningRefused(
+                f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
+                "settings no profiles are encrypted"
+            )
         standing = await asyncio.to_thread(self._keeper.now, asked.needed, asked.scores)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
