@@ -4,9 +4,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# In their order: else those with fewest tests come last, and some of these take a minute.
+# Byte code is kept, whatever the environment says: a hundred processes are started.
+TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # The files that have slow tests: nothing is gained by collecting the others.
-SLOW = $(shell grep -rl mark.slow tests)
+SLOW = $(sort $(shell grep -rl mark.slow tests))
 
 .PHONY: demo test test-all check bench gpu peers clean
 

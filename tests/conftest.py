@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import signal
 from dataclasses import dataclass, field, replace
@@ -34,10 +36,29 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Looks for no garbage among what all tests share, neither while it is read nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Checks tensors' shapes in tests marked `shapes` alone, since that slows all calls."""
     jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("shapes") is None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_power_cut():
+    """Files are on the disk when the system likes; a test of what must be there has its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _handle: None)
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import re
 import struct
 from pathlib import Path
 
+import numpy as np
 from processes import CLIENTS, PASSPHRASE, passphrase_of
 
 from securefl.crypto.contexts import secret_key_alone
@@ -16,6 +17,8 @@ from securefl_keys.sealed_identity import open_ca_key
 from securefl_keys.sealed_keys import open_match_secret
 
 SEALED = (layout.AUTHORITY_KEY, layout.MATCH_KEY, layout.CA_KEY, layout.AUTHORITY_IDENTITY)
+OVERLAP = 64
+"""Bytes that two stretches of memory share."""
 
 
 def secrets_of(site):
@@ -70,13 +73,31 @@ def found_in(pid, needles):
         parts.append(str(target).encode())
         if target.is_file() and target.stat().st_size < 2**24:
             parts.append(target.read_bytes())
-    found = found_among(parts, needles)
+    found, words = found_among(parts, needles), aligned_words(needles)
     for line in (proc / "maps").read_text().splitlines():
         start, end, access = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
         if access[:2] == "rw":
             for stretch in mapped(proc / "mem", int(start, 16), int(end, 16)):
-                found |= found_among([stretch], needles)
+                if has_one(stretch, words):
+                    found |= found_among([stretch], needles)
     return found
+
+
+def aligned_words(needles):
+    """All words of eight bytes of which one is aligned in memory wherever such a stretch stands."""
+    stretches = [stretch for each in needles.values() for stretch in each]
+    assert all(15 <= len(stretch) <= OVERLAP for stretch in stretches)
+    return np.array(
+        [int.from_bytes(s[at : at + 8], "little") for s in stretches for at in range(8)], "<u8"
+    )
+
+
+def has_one(stretch, words):
+    """Whether one of these words is in it; a table of their first two bytes rules most out."""
+    table = np.zeros(2**16, bool)
+    table[words & 0xFFFF] = True
+    seen = np.frombuffer(stretch, "<u8")
+    return bool(np.isin(seen[table[seen.view("<u2")[::4]]], words).any())
 
 
 def found_under(folders, needles):
@@ -94,7 +115,7 @@ def found_among(parts, needles):
     }
 
 
-def mapped(path, start, end, size=2**22, overlap=64):
+def mapped(path, start, end, size=2**22, overlap=OVERLAP):
     """What lies there, in stretches; what was never written to is left out."""
     nothing = bytes(size)
     with path.open("rb", buffering=0) as file:

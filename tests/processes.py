@@ -47,6 +47,8 @@ CLIENTS = ("alice", "bob", "carol")
 SERVER = "hub"
 PASSPHRASE = "a passphrase that only the authority knows"
 ANY_PORT = Address("127.0.0.1", 0)
+SETTINGS = "5e" * 32
+"""Digest of what a test, in the place of a server, asks the authority with."""
 SLOTS = 2048
 """Values that opening a message of one ciphertext releases."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -97,6 +99,8 @@ class Site:
     fast_beats: bool = False
     """Whether its processes take a peer for lost after seconds of silence."""
     processes: list[Process] = field(default_factory=list)
+    _bundles: dict = field(default_factory=dict)
+    """By their contents: three clients load one in the time of one."""
 
     def __post_init__(self):
         self.folder.mkdir(exist_ok=True)
@@ -159,7 +163,12 @@ class Site:
         sign_policy(self.keys, policy, PASSPHRASE)
 
     def bundle(self, role, bundles="bundles"):
-        return SoundBundle.load(self.folder / bundles / role, role)
+        folder = self.folder / bundles / role
+        files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        content = role, frozenset(files.items())
+        if content not in self._bundles:
+            self._bundles[content] = SoundBundle.load(folder, role)
+        return self._bundles[content]
 
     def identity(self, name, role="client"):
         """Who this party is, for a process of this loop."""
@@ -377,11 +386,10 @@ async def first(coroutine, other):
         await task
 
 
-async def authority_door(site, keeper, config, say):
+async def authority_door(site, keeper, config, say, settings=None):
     """The authority listens; its door, and where."""
-    process = AuthorityProcess(
-        keeper, config, Log(site.openings.parent, settings_digest(config)), say
-    )
+    log = Log(site.openings.parent, settings or settings_digest(config))
+    process = AuthorityProcess(keeper, config, log, say)
     identity = site.identity("authority", "authority")
     door = await listening(identity, process.admitted, ANY_PORT, process.serve, say)
     return door, Address.parse(bound(door))
@@ -395,7 +403,8 @@ def asked_of_the_authority(
     async def scenario():
         said_here = [] if said is None else said
         own = keeper or FolderKeeper(site.keys, PASSPHRASE)
-        door, at = await authority_door(site, own, config or site.config, said_here.append)
+        settings = config or site.config
+        door, at = await authority_door(site, own, settings, said_here.append, SETTINGS)
         trust = site.bundle("server")
         link = await connected(site.identity(who, role), trust, "authority", at, 5)
         try:

@@ -149,6 +149,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.network.connect import Address
     from securefl.network.server import Patience, ServerProcess, server_job
     from securefl.network.settings import check_authority
+    from securefl.runs.environment import PROCESSES
     from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -171,10 +172,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         say(f"Run folder: {path}, complete: no round is left")
         return
     with folder.locked():
-        # The clients' tasks are their own: `securefl run --resume` does not go on from here.
-        sealed = config.exchange.seals_sums
-        folder.note_session(
-            config, sound.adding.key_id if sealed else "", "processes", own_task=True
-        )
+        key_id = sound.adding.key_id if config.exchange.seals_sums else ""
+        folder.note_session(config, key_id, PROCESSES, own_task=False)
         run_until_done(process.run(at, authority_at, folder))
     say(f"Run folder: {path}")

@@ -28,13 +28,15 @@ class PlainContribution:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refusal of a client to send anything, since a value of this message cannot be sent."""
+    """Refusal of a client to send anything, most often since a value cannot be sent."""
 
     name: str
     reason: str
     """Reason, without the value, which is the client's own."""
     detail: str = field(default="", repr=False)
     """Reason with the value, which stays with the client; empty where there is none."""
+    diverged: bool = True
+    """False where the client is lost, and its values are not known."""
 
 
 Sent = Sequence[bytes | PlainContribution] | Refused

@@ -22,6 +22,8 @@ class Incident:
     """Name of the message that was refused."""
     client: str
     reason: str
+    diverged: bool = False
+    """True where the client's own values cannot be sent, as they could not in a simulation."""
 
 
 def nobody_left(

@@ -142,10 +142,12 @@ class ProfileQuestion:
         answers = self._engine.answers(server.run, Query(PROFILE, unit), state, clients)
         for client in clients:
             self._note(number, UNIT, (SERVER, client), "plaintext", 1, NUMBER.pack(unit))
+            answer = answers[client]
             try:
-                self._receive(number, survey, client, answers[client])
+                self._receive(number, survey, client, answer)
             except MessageRefused as error:
-                server.report(Incident(number, PROFILE, client, str(error)))
+                diverged = isinstance(answer, Refused) and answer.diverged
+                server.report(Incident(number, PROFILE, client, str(error), diverged))
         request = survey.request()
         opened = self._opened(request)
         # Noise takes scores below 0, and there says nothing of a client's profile.

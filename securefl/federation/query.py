@@ -19,6 +19,7 @@ from securefl.exchange.profile import Profile
 from securefl.federation.client import Client
 from securefl.federation.contribution import Refused
 from securefl.federation.profiling import Profiling
+from securefl.federation.total import state_digest
 from securefl.types import Memory, NamedTensors, State
 
 SIZE, LOSS = "selection/size", "selection/loss"
@@ -67,6 +68,8 @@ class Respondent:
         self._profiling = profiling
         self._score = score
         self._copy: nn.Module | None = None
+        self._scored: dict[str, tuple[tuple[int, str], Score]] = {}
+        """Last score of each client, after its state: two queries ask for a part of it each."""
 
     def answers(
         self,
@@ -104,8 +107,13 @@ class Respondent:
         if score is None:
             raise DataError("clients are asked for scores, which they have no test data for")
 
+        now = state.round, state_digest(state)
+
         def number(client: str) -> float:
-            found = score(self._model, state, client, memories[client].own)
+            if client not in self._scored or self._scored[client][0] != now:
+                found = score(self._model, state, client, memories[client].own)
+                self._scored[client] = now, found
+            found = self._scored[client][1]
             return found.value if name == SCORE_VALUE else found.loss
 
         return number

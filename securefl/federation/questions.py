@@ -101,7 +101,8 @@ class NumberQuestion:
                 server.ledger.note(entry, answer)
                 found[client] = survey.receive(answer, client)
             except MessageRefused as error:
-                server.report(Incident(number, self._name, client, str(error)))
+                diverged = isinstance(answer, Refused) and answer.diverged
+                server.report(Incident(number, self._name, client, str(error), diverged))
         return found
 
     def n_bytes(self, state: State, client: str) -> int:

@@ -30,8 +30,6 @@ class Lost:
     reason: str
     diverged: bool = False
     """True where the site has replied that its clients' values cannot be sent."""
-    away: bool = False
-    """True where the connection is lost or nothing came in time: the site may come back."""
 
 
 class Transport(Protocol):
@@ -157,6 +155,6 @@ def answers(transport: Transport, home: Mapping[str, str], ask: Ask) -> dict[str
             if isinstance(reply, Answers) and name in reply.answers:
                 found[name] = reply.answers[name]
             else:
-                why = reply.reason if isinstance(reply, Lost) else f"{name}: gives no answer"
-                found[name] = Refused(ask.query.name, why)
+                lost = reply if isinstance(reply, Lost) else Lost(f"{name}: gives no answer")
+                found[name] = Refused(ask.query.name, lost.reason, diverged=lost.diverged)
     return {name: found[name] for name in ask.names}

@@ -104,7 +104,7 @@ class ServerRound:
         """
         now = self._now
         if isinstance(sent, Refused):
-            self.lose(client, sent.name, sent.reason, diverged=True)
+            self.lose(client, sent.name, sent.reason, diverged=sent.diverged)
             return False
         additions = []
         for spec, message in zip(now.specs, sent, strict=True):
@@ -125,7 +125,7 @@ class ServerRound:
         total, n_values, counted = now.in_memory[spec.name], sent.rows.n_values, []
         for i, (client, weight) in enumerate(zip(sent.names, sent.weights, strict=True)):
             if refused := sent.refused.get(client):
-                self.lose(client, refused.name, refused.reason, diverged=True)
+                self.lose(client, refused.name, refused.reason, diverged=refused.diverged)
                 continue
             self._note_in_memory(client, spec, sent.rows.like)
             try:
@@ -142,7 +142,7 @@ class ServerRound:
         """Go on without a client; `diverged` where its values cannot be sent."""
         self._present.pop(client, None)
         self._diverged = self._diverged or diverged
-        self._refused.append(Incident(self.context.number, what, client, reason))
+        self._refused.append(Incident(self.context.number, what, client, reason, diverged))
         self.server.report(self._refused[-1])
 
     # Totals.

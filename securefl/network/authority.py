@@ -191,10 +191,14 @@ class AuthorityProcess:
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
         """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
+        if asked.settings != self._log.settings:
+            raise OpeningRefused(
+                "the authority has other settings than the server: give all processes the same file"
+            )
         if asked.scores and not self._config.seals_scores:
             raise OpeningRefused(
                 f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
-                "settings no profiles are encrypted: give both the same settings"
+                "settings no profiles are encrypted"
             )
         standing = await asyncio.to_thread(self._keeper.now, asked.needed, asked.scores)
         if standing.age != self._standing.age:

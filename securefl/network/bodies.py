@@ -87,6 +87,8 @@ class Ready(Body):
     """The server's question before a round: of no other is anything opened until it asks again."""
 
     run: Hex32
+    settings: Hex32
+    """Digest of its settings, which must be the authority's."""
     round: Annotated[int, Field(ge=1, lt=2**31)]
     known: Age
     """Age of the bundles that it has had from this authority; (0, 0) at first."""
@@ -152,6 +154,8 @@ class Reason(Body):
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
     round: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """The round that a client is out of; 0 where it is not about one."""
+    diverged: bool = False
+    """True where a client leaves since its own values cannot be sent."""
 
 
 class Refusal(Body):
@@ -209,14 +213,9 @@ def parsed(kind: type[Parsed], body: bytes, sender: str) -> Parsed:
         raise PeerError(f"{sender}: bad {kind.__name__} ({first['msg']})") from None
 
 
-def reason(text: str) -> bytes:
+def reason(text: str, *, round_number: int = 0, diverged: bool = False) -> bytes:
     """Return the bytes of a `Reason`, cut to what fits."""
-    return Reason(reason=_fitting(text)).to_bytes()
-
-
-def left(round_number: int, text: str) -> bytes:
-    """Encode why a client is out of a round, cut to what fits."""
-    return Reason(reason=_fitting(text), round=round_number).to_bytes()
+    return Reason(reason=_fitting(text), round=round_number, diverged=diverged).to_bytes()
 
 
 def refusal(error: SecureFLError) -> bytes:

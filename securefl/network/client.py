@@ -208,8 +208,9 @@ class _Turn:
             reply = await asyncio.to_thread(self._handled, parse, body)
         except PeerError:
             raise
-        except SecureFLError as error:
-            await self.link.send(Frame.LEAVE, bodies.reason(str(error)))
+        except SecureFLError:
+            why = "has failed, and its own log says why"  # with paths that are its own affair
+            await self.link.send(Frame.LEAVE, bodies.reason(why))
             raise
         sent: Sent = ()
         match reply:
@@ -229,7 +230,8 @@ class _Turn:
     async def _send(self, sent: Sent) -> None:
         if isinstance(sent, Refused):
             self.say(sent.detail or sent.reason)  # with the value, which is this client's own
-            await self.link.send(Frame.LEAVE, bodies.reason(sent.reason))
+            why = bodies.reason(sent.reason, diverged=sent.diverged)
+            await self.link.send(Frame.LEAVE, why)
             return
         for message in sent:
             if isinstance(message, bytes):

@@ -81,10 +81,6 @@ class Received:
     body: bytes
 
 
-class PeerGone(PeerError):
-    """The connection is lost; the peer may come back on another."""
-
-
 class Ear(asyncio.StreamReader):
     """A stream that knows when it has last heard of the peer, also where nobody reads it."""
 
@@ -180,12 +176,12 @@ class Link:
         except (asyncio.IncompleteReadError, OSError) as error:
             raise self._loss(error) from error
 
-    def _loss(self, error: Exception | None = None) -> PeerGone:
+    def _loss(self, error: Exception | None = None) -> PeerError:
         if self._silent:
-            return PeerGone(f"{self.name}: silent for {SILENT_S:g} s, the connection is lost")
+            return PeerError(f"{self.name}: silent for {SILENT_S:g} s, the connection is lost")
         if error is None or isinstance(error, asyncio.IncompleteReadError):
-            return PeerGone(f"{self.name}: has closed the connection")
-        return PeerGone(f"{self.name}: the connection is lost ({_reason(error)})")
+            return PeerError(f"{self.name}: has closed the connection")
+        return PeerError(f"{self.name}: the connection is lost ({_reason(error)})")
 
     def close(self) -> None:
         """Hang up, without waiting for what is still under way; safe to call twice."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from securefl.errors import PeerError
 from securefl.federation.remote import Lost
 from securefl.network import bodies
-from securefl.network.frames import SMALL, Frame, Link, PeerGone
+from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import part
 
 HELLO_S = 10.0
@@ -124,8 +124,7 @@ class Members:
                     await link.send(frame, body)
             except (PeerError, TimeoutError) as error:
                 self.drop(name, link)
-                late = f"{name}: takes nothing for {self.timeout_s:g} s"
-                return Lost(str(error) or late, away=True)
+                return Lost(str(error) or f"{name}: takes nothing for {self.timeout_s:g} s")
             return None
 
         sent = await asyncio.gather(*(one(*item) for item in links.items()))
@@ -144,14 +143,14 @@ class Members:
                 received = await link.receive(allowed)
             if received.frame is not Frame.LEAVE:
                 return received.body
-            why = bodies.parsed(bodies.Reason, received.body, name).reason
-            return Lost(f"{name}: leaves the round: {why}", diverged=True)
+            told = bodies.parsed(bodies.Reason, received.body, name)
+            return Lost(f"{name}: leaves the round: {told.reason}", diverged=told.diverged)
         except TimeoutError:
             self.drop(name, link)
-            return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s", away=True)
+            return Lost(f"{name}: late, nothing came within {self.timeout_s:g} s")
         except PeerError as error:
             self.drop(name, link)
-            return Lost(str(error), away=isinstance(error, PeerGone))
+            return Lost(str(error))
 
     async def send_home(self, links: Mapping[str, Link], reason: str) -> None:
         """Tell them why they are out for good; empty where all rounds are done."""

@@ -157,7 +157,8 @@ class ClientParty:
         respondent = Respondent(
             clients, own, model, job.task.loss, profiling_of(job.config, job.names), self._score
         )
-        store = FileStore(self.folder, name, job_id, run, like)
+        checked = job.task.algorithm is None  # what another keeps, it alone knows
+        store = FileStore(self.folder, name, job_id, run, model, checked, like)
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
         return Session(self, run, site, store, like)
 

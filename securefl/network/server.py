@@ -53,7 +53,7 @@ from securefl.network.opening import (
     ask_what_holds,
 )
 from securefl.network.settings import check_authority, check_scope, settings_digest
-from securefl.network.sites import NetworkSites
+from securefl.network.sites import NetworkSites, cannot_go_on
 from securefl.network.trust import ServerBundle
 from securefl.report.finish import at_end
 from securefl.runs.environment import PROCESSES
@@ -200,10 +200,18 @@ class ServerProcess:
         return rounds, sites
 
     def _note(self, incident: Incident, members: Members, loop: asyncio.AbstractEventLoop) -> None:
-        """Write an incident down, say it here, and tell the client."""
+        """Write an incident down, say it here, and tell the client.
+
+        Raises:
+            PeerError: the run is reproducible, and a simulation would not have gone on without the
+                client: neither are its values such that they cannot be sent, nor is it revoked.
+        """
         self.record.incidents.append(incident)
+        known = incident.client in self.bundle.clients().names
+        if self.job.config.run.reproducible and known and not incident.diverged:
+            raise cannot_go_on(incident.reason)
         self.say(f"Round {incident.round} goes on without {incident.reason}")
-        body = bodies.left(incident.round, incident.reason)
+        body = bodies.reason(incident.reason, round_number=incident.round)
 
         def tell() -> None:
             if link := members.links.get(incident.client):
@@ -259,6 +267,7 @@ class AuthorityLine:
         needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in sealed)
         ready = bodies.Ready(
             run=self.server.run,
+            settings=settings_digest(config),
             round=round_number,
             known=process.for_clients[0],
             needed=needed,

@@ -6,7 +6,7 @@ The loop runs in a thread of its own; connections live in the event loop, and ea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -128,18 +128,8 @@ class NetworkSites:
     def call(
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
-        """See `Transport.call`; raises PeerError where a client of a reproducible run is lost."""
-        replies = self._waited(self._called(requests, ongoing))
-        self._require_all(r.reason for r in replies.values() if isinstance(r, Lost) and r.away)
-        return replies
-
-    def _require_all(self, missing: Iterable[str]) -> None:
-        """Raise PeerError where a reproducible run would go on without a client."""
-        if self.reproducible and (why := list(missing)):
-            raise PeerError(
-                f"{'; '.join(why)}: run.reproducible goes on with all clients or not at all: start "
-                "those that have ended, then this server, each with the same command"
-            )
+        """See `Transport.call`."""
+        return self._waited(self._called(requests, ongoing))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
@@ -189,8 +179,8 @@ class NetworkSites:
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
         self._home = {name: name for name in names}
         present = [name for name in here if name not in lost]
-        absent = [name for name in awaited if name not in present]
-        self._require_all(f"{name}: is not connected" for name in absent)
+        if self.reproducible and (absent := [name for name in awaited if name not in present]):
+            raise cannot_go_on(f"{', '.join(absent)}: not connected")
         return present
 
     async def _connected(self) -> list[str]:
@@ -211,7 +201,7 @@ class NetworkSites:
     async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Reply | Lost:
         link = self.members.links.get(name)
         if link is None:
-            return Lost(f"{name}: is not connected", away=True)
+            return Lost(f"{name}: is not connected")
         if lost := await self._sent(name, link, request):
             return lost
         if isinstance(request, Counted):
@@ -288,6 +278,14 @@ class NetworkSites:
                 return message
             sent.append(message)
         return Done({name: sent})
+
+
+def cannot_go_on(without: str) -> PeerError:
+    """Return the error that ends a reproducible run, which would end elsewhere without a client."""
+    return PeerError(
+        f"{without}: run.reproducible goes on with all clients or not at all: start those that "
+        "have ended, then this server, each with the same command"
+    )
 
 
 def _claimed_name(message: bytes) -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
+from torch import nn
 
 from securefl.errors import PeerError, RunFolderError
 from securefl.io.files import make_folder, read_bounded, write_whole
 from securefl.io.json import parsed
-from securefl.runs.checkpoint import Checkpoint
+from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.types import Memory, State
 
 RUNS = "runs"
@@ -38,6 +39,10 @@ class FileStore:
     job: str
     run: str
     """The session."""
+    model: nn.Module
+    """Model of the run, with the names, shapes and types of what the client keeps."""
+    checked: bool
+    """True where the files are checked against the model; an own algorithm's are not."""
     like: State
     """On whose device memories go."""
     _since: int = field(default=0)
@@ -80,6 +85,9 @@ class FileStore:
             raise RunFolderError(
                 f"{path}: is of another client, or of another round: put {self.client}'s own back"
             )
+        if self.checked:
+            for memory in found.memories.values():
+                check_memory(self.client, memory, self.model)
         return {self.client: Memory(), **replace(found, state=self.like).beside(self.like).memories}
 
     def stage(self, round_number: int, memories: Mapping[str, Memory]) -> None:

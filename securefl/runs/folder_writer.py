@@ -100,10 +100,16 @@ class RunFolder:
         """Take a folder with a run of these settings, or else make a new one.
 
         Raises:
-            RunFolderError: it holds a run of other settings, or cannot be used.
+            RunFolderError: it holds a run of other settings, or a simulation, or cannot be used.
         """
         if not holds_run(path):
             return cls.create(path, config)
+        sessions = read_environment(path / ENVIRONMENT).sessions
+        if sessions and not cls(path).is_over_processes():
+            raise RunFolderError(
+                f"{path}: holds a simulation, whose clients are no processes: name another folder, "
+                f"or go on with {way_on(path) or 'nothing: it is complete'}"
+            )
         if read_config(path) != config:
             raise RunFolderError(
                 f"{path}: holds a run of other settings: name another folder, or give the settings "

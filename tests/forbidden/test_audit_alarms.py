@@ -159,7 +159,7 @@ def played_with(task, name, folder):
 @pytest.mark.parametrize("missing", [(), ("dave",)])
 def test_processes_leak_nothing(tmp_path, missing):
     """Their log of openings is the authority's; who has not joined is not missing."""
-    site = Site(tmp_path / "site", names=(*CLIENTS, *missing))
+    site = Site(tmp_path / "site", names=(*CLIENTS, *missing), reproducible=not missing)
     loop = Loop(site, joining_s=0.5 if missing else 20.0)
     for name in missing:
         del loop.clients[name]

@@ -80,7 +80,7 @@ def total(process):
 
 
 def leave(number):
-    return lambda _: (Frame.LEAVE, bodies.left(number, "told so"))
+    return lambda _: (Frame.LEAVE, bodies.reason("told so", round_number=number))
 
 
 def counted(_):

@@ -19,7 +19,9 @@ STRANGERS = 1500
 @pytest.fixture
 def here(tmp_path):
     """A federation whose rounds go on for as long as the test; its processes end with it."""
-    site = Site(tmp_path / "site", rounds=10_000, reproducible=False, fast_beats=True)
+    site = Site(
+        tmp_path / "site", algorithm="fedavg", rounds=10_000, reproducible=False, fast_beats=True
+    )
     yield site
     site.stop()
 
@@ -57,11 +59,11 @@ def test_a_run_outlives_strangers_doubles_and_silence(here):
 
     # A second process of a client, and one of the server.
     double = here.client("carol")
+    other = here.server(out="double")  # which listens once the authority has it
     assert double.ended(60) == 1
     assert "another process of this name is connected" in double.text()
-    double = here.server(out="double")  # which listens once the authority has it
-    assert double.ended(60) == 1
-    assert "the run of hub is being served: come again after it" in double.text()
+    assert other.ended(60) == 1
+    assert "the run of hub is being served: come again after it" in other.text()
     goes_on(server)
 
     # The server is held still: nobody waits for it, and its place is free.

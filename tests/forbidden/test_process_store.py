@@ -7,20 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 from mutations import try_all
+from torch import nn
 
 from securefl.errors import PeerError, RunFolderError
 from securefl.network.store import RUNS, FileStore
 from securefl.types import Kind, Memory, State
 
 JOB, SESSION, LATER = "ab" * 32, "cd" * 32, "ef" * 32
+MODEL = nn.ModuleDict({"bn": nn.BatchNorm1d(2), "c": nn.Linear(2, 1)})
 LIKE = State(0, {Kind.PARAMETERS: {"weight": torch.zeros(2)}})
-KEPT = Memory(own={"bn.weight": torch.tensor([1.0, 2.0])}, solver={"c/weight": torch.ones(2)})
+KEPT = Memory(own={"bn.weight": torch.tensor([1.0, 2.0])}, solver={"c/bn.weight": torch.ones(2)})
 
 
 @pytest.fixture
 def store(tmp_path):
     """Alice's, in her first session."""
-    return FileStore(tmp_path, "alice", JOB, SESSION, LIKE)
+    return FileStore(tmp_path, "alice", JOB, SESSION, MODEL, True, LIKE)
 
 
 def kept(store, since):

@@ -34,7 +34,7 @@ def copies(job, engine, steps, *chosen):
 
 def require_no_more(engine, *chosen, job=None):
     """For four times as many steps."""
-    few, many = (copies(job or task(sizes=SIZES), engine, n, *chosen) for n in (2, 8))
+    few, many = (copies(job or task(sizes=SIZES), engine, n, *chosen) for n in (1, 4))
     assert len(many) == len(few)
     return few
 

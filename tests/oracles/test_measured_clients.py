@@ -200,7 +200,7 @@ DIGITS = (
     ("encrypt", "match", "rounds"),
     [
         ("statistics,profiles", "linear", 8),
-        pytest.param("statistics,profiles", "linear", 25, marks=pytest.mark.slow),
+        pytest.param("statistics,profiles", "linear", 25, marks=pytest.mark.full),
         pytest.param("profiles", "full", 8, marks=pytest.mark.slow),
         pytest.param("profiles", "plain-variance", 8, marks=pytest.mark.slow),
     ],

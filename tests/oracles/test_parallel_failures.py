@@ -29,7 +29,7 @@ from securefl.simulation.processes.engine import Workers
     ("algorithm", "encrypt"),
     [
         ("fedtan", "none"),
-        pytest.param("fedavg", "none", marks=pytest.mark.slow),
+        pytest.param("fedavg", "none", marks=pytest.mark.full),
         pytest.param("fedtan", "statistics", marks=pytest.mark.slow),
     ],
 )
@@ -157,27 +157,6 @@ print("accuracy", securefl.run(config{task}).accuracy)
 """
 
 
-def python(*args, **more):
-    return subprocess.run(
-        [sys.executable, *args], capture_output=True, text=True, timeout=120, check=False, **more
-    )
-
-
-def test_a_script_without_a_main_guard_is_told_so(tmp_path):
-    """Each worker would run it again."""
-    script = tmp_path / "script.py"
-    script.write_text(JOB.format(net="", task=""))
-    done = python(script)
-    assert done.returncode == 1
-    assert 'put what the script does under `if __name__ == "__main__":`' in done.stderr
-    assert "accuracy" not in done.stdout
-
-
-def test_a_command_without_a_main_guard_runs():
-    """There is nothing for a worker to run again."""
-    assert python("-c", JOB.format(net="", task="")).stdout.startswith("accuracy 0.")
-
-
 OWN = """
 import torch
 from torch.nn import functional
@@ -193,8 +172,24 @@ task = securefl.Task(model, [d] * 3, d, loss, metric="accuracy")
 """A class and a lambda that no module has."""
 
 
+def python(*args, **more):
+    return subprocess.run(
+        [sys.executable, *args], capture_output=True, text=True, timeout=120, check=False, **more
+    )
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path):
+    """Each worker would run it again."""
+    script = tmp_path / "script.py"
+    script.write_text(JOB.format(net=OWN, task=", task"))
+    done = python(script)
+    assert done.returncode == 1
+    assert 'put what the script does under `if __name__ == "__main__":`' in done.stderr
+    assert "accuracy" not in done.stdout
+
+
 def test_what_was_typed_in_crosses():
-    """At a prompt, or in a notebook."""
+    """At a prompt, or in a notebook: no main guard is asked for, nothing is there to run again."""
     done = python("-c", JOB.format(net=OWN, task=", task"))
     assert done.stdout.startswith("accuracy "), done.stderr
 

@@ -183,6 +183,30 @@ def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt
         nearly_the_same_run(job(settings), key_set)
 
 
+SEALED_BESIDE = {
+    "scaffold, fedadam": ("fedtan", "statistics", LOCAL["scaffold"], CENTRAL["fedadam"]),
+    "fedprox, afl, momentum": (
+        *("silobn", "model", LOCAL["fedprox"], SELECTIONS["afl"]),
+        BESIDE["momentum, local"],
+    ),
+    "fnr": ("fedavg", "model", BESIDE["fnr, matched"]),
+    "records": ("fixbn", "statistics", RECORDS),
+    "clients": ("fedavg", "model", BESIDE["clients"]),
+}
+"""Settings beside a sealed normalisation, so that each axis of the grid is sealed once at least."""
+
+
+# As above: of clients in threads of one process.
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("beside", SEALED_BESIDE)
+def test_sealed_whatever_goes_beside_ends_where_a_simulation_does(beside, job, key_set):
+    policy, encrypt, *others = SEALED_BESIDE[beside]
+    settings = [setting for other in others for setting in other]
+    settings = [*NORMALISATIONS[policy], f"exchange.encrypt={encrypt}", *settings]
+    assert refusal(settings) == ""
+    nearly_the_same_run(job(settings), key_set)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

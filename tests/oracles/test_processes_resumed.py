@@ -11,6 +11,7 @@ from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
 import securefl.network.client
 import securefl.network.members
 from securefl.errors import PeerError, RunFolderError
+from securefl.federation.client import Client
 from securefl.network.store import RUNS, FileStore
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
@@ -135,10 +136,29 @@ def hangs_up():
     raise PeerError("the network is gone")
 
 
+def fails():
+    raise RunFolderError("/secret/place: no space left")
+
+
+def lies(loop, patch):
+    """One message of round 3 is changed after it was signed."""
+    contribute = Client.contribute
+
+    def changed(self, run, number, *about, **more):
+        message = contribute(self, run, number, *about, **more)
+        if (self.name, number) == ("carol", 3):
+            message = message[:-1] + bytes([message[-1] ^ 1])
+        return message
+
+    patch.setattr(Client, "contribute", changed)
+
+
 LOSSES = {
     "dead": (dies_between_rounds, "carol: (is not connected|has closed)"),
     "gone": (in_round_3(hangs_up), "carol: has closed the connection"),
     "late": (in_round_3(lambda: time.sleep(1.5)), "carol: late"),
+    "failing": (in_round_3(fails), "carol: leaves the round: has failed, and its own log says why"),
+    "lying": (lies, "carol: sent another message"),
 }
 """What becomes of carol, and what the server says of it."""
 
@@ -153,6 +173,7 @@ def test_a_reproducible_run_goes_on_with_all_its_clients_or_ends(job, monkeypatc
         with pytest.raises(PeerError, match=f"{why}.*run.reproducible goes on with all clients"):
             broken.run()
     assert len(here.record.metrics) == 2
+    assert "/secret/place" not in "".join(incidents_of(here.folder / "run"))
     again = OnTask(here)
     again.run()
     assert again.ended == dict.fromkeys(NAMES)

@@ -17,6 +17,7 @@ from securefl_cli.passphrase import read_passphrase
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all, load_match
 
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 PASSPHRASE = "correct horse battery staple"
 
 

@@ -1,7 +1,8 @@
 """Whatever bytes come over a connection: they are what was sent, or they are refused.
 
-Ten thousand changed copies of every kind. What is signed, or held against what the receiver knows,
-is accepted unchanged or not at all; where something is only parsed, the test's name says so.
+Ten thousand changed copies of every kind, of bundles in `make test-all`. What is signed, or held
+against what the receiver knows, is accepted unchanged or not at all; where something is only
+parsed, the test's name says so.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ STATE = State(
 RUN, SIGNED = "ab" * 32, bodies.Signed.model_construct(header=b"{}", signature=b"x" * 64)
 BODIES = [
     bodies.Hello(settings=RUN, age=(1, 2)),
-    bodies.Ready(run=RUN, round=3, known=(1, 2), needed=2048, scores=7),
+    bodies.Ready(run=RUN, settings=RUN, round=3, known=(1, 2), needed=2048, scores=7),
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN, job=RUN),
     bodies.RoundBegins(round=7, times=2, since=6, whole=True),
@@ -386,15 +387,23 @@ def test_no_changed_request_is_opened(federate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["client", "server"])
-def test_no_changed_bundle_is_taken_up(made_consortium, role):
+@pytest.mark.parametrize(
+    ("role", "n"),
+    [
+        ("client", 2000),
+        ("server", 3000),
+        pytest.param("client", 10_000, marks=pytest.mark.full),
+        pytest.param("server", 10_000, marks=pytest.mark.full),
+    ],
+)
+def test_no_changed_bundle_is_taken_up(made_consortium, role, n):
     """The consortium's authority has signed every byte of its files; JSON's own spaces are free."""
     files = FolderKeeper(made_consortium.keys, PASSPHRASE).now(0).bundles[role]
     bundle = SoundBundle.load(made_consortium.bundle(role), role)
     assert bundle.newer(files).age == bundle.age
     take = lambda changed: bundle.newer(changed.decode(errors="replace"))  # noqa: E731
     wanted = json.loads(files)
-    for changed, _ in try_all(files.encode(), take, KeyFileError, mutate=mutated_json):
+    for changed, _ in try_all(files.encode(), take, KeyFileError, n=n, mutate=mutated_json):
         assert json.loads(changed) == wanted
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from securefl.config.load import load_config
 from securefl_cli.main import main
 
+pytestmark = pytest.mark.usefixtures("cheap_guesses")
 QUICK = ["--rounds", "2", "--set", "algorithm.local_steps=1"]
 FILES = {
     ".lock",
