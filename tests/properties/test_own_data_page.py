@@ -1,0 +1,95 @@
+"""The page on sites with their own data says what works, word for word."""
+
+import csv
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from interruptible import SECUREFL
+
+from securefl.config.load import load_config
+from securefl.runs.folder_reader import read_run
+from securefl_cli.main import main
+
+PAGE = Path(__file__).parents[2] / "docs/own-data.md"
+
+
+def blocks(kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("securefl ")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the page's files, and a table for each site."""
+    monkeypatch.chdir(tmp_path)
+    job, site = blocks("toml")
+    (tmp_path / "job.toml").write_text(job)
+    for number, name in enumerate(tomllib.loads(job)["data"]["names"]):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(site)
+        with (tmp_path / name / "patients.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["age", "pressure", "smokes", "ill", "name"])
+            for i in range(40 + number):
+                smokes = ("no", "yes", "once")[i % 3]
+                rows.writerow([30 + i, "" if i % 9 == 0 else 110 + i, smokes, "yes", "x"])
+                rows.writerow([20 + i, 100 + i, smokes, "no", "x"])
+    return tmp_path
+
+
+def test_the_rehearsal_runs(folder):
+    (rehearsal,) = (command for command in commands() if command[0] == "run")
+    few = ["--set", "run.rounds=3", "--encrypt", "none", "--out", "run"]
+    done = CliRunner().invoke(main, [*rehearsal, *few])
+    assert done.exit_code == 0, done.output
+    record = read_run(folder / "run")
+    assert [*record.metrics[-1].clients] == list(load_config("job.toml").data.names)
+
+
+def test_a_rehearsal_is_resumed_with_its_files(folder):
+    (rehearsal,) = (command for command in commands() if command[0] == "run")
+    few = ["--set", "run.rounds=3", "--encrypt", "none"]
+    CliRunner().invoke(main, [*rehearsal, *few, "--out", "whole"])
+    for name in ("model.safetensors", "traffic.png"):
+        (folder / "whole" / name).unlink()
+    sites = [part for part in rehearsal if part not in {"run", "job.toml"}]
+    done = CliRunner().invoke(main, ["run", "--resume", "whole", *sites])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["run", "--resume", "whole"])
+    assert done.exit_code == 2
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: " ".join(command[:2]))
+def test_every_command_has_these_options(command):
+    """Which are read and not run; the demo runs them, and processes.md's tests do."""
+    parsed, rest = main, list(command)
+    while hasattr(parsed, "commands"):
+        parsed = parsed.commands[rest.pop(0)]
+    parsed.make_context(command[0], rest)
+
+
+@pytest.mark.slow
+def test_four_hospitals_train_one_network(tmp_path):
+    """Each a process with a table of its own; one is killed on the way."""
+    out = tmp_path / "demo"
+    done = subprocess.run(
+        [*SECUREFL, "demo", "--sites", "--rounds", "9", "--out", str(out)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    record = read_run(out / "run")
+    assert len(record.metrics) == 9
+    assert record.metrics[-1].score > 0.8
+    assert {name for m in record.metrics for name in m.dropped} == {"south"}
+    assert "no single value" in done.stdout
