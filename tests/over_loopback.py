@@ -39,6 +39,7 @@ SHORT = (
     "train.batch_size=8",
     "train.lr=0.1",
     "exchange.encrypt=none",
+    "sites.wait_s=0",
     f"data.names={list(NAMES)}".replace("'", '"'),
 )
 

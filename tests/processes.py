@@ -68,6 +68,8 @@ local_steps = 2
 name = "{model}"
 [exchange]
 encrypt = "{encrypt}"
+[sites]
+wait_s = 0.0
 """
 
 

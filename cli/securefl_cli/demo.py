@@ -21,7 +21,7 @@ RUNS = {
 
 @click.command()
 @click.option(
-    "--sites", is_flag=True, help="Four hospitals with a table each, every party a process."
+    "--sites", is_flag=True, help="Three hospitals with a table each, every party a process."
 )
 @click.option(
     "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 30 with --sites."
@@ -39,7 +39,7 @@ def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool) -> Non
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and its statistics travel
     encrypted: the server adds ciphertexts, and an authority opens the totals alone.
 
-    With --sites: an authority, a server and four hospitals, each a process with files of its own.
+    With --sites: an authority, a server and three hospitals, each a process with files of its own.
     One hospital is killed on the way, and started again.
 
     \b

@@ -121,6 +121,7 @@ def simulated(
             record=record,
             engine_words=chosen.words,
             least_clients=least,
+            quorum=config.sites.quorum or 1,
             spending=job.spending(),
             key_id=keys.public.key_id if keys else "",
             qualities=_by_client(config, task),

@@ -21,6 +21,7 @@ from securefl.config.privacy import PrivacyTable
 from securefl.config.rules import reasons_against
 from securefl.config.samples import SamplesTable
 from securefl.config.selection import SelectionTable
+from securefl.config.sites import SitesTable
 from securefl.config.table import Count, NotNegative, Positive, Share, Table
 
 FEWEST_ROUNDS_WITH_DROPS = 50
@@ -243,6 +244,7 @@ class Config(Table):
     train: TrainTable = TrainTable()
     exchange: ExchangeTable = ExchangeTable()
     selection: SelectionTable = SelectionTable()
+    sites: SitesTable = SitesTable()
     devices: DevicesTable = DevicesTable()
     fnr: FnrTable = FnrTable()
     privacy: PrivacyTable = PrivacyTable()

@@ -92,11 +92,19 @@ class Members:
         self.ages |= dict.fromkeys(behind, age)
         return await self.send(behind, Frame.BUNDLE, files.encode())
 
-    async def all_here(self, awaited: Collection[str], within_s: float) -> bool:
-        """Wait for those, but not for longer; whether all of them are here at once."""
+    def are_here(self, awaited: Collection[str], at_least: int) -> bool:
+        """Return whether so many of those are connected at once."""
+        links = [self.links[name] for name in awaited if name in self.links]
+        return sum(not link.lost for link in links) >= at_least
+
+    async def all_here(
+        self, awaited: Collection[str], within_s: float, at_least: int | None = None
+    ) -> bool:
+        """Wait for those, or so many of them; return whether they are here at once."""
+        wanted = len(awaited) if at_least is None else min(at_least, len(awaited))
 
         def here() -> bool:
-            return all(name in self.links and not self.links[name].lost for name in awaited)
+            return self.are_here(awaited, wanted)
 
         try:
             async with asyncio.timeout(within_s), self._changed:

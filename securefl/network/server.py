@@ -153,13 +153,15 @@ class ServerProcess:
             line = authority = AuthorityLine(self, opener, loop, server, adders)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
+        quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
         sites = NetworkSites(
             loop,
             members,
             server,
             lambda: self.bundle,
             lambda: self.for_clients,
-            max(job.plain.min_clients, 1),
+            quorum,
+            config.sites.wait_s,
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
@@ -190,6 +192,7 @@ class ServerProcess:
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
+                quorum=quorum,
                 spending=job.spending(),
                 key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",
                 advice=lambda done: divergence_advice(config, done),

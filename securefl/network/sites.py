@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from securefl.errors import MessageRefused, PeerError, TooFewContributions
+from securefl.errors import MessageRefused, PeerError
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
 from securefl.federation.message import split_message
@@ -52,8 +52,10 @@ class NetworkSites:
     """In force."""
     for_clients: Callable[[], tuple[tuple[int, int], str]]
     """The newest bundle for them, by its age."""
-    least: int
+    quorum: int
     """Clients without whom no round begins."""
+    wait_s: float
+    """Seconds that a round waits for them."""
     joining_s: float
     """For all clients to join, before the first round; before each of a reproducible run."""
     reproducible: bool
@@ -88,16 +90,9 @@ class NetworkSites:
         """See `Engine.present`; clients are brought up to date with keys and roster before.
 
         Raises:
-            TooFewContributions: fewer are connected than a round needs.
             PeerError: the server is being stopped, or a client of a reproducible run is missing.
         """
         here = set(self._waited(self._present(round_number, names)))
-        if len(here) < self.least:
-            raise TooFewContributions(
-                f"round {round_number}: {len(here)} clients are connected, at least {self.least} "
-                "(exchange.min_clients) are needed: start the others, then this server again with "
-                "the same command"
-            )
         return [name for name in names if name in here]
 
     def connected(self) -> list[str]:
@@ -160,6 +155,10 @@ class NetworkSites:
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
+        elif not members.are_here(awaited, self.quorum):
+            away = ", ".join(name for name in awaited if name not in members.here())
+            self.say(f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}")
+            await members.all_here(awaited, self.wait_s, self.quorum)
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()

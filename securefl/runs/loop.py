@@ -14,7 +14,14 @@ from securefl.algorithms.base import Algorithm, copied, lay_over, load_tensors
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.scoring import Score
 from securefl.config.schema import Config
-from securefl.errors import ConfigError, Diverged, RunFolderError, TotalRefused, WorkerLost
+from securefl.errors import (
+    ConfigError,
+    Diverged,
+    RunFolderError,
+    TooFewContributions,
+    TotalRefused,
+    WorkerLost,
+)
 from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
@@ -155,6 +162,8 @@ class Parts:
     """Description of the engine that trains the clients, and why."""
     least_clients: int
     """Number of clients without which a round passes, or no total is opened."""
+    quorum: int = 1
+    """Number of clients without which no round begins."""
     spending: Spending | None = None
     """Accounting of differential privacy; None where no noise is added."""
     key_id: str = ""
@@ -186,6 +195,8 @@ class Rounds:
         self._participation = parts.participation
         self._meter = Meter(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
+        self._scored: Score | None = None
+        """Score of the state, where a round of this session has made it."""
         self.counted_in: dict[str, int] = {}
         """The last round of each client whose contributions counted."""
         self._model = copy.deepcopy(parts.task.model)
@@ -339,13 +350,14 @@ class Rounds:
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
             participants, state = self._next_state()
-            score = self._score(state)
+            passed = state.tensors is self._state.tensors
+            score = self._scored if passed and self._scored else self._score(state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
             if folder:
                 folder.note_messages(entries, incidents)
-        self._state = state
+        self._state, self._scored = state, score
         metrics = RoundMetrics(
             round=self._state.round,
             accuracy=score.value if score.metric in SHARES else None,
@@ -377,12 +389,24 @@ class Rounds:
     def _next_state(self) -> tuple[RoundParticipants, State]:
         """Return a round's participants, and the state after it.
 
-        The state stays where no client is present, or where one has spoilt a sealed total.
+        The state stays where no client is present, or where one has spoilt a sealed total; with
+        `sites.short = "pass"` also where clients are too few.
+
+        Raises:
+            TooFewContributions: clients are too few.
         """
         parts, state, plan = self.parts, self._state, self.plan
         parts.opener.be_ready_for(state.round + 1, (*plan.sums, *plan.update))
         among = [c for c in self._participation.clients if c not in self._suspects.guilty]
         here = parts.engine.present(state.round + 1, among)
+        if len(here) < parts.quorum:
+            error = TooFewContributions(
+                f"round {state.round + 1}: {len(here)} clients are there, and at least "
+                f"{parts.quorum} are needed (sites.quorum, exchange.min_clients): start the "
+                "others, then this run again with the same command"
+            )
+            self._require_passing(error)
+            return RoundParticipants(state.round + 1, {}, ()), self._passed()
         participants = self._participation.participants(
             state, plan, self._suspects.taking_part(here)
         )
@@ -395,6 +419,11 @@ class Rounds:
             after = self.after(ongoing)
         except TotalRefused as error:
             return participants, self._without_total(ongoing, error)
+        except TooFewContributions as error:
+            self._require_passing(error)
+            for client in ongoing.present:
+                ongoing.lose(client, "round", f"{client}: the round passes: {error}")
+            return participants, self._passed()
         self._suspects.opened(ongoing.present)
         parts.broadcast.changed(plan.update, after)
         return participants, after
@@ -455,6 +484,11 @@ class Rounds:
                 ongoing = ServerRound(self.parts.server, ongoing.context)
             else:
                 return ongoing
+
+    def _require_passing(self, error: TooFewContributions) -> None:
+        """Raise the error unless rounds without enough clients are to pass."""
+        if self.config.sites.short == "end":
+            raise error
 
     def _passed(self) -> State:
         """Return the state after a round without any contribution: the model stays."""

@@ -10,7 +10,7 @@ from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
 
 import securefl.network.client
 import securefl.network.members
-from securefl.errors import PeerError, RunFolderError
+from securefl.errors import PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.network.store import RUNS, FileStore
 from securefl.runs.folder_reader import read_run
@@ -214,3 +214,52 @@ def test_a_server_that_is_stopped_waits_for_nobody(job, waiting):
         loop.run(stop)
     assert time.monotonic() - started < 10
     assert "hub: the server was stopped" in str(loop.ended["alice"])
+
+
+QUORUM = (
+    *("run.reproducible=false", "exchange.encrypt=statistics", "algorithm.name=fedtan"),
+    *("exchange.min_clients=5", "sites.wait_s=20", "train.lr=0.05"),
+)
+
+
+def test_a_round_that_lacks_clients_passes_and_the_next_waits_for_them(job, monkeypatch):
+    """Of five that no total may have fewer of, one loses its connection and comes again."""
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.02)
+    monkeypatch.setattr(securefl.network.members, "JOIN_S", 0.0)
+    here = job(*QUORUM, "sites.short=pass")
+    loop = OnTask(here)
+    lost = []
+
+    def once():
+        if not lost:
+            lost.append(1)
+            hangs_up()
+
+    in_round_3(once)(loop, monkeypatch)
+    loop.run()
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    metrics = here.record.metrics
+    assert [sorted(m.dropped) for m in metrics] == [[], [], sorted(NAMES), []]
+    assert metrics[2].loss == metrics[1].loss != metrics[3].loss
+    assert joined(loop, "carol") == 2
+    assert "at least 5" in incidents_of(here.folder / "run")
+
+
+def test_a_round_that_lacks_its_quorum_ends_the_run_by_default(job, monkeypatch):
+    """In words that say how to go on."""
+    here = job(*QUORUM)
+    loop = OnTask(here)
+    in_round_3(hangs_up)(loop, monkeypatch)
+    with pytest.raises(TooFewContributions, match="4 contributions, at least 5"):
+        loop.run()
+    assert len(here.record.metrics) == 2
+
+
+def test_who_stays_away_has_the_rounds_pass(job, monkeypatch):
+    """Each says who is away; the model stays as it is."""
+    here = job("run.reproducible=false", "sites.quorum=5", "sites.wait_s=0.1", "sites.short=pass")
+    loop = OnTask(here)
+    dies_between_rounds(loop, monkeypatch)
+    loop.run()
+    assert [m.loss for m in here.record.metrics][1:] == [here.record.metrics[1].loss] * 3
+    assert loop.has_said("Round 4 waits 0.1 s for a quorum; away: carol")

@@ -78,7 +78,7 @@ def test_every_command_has_these_options(command):
 
 
 @pytest.mark.slow
-def test_four_hospitals_train_one_network(tmp_path):
+def test_three_hospitals_train_one_network(tmp_path):
     """Each a process with a table of its own; one is killed on the way."""
     out = tmp_path / "demo"
     done = subprocess.run(
@@ -91,5 +91,6 @@ def test_four_hospitals_train_one_network(tmp_path):
     record = read_run(out / "run")
     assert len(record.metrics) == 9
     assert record.metrics[-1].score > 0.8
-    assert {name for m in record.metrics for name in m.dropped} == {"south"}
+    assert any("south" in m.dropped for m in record.metrics)
+    assert record.metrics[-1].dropped == ()
     assert "no single value" in done.stdout
