@@ -41,6 +41,11 @@ WAYS = {
         *("solver.name=scaffold", "selection.name=random", "selection.fraction=0.6"),
     ),
     "own layers": (*TABLES, "algorithm.name=fedbn"),
+    "records": (
+        *(*TABLES, "algorithm.name=fixbn", "algorithm.weights=uniform"),
+        *("privacy.level=record", "privacy.records=30", "privacy.noise=seeded"),
+        "privacy.statistics_sigma=0.1",
+    ),
     "arrays": (*PICTURES, "model.name=cnn", "model.width=4"),
     "arrays, flat": PICTURES,
 }

@@ -19,7 +19,8 @@ PAGE = Path(__file__).parents[2] / "docs/own-data.md"
 
 
 def blocks(kind):
-    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for of, block in found if of == kind]
 
 
 def commands():
