@@ -42,7 +42,8 @@ WAYS = {
     ),
     "own layers": (*TABLES, "algorithm.name=fedbn"),
     "records": (
-        *(*TABLES, "algorithm.name=fixbn", "algorithm.weights=uniform"),
+        *(*PICTURES, "samples.standardise=false", "algorithm.weights=uniform"),
+        "algorithm.name=fixbn",
         *("privacy.level=record", "privacy.records=30", "privacy.noise=seeded"),
         "privacy.statistics_sigma=0.1",
     ),
