@@ -41,6 +41,7 @@ from securefl.io.text import printable
 from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
+TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
 VERSION = 3
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
@@ -79,6 +80,10 @@ class Hello(Body):
     version: Annotated[int, Field(ge=1, lt=2**15)] = VERSION
     settings: Hex32
     """Digest of its settings, which must be the server's."""
+    tables: dict[TableName, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]] = Field(
+        default_factory=dict, max_length=64
+    )
+    """Short digest of each table of them."""
     age: Age
     """Age of its bundle."""
 

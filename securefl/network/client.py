@@ -22,7 +22,7 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
-from securefl.network.settings import settings_digest
+from securefl.network.settings import settings_digest, table_digests
 from securefl.network.trust import ClientBundle
 from securefl.runs.threads import torch_threads
 
@@ -100,8 +100,10 @@ class ClientProcess:
             await asyncio.to_thread(session.site.close)
 
     async def _welcome(self, link: Link) -> bodies.Welcome:
-        digest = settings_digest(self.party.job.config)
-        hello = bodies.Hello(settings=digest, age=self.bundle.age)
+        config = self.party.job.config
+        hello = bodies.Hello(
+            settings=settings_digest(config), tables=table_digests(config), age=self.bundle.age
+        )
         await link.send(Frame.HELLO, hello.to_bytes())
         try:
             received = await link.receive({Frame.WELCOME: SMALL, **GONE})

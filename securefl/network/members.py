@@ -13,6 +13,7 @@ from securefl.federation.remote import Lost
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import part
+from securefl.network.settings import differing
 
 HELLO_S = 10.0
 JOIN_S = 0.5
@@ -28,6 +29,8 @@ class Members:
     """See `bodies.Welcome`."""
     settings: str
     """Digest of the server's settings."""
+    tables: Mapping[str, str]
+    """Short digest of each table of them."""
     names: Collection[str]
     """The roster's, in the order in which clients are added up."""
     timeout_s: float
@@ -81,7 +84,11 @@ class Members:
         if name not in self.names:
             return f"{name!r} is no client of these settings: see data.names"
         if hello.settings != self.settings:
-            return "it has other settings than the server: give all processes the same file"
+            where = differing(hello.tables, self.tables)
+            return (
+                f"it has other settings than the server, in {where or 'what nobody knows'}: give "
+                "all processes the same file"
+            )
         return ""
 
     async def bring_up_to(

@@ -52,7 +52,12 @@ from securefl.network.opening import (
     ask_to_open_scores,
     ask_what_holds,
 )
-from securefl.network.settings import check_authority, check_scope, settings_digest
+from securefl.network.settings import (
+    check_authority,
+    check_scope,
+    settings_digest,
+    table_digests,
+)
 from securefl.network.sites import NetworkSites, cannot_go_on
 from securefl.network.trust import ServerBundle
 from securefl.report.finish import at_end
@@ -106,9 +111,14 @@ class ServerProcess:
             opener = await connected(
                 self.identity, self.bundle, "authority", authority, patience.authority_s
             )
-        session, digest = secrets.token_hex(32), settings_digest(config)
         members = Members(
-            session, folder.job_id(), digest, self.job.names, patience.client_s, self.say
+            secrets.token_hex(32),
+            folder.job_id(),
+            settings_digest(config),
+            table_digests(config),
+            self.job.names,
+            patience.client_s,
+            self.say,
         )
         rounds, sites = self._rounds(members, opener)
         rounds.go_on_in(folder)

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 
 from securefl.config.devices import DevicesTable
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
 
+OWN = {"data": {"root"}, "run": {"name"}}
+"""Settings that are each process's own affair: where the data lie, and names."""
+
 
 def settings_digest(config: Config) -> str:
-    """Name the settings; where the data lie is each process's own affair."""
-    own = {"data": {"root"}, "run": {"name"}}
-    return hashlib.sha256(config.model_dump_json(exclude=own).encode()).hexdigest()
+    """Return the name of the settings that all processes share."""
+    return hashlib.sha256(config.model_dump_json(exclude=OWN).encode()).hexdigest()
+
+
+def table_digests(config: Config) -> dict[str, str]:
+    """Return a short name of each table, so that two processes find out where theirs differ."""
+    tables = json.loads(config.model_dump_json(exclude=OWN))
+    return {
+        name: hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
+        for name, table in tables.items()
+    }
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Return in which tables two parties' settings differ, as a message has it."""
+    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    return ", ".join(f"[{name}]" for name in names)
 
 
 def check_scope(config: Config) -> None:

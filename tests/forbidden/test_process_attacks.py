@@ -36,7 +36,7 @@ from securefl.network.connect import (
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import peer_name
 from securefl.network.members import JOIN_S, Members
-from securefl.network.settings import check_scope, settings_digest
+from securefl.network.settings import check_scope, settings_digest, table_digests
 from securefl_keys import sound_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME, issue
 from securefl_keys.holders import Holder
@@ -101,7 +101,8 @@ def attacked(site, attack, before=("alice", "bob")):
     said = []
 
     async def scenario():
-        members = Members("ab" * 32, "ef" * 32, "cd" * 32, CLIENTS, 5.0, said.append)
+        about = "ab" * 32, "ef" * 32, "cd" * 32, table_digests(site.config)
+        members = Members(*about, CLIENTS, 5.0, said.append)
         bundle, welcomed = site.bundle("server"), (Frame.WELCOME, "")
         door = await listening(
             site.identity(SERVER, "server"),
@@ -306,13 +307,17 @@ def test_an_expired_certificate_does_not_come_through_the_handshake(made):
 
 
 @pytest.mark.parametrize(
-    ("hello", "why"),
+    ("changes", "why"),
     [
-        (bodies.Hello(settings="00" * 32, age=(1, 5)), "other settings"),
-        (bodies.Hello(version=2, settings="00" * 32, age=(1, 5)), "install one release"),
+        ({}, "other settings than the server, in what nobody knows"),  # and lies about tables
+        ({"tables": {"train": "0" * 16}}, "in [train]: give all processes the same file"),
+        ({"version": 2}, "install one release"),
     ],
 )
-def test_a_client_of_other_settings_or_another_release_is_told_so(made, hello, why):
+def test_a_client_of_other_settings_or_another_release_is_told_so(made, changes, why):
+    tables = table_digests(made.config) | changes.pop("tables", {})
+    hello = bodies.Hello(settings="00" * 32, tables=tables, age=(1, 5), **changes)
+
     async def attack(port):
         answer = await join(made.identity("carol"), made.bundle("client"), port, hello)
         assert answer[0] is Frame.GOODBYE

@@ -296,7 +296,7 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
 
 def test_a_hello_of_any_bytes_ends_its_own_connection_alone():
     """Whatever the first frame is: welcomed, refused in words, or let go."""
-    members = Members(RUN, RUN, RUN, ("peer",), 1.0, lambda _: None)
+    members = Members(RUN, RUN, RUN, {}, ("peer",), 1.0, lambda _: None)
     body = bodies.Hello(settings=RUN, age=(1, 2)).to_bytes()
     content = struct.pack(">BI", Frame.HELLO, len(body)) + body
 
