@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 @click.option("--solver", help="sgd, fedprox, scaffold, moon, feddyn, feddc or per-fedavg")
 @click.option("--server", help="average, momentum, fedadam, fedadagrad, fedyogi or fednova")
 @click.option("--fnr", help="none, matched, literal or server")
-@click.option("--model", help="mlp, cnn, resnet20 or alexnet")
+@click.option("--model", help="mlp, cnn, resnet20 or alexnet; MODULE:FUNCTION with --site")
 @click.option("--norm", help="batch, group, layer, instance, group-ws or fixup")
 @click.option(
     "--rounds",
@@ -173,17 +173,19 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run --keys my-keys --identity alice --identity bob --identity carol
       securefl run --resume runs/first
     """  # noqa: D301  (click wants the backspace itself)
-    chosen = settings_of(options)
+    model = options.get("model")
+    own = _Own(sites, model if isinstance(model, str) else None)
     if resumed:
-        if config_file or chosen or settings or out:
+        if config_file or settings_of({**options, "model": None}) or settings or out:
             raise ConfigError(
                 "--resume goes on with the settings in the run's folder: give --keys, --identity, "
-                "--passphrase-file and --site with it, and nothing else"
+                "--passphrase-file, --site and --model with it, and nothing else"
             )
-        _resume(resumed, _Secrets(key_folder, identities, passphrase_file), sites)
+        _resume(resumed, _Secrets(key_folder, identities, passphrase_file), own)
     else:
         secrets = _Secrets(key_folder, identities, passphrase_file)
-        _start(config_file, [*chosen, *settings, *secrets.settings()], secrets, sites, out)
+        chosen = [*settings_of(options), *settings, *secrets.settings()]
+        _start(config_file, chosen, secrets, own, out)
 
 
 class _Secrets(NamedTuple):
@@ -210,11 +212,42 @@ class _Secrets(NamedTuple):
         return [f"data.names={json.dumps(names)}", f"data.clients={len(names)}"]
 
 
+class _Own(NamedTuple):
+    """Sites that bring their own data, and the code that may be their model."""
+
+    sites: tuple[str, ...]
+    """NAME=SITE.toml each."""
+    model: str | None
+
+    def options(self) -> list[str]:
+        """As they were given."""
+        model = ["--model", self.model] if self.sites and self.model else []
+        return [*model, *(part for site in self.sites for part in ("--site", site))]
+
+    def task(self, config: Config) -> Task | None:
+        """Of a rehearsal; None where no site was given."""
+        if not self.sites:
+            return None
+        from securefl import task_of_sites
+        from securefl.build.own_model import require_allowed
+
+        require_allowed(config.model.name, self.model, f"--model {config.model.name}")
+        files = {}
+        for site in self.sites:
+            name, equals, path = site.partition("=")
+            if not (name and equals and path):
+                raise ConfigError(
+                    f"--site {site}: write NAME=SITE.toml, as in north=north/site.toml"
+                )
+            files[name] = Path(path)
+        return task_of_sites(config, files)
+
+
 def _start(
     config_file: Path | None,
     settings: Iterable[str],
     secrets: _Secrets,
-    sites: Sequence[str],
+    own: _Own,
     out: Path | None,
 ) -> None:
     from securefl import load_config
@@ -223,13 +256,13 @@ def _start(
     if config_file:
         _require_shipped(config_file)
     config = load_config(config_file, settings)
-    task, keys = _task(config, sites), _keys(config, secrets)
+    task, keys = own.task(config), _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"
     with progress_bar(config.name, config.run.rounds, private=private) as advance:
         result = _watched(
             folder,
-            _again(secrets, sites),
+            [*secrets.options(), *own.options()],
             lambda: run_rounds(
                 config, task, **keys, out=folder, on_round=advance, on_start=_saying_terms(config)
             ),
@@ -237,12 +270,12 @@ def _start(
     _report(folder, result)
 
 
-def _resume(folder: Path, secrets: _Secrets, sites: Sequence[str]) -> None:
+def _resume(folder: Path, secrets: _Secrets, own: _Own) -> None:
     from securefl import resume
     from securefl.runs.folder_reader import read_run
 
     record = read_run(folder)
-    task, keys = _task(record.config, sites), _keys(record.config, secrets)
+    task, keys = own.task(record.config), _keys(record.config, secrets)
     done = len(record.metrics)
     private = record.config.privacy.level != "none"
     with progress_bar(
@@ -250,7 +283,7 @@ def _resume(folder: Path, secrets: _Secrets, sites: Sequence[str]) -> None:
     ) as advance:
         result = _watched(
             folder,
-            _again(secrets, sites),
+            [*secrets.options(), *own.options()],
             lambda: resume(
                 folder, task, **keys, on_round=advance, on_start=_saying_terms(record.config)
             ),
@@ -277,26 +310,6 @@ def _saying_terms(config: Config) -> Callable[[str], None]:
         say_engine(engine)
 
     return say
-
-
-def _task(config: Config, sites: Sequence[str]) -> Task | None:
-    """Returns the task of sites that bring their own data; None where there are none."""
-    if not sites:
-        return None
-    from securefl import task_of_sites
-
-    files = {}
-    for site in sites:
-        name, equals, path = site.partition("=")
-        if not (name and equals and path):
-            raise ConfigError(f"--site {site}: write NAME=SITE.toml, as in north=north/site.toml")
-        files[name] = Path(path)
-    return task_of_sites(config, files)
-
-
-def _again(secrets: _Secrets, sites: Sequence[str]) -> list[str]:
-    """Returns the options that a resumed run needs, too."""
-    return [*secrets.options(), *(part for site in sites for part in ("--site", site))]
 
 
 def _watched(folder: Path, options: Sequence[str], work: Callable[[], Result]) -> Result:

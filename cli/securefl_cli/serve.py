@@ -120,6 +120,11 @@ def server() -> None:
     0.1,
     "that a client has for its next message; then the round goes on without it.",
 )
+@click.option(
+    "--model",
+    metavar="MODULE:FUNCTION",
+    help="Code of this installation that the settings' model.name may run here.",
+)
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -131,6 +136,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     opener: str | None,
     joining: float,
     timeout: float,
+    model: str | None,
     out: Path | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
@@ -162,7 +168,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     authority_at = Address.parse(opener) if opener else None
     check_authority(config, authority_at is not None)
     sound = SoundBundle.load(bundle, "server")
-    job = server_job(config)
+    job = server_job(config, model)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)

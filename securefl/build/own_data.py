@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from securefl.build.own_model import is_own, own_model
 from securefl.config.samples import SamplesTable
 from securefl.config.schema import Config
 from securefl.data.site_file import load_site
@@ -17,6 +18,8 @@ from securefl.errors import ConfigError
 from securefl.models import build_model
 from securefl.task import Task
 
+_INPUT_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
+"""BN of the first axis of a sample, by its number of axes."""
 N_ELSEWHERE = 2
 """Samples that stand for those of another site: as many as a BN layer needs."""
 
@@ -78,31 +81,33 @@ def model_of(config: Config, form: SamplesTable) -> nn.Module:
     """Build the model of the settings for samples of this form.
 
     Raises:
-        ConfigError: the model is one of images, and samples are none.
+        ConfigError: the model is one of images, and samples are none; or as `own_model`.
     """
     shape, table = form.sample_shape, config.model
+    first: list[nn.Module] = []
+    if table.name == "mlp" and len(shape) > 1:
+        first.append(nn.Flatten())
+        shape = (torch.Size(shape).numel(),)
+    if form.standardise:
+        first.append(_INPUT_NORMS[len(shape)](shape[0], affine=False))
+    if is_own(table.name):
+        own = own_model(table.name, shape, form.n_outputs, config.run.seed)
+        return nn.Sequential(*first, own).to(getattr(torch, table.dtype))
     if table.name != "mlp" and len(shape) != 3:
         raise ConfigError(
             f'model.name = "{table.name}" reads images, and a sample is {list(shape)}: set '
             'model.name = "mlp"'
         )
-    n_features = torch.Size(shape).numel()
     built = build_model(
         table.name,
         table.norm,
         in_channels=shape[0],
-        n_features=n_features,
+        n_features=shape[0],
         n_classes=form.n_outputs,
         groups=table.groups,
         width=table.width,
         seed=config.run.seed,
     )
-    first: list[nn.Module] = []
-    if table.name == "mlp" and len(shape) > 1:
-        first.append(nn.Flatten())
-    if form.standardise:
-        flat = nn.BatchNorm1d(n_features, affine=False)
-        first.append(flat if table.name == "mlp" else nn.BatchNorm2d(shape[0], affine=False))
     return nn.Sequential(*first, *built).to(getattr(torch, table.dtype))
 
 

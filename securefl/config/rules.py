@@ -87,6 +87,11 @@ def reasons_against(config: Config) -> Iterator[str]:
         yield from _regression(config)
     if config.samples is not None:
         yield from reasons_against_samples(config)
+    elif ":" in config.model.name:
+        yield (
+            f'model.name = "{config.model.name}" goes with [samples] alone, where sites bring '
+            "their own data; in a simulation of your own, give securefl.Task your model"
+        )
     if config.exchange.encrypt:
         yield from _encrypted(config)
     yield from _committee(config)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from securefl.config.data import DataTable
+from securefl.config.table import Table
 
 if TYPE_CHECKING:
     from securefl.config.schema import Config
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 def reasons_against_samples(config: Config) -> Iterator[str]:
     """Yield why `[samples]` does not go with other settings."""
-    others = config.data.model_fields_set - {"names"}
-    if others and config.data != DataTable(names=config.data.names):
+    for key in _said(config.data, but={"names"}):
         yield (
-            f"data.{min(others)} with [samples]: sites bring their own data; leave everything but "
+            f"data.{key} with [samples]: sites bring their own data; leave everything but "
             "data.names out of [data]"
         )
     if not config.data.names:
@@ -26,6 +25,11 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
             'algorithm.name = "centralised" with [samples]: nobody has the data of all sites; take '
             "another algorithm"
         )
+    for key in _said(config.model, but={"name", "dtype"}) if ":" in config.model.name else ():
+        yield (
+            f'model.{key} with model.name = "{config.model.name}": it is of our own models; leave '
+            "it out"
+        )
     readers = {
         f'selection.name = "{config.selection.name}"': config.selection.name == "fedprof",
         f'fnr.name = "{config.fnr.name}"': config.fnr.name != "none",
@@ -34,3 +38,13 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
     for reader, reads in readers.items():
         if reads:
             yield f"{reader} with [samples]: reads public samples, of which the server has none"
+
+
+def _said(table: Table, but: Collection[str]) -> list[str]:
+    """Return the keys of a table that are not as they are by default."""
+    fields = type(table).model_fields
+    return [
+        key
+        for key, value in table
+        if key not in but and value != fields[key].get_default(call_default_factory=True)
+    ]

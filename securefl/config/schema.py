@@ -11,7 +11,7 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from securefl.config.data import DataTable
 from securefl.config.devices import DevicesTable
@@ -92,10 +92,25 @@ class RunTable(Table):
         return self
 
 
+MODELS = ("mlp", "cnn", "resnet20", "alexnet")
+_CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}:[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def _known_model(name: str) -> str:
+    if name not in MODELS and not _CODE.fullmatch(name):
+        raise ValueError(
+            f"model.name = {name!r:.100}: must be {', '.join(MODELS)}, or MODULE:FUNCTION"
+        )
+    return name
+
+
 class ModelTable(Table):
     """The table `[model]`."""
 
-    name: Literal["mlp", "cnn", "resnet20", "alexnet"] = "mlp"
+    name: Annotated[str, AfterValidator(_known_model)] = "mlp"
+    """`mlp`, `cnn`, `resnet20` or `alexnet`. Or `module:function`, code that each party has
+    installed, where sites bring their own data ([samples]): it is called with a sample's shape and
+    the number of outputs."""
     norm: Literal["batch", "group", "layer", "instance", "group-ws", "fixup"] = "batch"
     """`group-ws`: group normalisation with weight standardisation. `fixup`: none, with Fixup
     initialisation (resnet20)."""
@@ -254,7 +269,8 @@ class Config(Table):
         """The run's name, or one made of what it does."""
         if self.run.name:
             return self.run.name
-        return self.named(self.algorithm.name, self.model.name, self.model.norm)
+        model = re.sub(r"\W", "-", self.model.name)  # `module:function` names no folder
+        return self.named(self.algorithm.name, model, self.model.norm)
 
     def named(self, *parts: str) -> str:
         """A name made of these and of what else the run does."""
@@ -278,7 +294,7 @@ class Config(Table):
 
     def tables(self, *, own_task: bool = False) -> dict[str, Any]:
         """The settings as JSON has them; of an own task without what does not count in it."""
-        if not own_task:
+        if not own_task or self.samples is not None:
             return self.model_dump(mode="json")
         names = {"data": {"names": list(self.data.names)}} if self.data.names else {}
         return self.model_dump(mode="json", exclude={"data", "model"}) | names

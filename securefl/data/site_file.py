@@ -36,6 +36,14 @@ class SiteFile(Table):
     Relative to the file's own folder."""
     test: Annotated[Word | Share, Field(union_mode="smart")] = 0.2
     """The same, of samples for testing; or the share of `train` that is set aside for it."""
+    model: Word | None = None
+    """The `module:function` of the settings' `model.name`, which this site has looked at and lets
+    run here."""
+
+
+def read_site(path: Path) -> SiteFile:
+    """Read a site's file; raises ConfigError where it is none."""
+    return parse_tables(SiteFile, read_tables(path), f"{path}: ")
 
 
 def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> Split:
@@ -51,7 +59,7 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
         ConfigError: the file does not say where samples lie, or a function cannot be had.
         DataError: samples cannot be read, or are not of this form.
     """
-    site = parse_tables(SiteFile, read_tables(path), f"{path}: ")
+    site = read_site(path)
     x, y = _loaded(path.parent, site.train, form, dtype)
     if isinstance(site.test, str):
         test = _loaded(path.parent, site.test, form, dtype)

@@ -84,6 +84,8 @@ class Hello(Body):
         default_factory=dict, max_length=64
     )
     """Short digest of each table of them."""
+    code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Digest of the file that defines its model, where the settings name code."""
     age: Age
     """Age of its bundle."""
 

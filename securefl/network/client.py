@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from securefl.build.own_model import code_of
 from securefl.errors import KeyFileError, PeerError, SecureFLError
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
@@ -102,7 +103,10 @@ class ClientProcess:
     async def _welcome(self, link: Link) -> bodies.Welcome:
         config = self.party.job.config
         hello = bodies.Hello(
-            settings=settings_digest(config), tables=table_digests(config), age=self.bundle.age
+            settings=settings_digest(config),
+            tables=table_digests(config),
+            code=code_of(config),
+            age=self.bundle.age,
         )
         await link.send(Frame.HELLO, hello.to_bytes())
         try:

@@ -36,6 +36,8 @@ class Members:
     timeout_s: float
     """Seconds that a client has for its next message."""
     say: Callable[[str], None]
+    code: str = ""
+    """Digest of the file that defines the model, where the settings name code."""
     links: dict[str, Link] = field(default_factory=dict)
     ages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Age of each client's bundle."""
@@ -89,6 +91,8 @@ class Members:
                 f"it has other settings than the server, in {where or 'what nobody knows'}: give "
                 "all processes the same file"
             )
+        if hello.code != self.code:
+            return "its code of the model is another than the server's: install one everywhere"
         return ""
 
     async def bring_up_to(

@@ -17,6 +17,7 @@ from securefl.algorithms.scoring import Score
 from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.own_data import task_at
+from securefl.build.own_model import code_of, require_allowed
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
@@ -119,6 +120,7 @@ class ServerProcess:
             self.job.names,
             patience.client_s,
             self.say,
+            code_of(config),
         )
         rounds, sites = self._rounds(members, opener)
         rounds.go_on_in(folder)
@@ -357,11 +359,16 @@ class _Scores:
         return self.evaluator.mean_of(scores)
 
 
-def server_job(config: Config) -> Job:
-    """Build the server's job; raises ConfigError and DataError as `job_of`."""
+def server_job(config: Config, model: str | None = None) -> Job:
+    """Build the server's job; `model` is the code that it lets run (`require_allowed`).
+
+    Raises:
+        ConfigError, DataError: see `job_of`.
+    """
     check_scope(config)
     if config.samples is None:
         return job_of(config, None)
+    require_allowed(config.model.name, model, f"--model {config.model.name}")
     return job_of(config, task_at(config, {}), ())
 
 

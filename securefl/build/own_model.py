@@ -1,0 +1,86 @@
+"""A model that each party has as code of its own installation, by the name that the settings give.
+
+Settings come from others, and naming code is running it: each party allows the name in its own
+words (site.toml, or `--model`) before anything is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from securefl.config.schema import Config
+from securefl.errors import ConfigError
+
+
+def is_own(name: str) -> bool:
+    """Return whether a `model.name` is `module:function`."""
+    return ":" in name
+
+
+def require_allowed(name: str, allowed: str | None, how: str) -> None:
+    """Raise ConfigError unless the party has allowed this code in its own words.
+
+    Args:
+        name: `model.name` of the settings.
+        allowed: what the party has allowed; None for nothing.
+        how: the words in which it can.
+    """
+    if is_own(name) and name != allowed:
+        raise ConfigError(
+            f'model.name = "{name}" is code of this installation, which the settings would run '
+            f"here: look at it, then allow it with {how}"
+        )
+
+
+def own_model(name: str, shape: tuple[int, ...], n_outputs: int, seed: int) -> nn.Module:
+    """Call `module:function` with a sample's shape and the number of outputs.
+
+    Its random numbers are torch's and numbered by `seed`, so that all parties have one model.
+
+    Raises:
+        ConfigError: the function cannot be had, or gives no model.
+    """
+    function = _function(name)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        model = function(shape, n_outputs)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f'model.name = "{name}": gave a {type(model).__name__}, and is to give a '
+            "torch.nn.Module for a sample's shape and a number of outputs"
+        )
+    return model
+
+
+def code_of(config: Config) -> str:
+    """Return the SHA-256, in hex, of the file that defines the settings' model; empty for ours.
+
+    Raises as `own_model`.
+    """
+    name = config.model.name
+    if not is_own(name):
+        return ""
+    file = inspect.getsourcefile(inspect.unwrap(_function(name)))
+    if file is None:
+        raise ConfigError(f'model.name = "{name}": no file has its source')
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f'model.name = "{name}": cannot be had ({error}): install the module here, or put its '
+            "folder into PYTHONPATH"
+        ) from error
+    return found
