@@ -17,17 +17,22 @@ from securefl_cli.connection import (
 )
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
+from securefl_cli.review import review
 
 
 @click.group()
 def client() -> None:
-    """Take part in the rounds of a server in another process.
+    """Take part in the rounds of a server in another process, or look first what that would send.
 
     \b
     Example:
+      securefl client review job.toml --data site.toml --name alice
       securefl client join job.toml --bundle bundles/client --identity alice \\
         --server 127.0.0.1:7443
     """  # noqa: D301
+
+
+client.add_command(review)
 
 
 @client.command()

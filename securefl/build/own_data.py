@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from securefl.build.own_model import is_own, own_model
+from securefl.build.job import Job, job_of
+from securefl.build.own_model import is_own, own_model, require_allowed
 from securefl.config.samples import SamplesTable
 from securefl.config.schema import Config
-from securefl.data.site_file import load_site
+from securefl.data.site_file import load_site, read_site
 from securefl.data.split import Split
 from securefl.errors import ConfigError
 from securefl.models import build_model
@@ -75,6 +76,28 @@ def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
         client_tests=[(split.test_x, split.test_y) for split in splits],
         names=config.data.names,
     )
+
+
+def site_job(config: Config, name: str | None, data: Path | None) -> Job:
+    """Build the job of one site, or as anybody sees it who is none.
+
+    Args:
+        config: the settings of all parties.
+        name: the site; None for none.
+        data: its site.toml, where the settings have a table `[samples]`.
+
+    Raises:
+        ConfigError: the settings do not fit, or name code that the site has not allowed.
+        DataError: its data cannot be used.
+    """
+    if config.samples is None and data is None:
+        return job_of(config, None)
+    how = f'model = "{config.model.name}" in {data or "its site.toml"}'
+    require_allowed(config.model.name, read_site(data).model if data else None, how)
+    own = {name: data} if name and data else {}
+    if name and not own:
+        return job_of(config, None)  # which says that the data are missing
+    return job_of(config, task_at(config, own), [*own])
 
 
 def model_of(config: Config, form: SamplesTable) -> nn.Module:

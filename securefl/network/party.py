@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from securefl.algorithms.scoring import Score
-from securefl.build.job import Job, job_of
-from securefl.build.own_data import task_at
-from securefl.build.own_model import require_allowed
+from securefl.build.job import Job
+from securefl.build.own_data import site_job
 from securefl.build.selection import asked_for, most_times, profiling_of
 from securefl.config.schema import Config
-from securefl.data.site_file import read_site
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
@@ -182,9 +180,4 @@ def client_party(
         DataError: its data cannot be used.
     """
     check_scope(config)
-    if data is None:
-        return ClientParty(job_of(config, None), identity, folder)
-    how = f'model = "{config.model.name}" in {data}'
-    require_allowed(config.model.name, read_site(data).model, how)
-    task = task_at(config, {identity.name: data})
-    return ClientParty(job_of(config, task, [identity.name]), identity, folder)
+    return ClientParty(site_job(config, identity.name, data), identity, folder)

@@ -1,0 +1,75 @@
+"""A job as one site sees it before it takes part: what would leave its machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from securefl.build.job import Job
+from securefl.build.selection import asked_for
+from securefl.config.schema import Weights
+from securefl.exchange.matching import PROFILE
+from securefl.federation.query import SCORES, SIZE
+from securefl.privacy.history import History
+from securefl.types import Weighing
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Message that a site would send."""
+
+    name: str
+    n_values: int
+    """Number of values in it; 0 for a profile, whose length the model decides."""
+    sealed: bool
+    sized: bool
+    """True where its weight goes by the site's number of samples."""
+    n_rounds: int
+    """Number of rounds in which it is sent, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """Messages that leave a site in all rounds of a job, and what they are protected by."""
+
+    outgoing: tuple[Outgoing, ...]
+    rounds: int
+    epsilon: float | None
+    """ε of all rounds under the settings' δ; None without noise, infinite if nothing is bound."""
+
+    @property
+    def shows_size(self) -> bool:
+        """True where a message's weight shows the site's number of samples to the server."""
+        return any(each.sized and not each.sealed for each in self.outgoing)
+
+
+def review(job: Job) -> Review:
+    """Review a job; what its algorithm sends in a round may depend on rounds before, so: at most.
+
+    Raises:
+        DataError: the model cannot be trained so.
+    """
+    rounds, spending = job.config.run.rounds, job.spending()
+    if spending:
+        rounds = spending.last_round(History(), 0)
+    found = Counter(_messages(job, rounds))
+    outgoing = tuple(Outgoing(*about, n_rounds) for about, n_rounds in found.items())
+    epsilon = spending.epsilon_after(History(), 0, rounds) if spending else None
+    return Review(outgoing, rounds, epsilon)
+
+
+def _messages(job: Job, rounds: int) -> Iterator[tuple[str, int, bool, bool]]:
+    """Yield each message of each round, as `Outgoing` has it."""
+    by_size = job.config.algorithm.weights != Weights.UNIFORM
+    model, first = job.task.model, job.algorithm.init(job.task.model)
+    answers = (*asked_for(job.config.selection), *(SCORES if job.scores_at_clients else ()))
+    for done in range(rounds):
+        plan = job.algorithm.plan(replace(first, round=done), model)
+        for spec in (*plan.sums, *plan.update):
+            sized = by_size and spec.weighing is Weighing.OWN
+            yield spec.name, spec.n_values, spec.kind in job.sealed, sized
+        for name in answers:
+            is_profile = name == PROFILE
+            sealed = is_profile and job.config.seals_scores
+            yield name, 0 if is_profile else 1, sealed, name == SIZE
