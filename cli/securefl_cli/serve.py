@@ -179,6 +179,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         return
     with folder.locked():
         key_id = sound.adding.key_id if config.exchange.seals_sums else ""
-        folder.note_session(config, key_id, PROCESSES, own_task=False)
+        own = config.samples is not None  # its data are the sites' own
+        folder.note_session(config, key_id, PROCESSES, own_task=own)
         run_until_done(process.run(at, authority_at, folder))
     say(f"Run folder: {path}")

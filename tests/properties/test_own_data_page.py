@@ -95,3 +95,6 @@ def test_three_hospitals_train_one_network(tmp_path):
     assert any("south" in m.dropped for m in record.metrics)
     assert record.metrics[-1].dropped == ()
     assert "no single value" in done.stdout
+    told = CliRunner().invoke(main, ["evaluate", str(out / "run")])
+    assert told.exit_code == 2
+    assert "give them in Python with securefl.load_trained(" in told.output
