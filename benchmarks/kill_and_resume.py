@@ -32,12 +32,7 @@ from measure import Machine
 from securefl.io.files import write_whole
 from securefl.network.authority import RELEASES
 from securefl.runs.folder_reader import INCIDENTS, LEDGER, MODEL, read_run
-from securefl_keys import layout
-from securefl_keys.export import export_all
-from securefl_keys.folder import init_folder
-from securefl_keys.holders import Role
-from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve
+from securefl_keys.rehearsal import make_consortium
 
 CLIENTS = ("alice", "bob", "carol", "dora")
 SERVER, AUTHORITY = "hub", "authority"
@@ -106,16 +101,7 @@ def free_port() -> int:
 
 def ceremony(folder: Path) -> None:
     """Make keys, members and bundles."""
-    words, keys = folder / "words", folder / "keys"
-    words.write_text(PASSPHRASE + "\n")
-    words.chmod(0o600)
-    init_folder(keys, PASSPHRASE, consortium="Nord")
-    for name in (*CLIENTS, SERVER):
-        role: Role = "server" if name == SERVER else "client"
-        (request,) = make_identities(folder, [name], role, PASSPHRASE)
-        certificate = folder / name / layout.IDENTITY_CERTIFICATE
-        approve(keys, [Approval(request, certificate)], PASSPHRASE)
-    export_all(keys, folder / "bundles", PASSPHRASE)
+    make_consortium(folder, CLIENTS, SERVER, PASSPHRASE, name="Nord")
 
 
 @dataclass(slots=True)
@@ -180,7 +166,7 @@ class Job:
         settings = f"{self.name}.toml"
         (self.folder / settings).write_text(JOB.format(rounds=self.rounds, encrypt=self.encrypt))
         port, opening = free_port(), free_port()
-        words = ("--passphrase-file", "words")
+        words = ("--passphrase-file", "passphrase")
         server = ["server", "serve", settings, "--bundle", "bundles/server", "--identity", SERVER]
         server += ["--listen", f"127.0.0.1:{port}", "--out", f"run-{self.name}", *words]
         if self.encrypt != CLEAR:

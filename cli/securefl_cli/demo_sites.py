@@ -54,9 +54,11 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
     from securefl.federation.ledger import Ledger
     from securefl.runs.folder_reader import read_run
     from securefl_cli.table import print_runs
+    from securefl_keys.rehearsal import make_consortium
 
     folder.mkdir(parents=True)
-    _make_keys(folder)
+    passphrase = secrets.token_urlsafe(24)
+    make_consortium(folder, list(HOSPITALS), SERVER, passphrase, name="Hospitals")
     _write_data(folder, rounds, seed)
     click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
     words = ("--passphrase-file", "passphrase")
@@ -164,29 +166,6 @@ def _write_data(folder: Path, rounds: int, seed: int) -> None:
     names = json.dumps(list(HOSPITALS))
     job = JOB.format(rounds=rounds, seed=seed, names=names, columns=json.dumps(columns))
     (folder / "job.toml").write_text(job)
-
-
-def _make_keys(folder: Path) -> None:
-    """Make the consortium: keys, members and bundles, under one passphrase for all."""
-    from securefl_keys import layout
-    from securefl_keys.export import export_all
-    from securefl_keys.folder import init_folder
-    from securefl_keys.identity import make_identities
-    from securefl_keys.membership import Approval, approve
-
-    passphrase, keys = secrets.token_urlsafe(24), folder / "keys"
-    path = folder / "passphrase"
-    path.touch(0o600)
-    path.write_text(passphrase + "\n")
-    init_folder(keys, passphrase, consortium="Hospitals")
-    names = [*HOSPITALS, SERVER]
-    requests = (
-        *make_identities(folder, names[:-1], "client", passphrase),
-        *make_identities(folder, names[-1:], "server", passphrase),
-    )
-    certificates = [folder / name / layout.IDENTITY_CERTIFICATE for name in names]
-    approve(keys, list(map(Approval, requests, certificates)), passphrase)
-    export_all(keys, folder / "bundles", passphrase)
 
 
 def _n_opened(folder: Path) -> int:

@@ -1,0 +1,40 @@
+"""A whole consortium in one folder, for demonstrations and rehearsals on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from securefl_keys import layout
+from securefl_keys.export import export_all
+from securefl_keys.folder import init_folder
+from securefl_keys.identity import make_identities
+from securefl_keys.membership import Approval, approve
+
+KEYS, BUNDLES, PASSPHRASE = "keys", "bundles", "passphrase"
+"""What lies in the folder, beside a folder for each member."""
+
+
+def make_consortium(
+    folder: Path, clients: Sequence[str], server: str, passphrase: str, *, name: str
+) -> None:
+    """Make keys, members and bundles, and a file with the one passphrase of all of them.
+
+    Real parties each make their own key on their own machine, under a passphrase of their own.
+
+    Raises:
+        ConfigError: the passphrase is empty.
+        KeyFileError: a folder is there already, or cannot be written.
+        RequestRefused: a name cannot be a member's.
+    """
+    path = folder / PASSPHRASE
+    path.touch(mode=0o600)
+    path.write_text(passphrase + "\n")
+    init_folder(folder / KEYS, passphrase, consortium=name)
+    requests = (
+        *make_identities(folder, clients, "client", passphrase),
+        *make_identities(folder, [server], "server", passphrase),
+    )
+    certificates = [folder / member / layout.IDENTITY_CERTIFICATE for member in (*clients, server)]
+    approve(folder / KEYS, list(map(Approval, requests, certificates)), passphrase)
+    export_all(folder / KEYS, folder / BUNDLES, passphrase)
