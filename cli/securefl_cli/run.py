@@ -239,6 +239,8 @@ class _Own(NamedTuple):
                 raise ConfigError(
                     f"--site {site}: write NAME=SITE.toml, as in north=north/site.toml"
                 )
+            if name in files:
+                raise ConfigError(f"--site {name}=… is given twice: give each site once")
             files[name] = Path(path)
         return task_of_sites(config, files)
 

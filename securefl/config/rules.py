@@ -95,6 +95,11 @@ def reasons_against(config: Config) -> Iterator[str]:
     if config.exchange.encrypt:
         yield from _encrypted(config)
     yield from _committee(config)
+    if config.data.names and (config.sites.quorum or 0) > len(config.data.names):
+        yield (
+            f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
+            "(data.names), so no round would ever begin"
+        )
     yield from reasons_against_privacy(config)
     if config.algorithm.name in ALONE:
         yield from _alone(config)

@@ -8,7 +8,10 @@ from pydantic import Field, model_validator
 
 from securefl.config.table import Table
 
-Word = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+Word = Annotated[
+    str,
+    Field(max_length=200, pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"),
+]
 
 
 class SamplesTable(Table):
@@ -35,9 +38,10 @@ class SamplesTable(Table):
     classes: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
     """Values of the target, in the order of the model's outputs; folders of pictures are named so.
     Without them the target is a number."""
-    most: Annotated[int, Field(ge=1, le=2**40, strict=True)]
-    """Samples that a site trains on, at most. It bounds the sites' weights, so that no site tells
-    its size."""
+    most: Annotated[int, Field(ge=1, le=10**7, strict=True)]
+    """Samples that a site trains on, at most. It bounds the sites' weights, so that no weight tells
+    a size where totals are sealed. Name one near the largest site's: with a bound a thousand times
+    too large, sealed totals lose ten bits."""
     standardise: bool = True
     """The model begins with a BN layer that learns nothing: its statistics are the federation's
     mean and variance of what the model reads, and travel as those of any BN layer."""

@@ -38,6 +38,11 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
     for reader, reads in readers.items():
         if reads:
             yield f"{reader} with [samples]: reads public samples, of which the server has none"
+    if config.selection.name in {"data-share", "afl"}:
+        yield (
+            f'selection.name = "{config.selection.name}" with [samples]: asks sites for their '
+            'sizes, which they do not tell; take "all" or "random"'
+        )
 
 
 def _said(table: Table, but: Collection[str]) -> list[str]:

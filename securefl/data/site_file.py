@@ -88,9 +88,14 @@ def _loaded(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) ->
         x, y = tables.load_table(at, form)
     elif at.suffix.lower() in arrays.SUFFIXES:
         x, y = arrays.load_arrays(at)
-    else:
+    elif at.is_dir():
         _require(form.shape, where, "samples.shape")
         x, y = _pictures(at, form)
+    else:
+        raise DataError(
+            f"{at}: no such folder of pictures, and no .csv, .parquet, .npz or .safetensors: name "
+            "one of these, or module:function"
+        )
     return _of_form(x, y, form, where, dtype)
 
 
@@ -108,10 +113,18 @@ def _called(module: str, name: str) -> Loaded:
             f"{module}:{name}: cannot be had ({error}): install the module here, or put its "
             "folder into PYTHONPATH"
         ) from error
-    given = function()
+    try:
+        given = function()
+    except Exception as error:  # it may do anything, and its words may be of patients
+        raise DataError(f"{module}:{name}: raised a {type(error).__name__}: mend it") from error
     if not (isinstance(given, tuple) and len(given) == 2):
         raise DataError(f"{module}:{name}: gave a {type(given).__name__}, and is to give (x, y)")
-    x, y = (torch.as_tensor(part) for part in given)
+    try:
+        x, y = (torch.as_tensor(part) for part in given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{module}:{name}: is to give x and y as arrays of numbers") from error
+    if x.is_complex() or x.dim() == 0 or y.dim() == 0:
+        raise DataError(f"{module}:{name}: is to give x and y as real arrays, a sample a row")
     return x, y
 
 
@@ -146,7 +159,9 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")
     if not form.classes:
         return x, y.to(dtype).reshape(len(y), -1)
-    y = y.to(torch.int64)
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        raise DataError(f"{where}: labels are no whole numbers: number classes from 0")
+    y = y.to(torch.int64).reshape(len(y))
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < len(form.classes)):
         raise DataError(
             f"{where}: labels from {int(y.min())} to {int(y.max())}, and {len(form.classes)} "

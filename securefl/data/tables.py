@@ -46,7 +46,9 @@ def load_table(path: Path, form: SamplesTable) -> tuple[Tensor, Tensor]:
     features: list[NDArray[np.float64]] = []
     absent: dict[str, NDArray[np.float64]] = {}
     for column in form.columns:
-        empty = np.array([field.strip().lower() in _EMPTY for field in fields[column]])
+        words = form.levels.get(column, ())
+        stripped = (field.strip() for field in fields[column])
+        empty = np.array([field.lower() in _EMPTY and field not in words for field in stripped])
         if column in form.missing:
             absent[column] = empty.astype(np.float64)
         elif empty.any():
@@ -95,7 +97,7 @@ def _numbers(
     found = np.empty(len(fields))
     for i, field in enumerate(fields):
         try:
-            found[i] = 0.0 if empty[i] else float(field)
+            found[i] = 0.0 if empty[i] else float("nan" if "_" in field else field)
         except ValueError:
             found[i] = math.nan
         if not math.isfinite(found[i]):
@@ -117,7 +119,9 @@ def _csv(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
         header = [name.strip() for name in next(rows, [])]
         lines = [row for row in rows if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: is no CSV file of UTF-8 text ({error})") from error
+        raise DataError(
+            f"{path}: is no CSV file of UTF-8 text ({error}): save it as CSV UTF-8"
+        ) from error
     for number, row in enumerate(lines, 1):
         if len(row) != len(header):
             raise DataError(
@@ -153,9 +157,13 @@ def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[s
     """Return the place of each column; raises DataError where one is missing or there twice."""
     count: Callable[[str], int] = list(header).count
     if missing := [name for name in wanted if count(name) == 0]:
+        # A first line without any of the names may be a patient's.
+        known = "; it has no other line of names"
+        if len(missing) < len(wanted):
+            known = f"; it has {', '.join(header):.300}"
         raise DataError(
-            f"{path}: has no column {', '.join(missing):.300}; it has {', '.join(header):.300}: "
-            "name them in the file as samples.columns and samples.target do"
+            f"{path}: has no column {', '.join(missing):.300}{known}: have its first line name the "
+            "columns as samples.columns and samples.target do"
         )
     if twice := [name for name in wanted if count(name) > 1]:
         raise DataError(f"{path}: has the column {twice[0]!r:.60} twice: rename one")

@@ -126,7 +126,8 @@ class Members:
 
     def here(self) -> dict[str, Link]:
         """Return the clients that are connected now, in the roster's order."""
-        return {name: self.links[name] for name in self.names if name in self.links}
+        known = {name: self.links[name] for name in self.names if name in self.links}
+        return {name: link for name, link in known.items() if not link.lost}
 
     def drop(self, name: str, link: Link) -> None:
         """Hang up on a client, which may join again for a later round."""

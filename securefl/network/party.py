@@ -24,7 +24,7 @@ from securefl.exchange.match_plain import PlainMatch
 from securefl.federation.client import Client
 from securefl.federation.query import SCORES, Respondent
 from securefl.federation.site import Site
-from securefl.federation.total import n_total_bytes
+from securefl.federation.total import n_total_bytes, state_digest
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import Identity
@@ -159,6 +159,9 @@ class ClientParty:
         )
         checked = job.task.algorithm is None  # what another keeps, it alone knows
         store = FileStore(self.folder, name, job_id, run, model, checked, like)
+        if job.config.samples:
+            x, y = own[name].take(torch.arange(len(own[name])))
+            store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
         return Session(self, run, site, store, like)
 

@@ -25,6 +25,7 @@ from securefl.types import Memory, State
 RUNS = "runs"
 _SUFFIX = ".safetensors"
 _OWNER = "owner"
+_DATA = "data.sha256"
 _MAX_CLAIMS_BYTES = 2**16
 _CLAIMS = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=1, lt=2**31)]])
 
@@ -67,6 +68,26 @@ class FileStore:
         if round_number <= claims.get(what, 0):
             raise PeerError(f"the server asks for the {what} of round {round_number} again")
         self._write(path, _CLAIMS.dump_json(claims | {what: round_number}))
+
+    def require_data(self, digest: str) -> None:
+        """Hold the client's samples against those that it began the run with.
+
+        Raises:
+            RunFolderError: they are others, or this cannot be read or written.
+        """
+        path = self.path / _DATA
+        if not path.exists():
+            return self._write(path, digest.encode())
+        try:
+            known = read_bounded(path, len(digest)).decode("ascii", "replace")
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be read ({error})") from error
+        if known != digest:
+            raise RunFolderError(
+                f"{self.client}: its samples are others than those that it began this run with: "
+                "put them back, or begin another run"
+            )
+        return None
 
     def of_rounds(self, since: Mapping[str, int]) -> Mapping[str, Memory]:
         """See `Store.of_rounds`."""

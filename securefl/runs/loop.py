@@ -350,8 +350,7 @@ class Rounds:
         n_entries, n_incidents = len(record.ledger.entries), len(record.incidents)
         try:
             participants, state = self._next_state()
-            passed = state.tensors is self._state.tensors
-            score = self._scored if passed and self._scored else self._score(state)
+            score = self._score_after(state)
         finally:  # a round that fails leaves evidence too
             entries = record.ledger.entries[n_entries:]
             incidents = record.incidents[n_incidents:]
@@ -406,6 +405,10 @@ class Rounds:
                 "others, then this run again with the same command"
             )
             self._require_passing(error)
+            for client in among:
+                if client not in here:
+                    away = f"{client}: away, and the round passes without its quorum"
+                    parts.server.report(Incident(state.round + 1, "quorum", client, away))
             return RoundParticipants(state.round + 1, {}, ()), self._passed()
         participants = self._participation.participants(
             state, plan, self._suspects.taking_part(here)
@@ -516,6 +519,20 @@ class Rounds:
             ongoing.lose(client, SPOILED, reason)
         self.parts.engine.leave_out(found)
         return self._passed()
+
+    def _score_after(self, state: State) -> Score:
+        """Return the score after a round; a round that passes has the one before."""
+        if state.tensors is self._state.tensors and self._scored:
+            return self._scored
+        try:
+            return self._score(state)
+        except TooFewContributions as error:  # all clients have left
+            if not self._metrics:
+                raise
+            self._require_passing(error)
+            last = self._metrics[-1]
+            clients = {n: Score(of.score, of.loss, last.metric) for n, of in last.clients.items()}
+            return Score(last.score, last.loss, last.metric, clients)
 
     def _score(self, state: State) -> Score:
         """Score the model after a round; raises Diverged where it is lost."""

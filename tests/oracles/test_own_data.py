@@ -15,7 +15,7 @@ from torch import nn
 import securefl
 import securefl.network.client
 from securefl.build.own_data import task_at
-from securefl.errors import ConfigError, PeerError
+from securefl.errors import ConfigError, PeerError, RunFolderError
 from securefl.network.party import client_party
 from securefl.network.server import server_job
 
@@ -238,6 +238,21 @@ def test_what_is_no_model_is_refused(code, name, why):
     config = securefl.load_config(None, [*SHORT, *TABLES, f"model.name={name}"])
     with pytest.raises(ConfigError, match=why):
         task_at(config, {})
+
+
+def test_other_samples_do_not_go_on_in_a_run(consortium, files, tmp_path):
+    """A site's file that has changed since, before anything of it leaves."""
+    job = OwnData(consortium, tmp_path, TABLES)
+    job.files = files
+    first = job.party("alice").session("ab" * 32, "cd" * 32)
+    job.party("alice").session("ef" * 32, "cd" * 32)
+    path = tmp_path / "other.toml"
+    path.write_text(f'train = "{files / "bob" / "patients.csv"}"')
+    job.paths = dict.fromkeys(NAMES, path)
+    with pytest.raises(RunFolderError, match="its samples are others"):
+        job.party("alice").session("ef" * 32, "cd" * 32)
+    job.party("alice").session("ef" * 32, "ee" * 32)
+    first.store.forget()
 
 
 def test_the_server_has_nobodys_data(consortium, files):

@@ -2,16 +2,18 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from liar import Liar
-from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
+from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_task, model_of
 
 import securefl.network.client
 import securefl.network.members
 from securefl.errors import PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
+from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
@@ -105,15 +107,15 @@ def joined(loop, name):
     return sum(line.startswith(f"{name} has joined") for line in loop.said)
 
 
-def dies_between_rounds(loop, _):
-    say, carol = loop.said.append, loop.clients["carol"]
+def dies_between_rounds(loop, _, name="carol"):
+    say = loop.said.append
 
     def says(line):
         say(line)
-        if line == "carol: round 2 counts":
+        if line == f"{name}: round 2 counts":
             raise asyncio.CancelledError
 
-    carol.say = says
+    loop.clients[name].say = says
 
 
 def in_round_3(happens):
@@ -154,7 +156,7 @@ def lies(loop, patch):
 
 
 LOSSES = {
-    "dead": (dies_between_rounds, "carol: (is not connected|has closed)"),
+    "dead": (dies_between_rounds, "carol: (not connected|is not connected|has closed)"),
     "gone": (in_round_3(hangs_up), "carol: has closed the connection"),
     "late": (in_round_3(lambda: time.sleep(1.5)), "carol: late"),
     "failing": (in_round_3(fails), "carol: leaves the round: has failed, and its own log says why"),
@@ -263,3 +265,28 @@ def test_who_stays_away_has_the_rounds_pass(job, monkeypatch):
     loop.run()
     assert here.record.metrics[3].loss == here.record.metrics[2].loss
     assert loop.has_said("Round 4 waits 0.1 s for a quorum; away: carol")
+
+
+def test_where_nobody_comes_back_all_rounds_pass(consortium, tmp_path, monkeypatch):
+    """With the last score that there was, and a line of incidents for each that is away."""
+    passing = ("run.reproducible=false", "sites.quorum=5", "sites.wait_s=0.1", "sites.short=pass")
+    task = made_up_task(own_tests=True)
+    here = Job(consortium, tmp_path, (*passing, "run.rounds=5"), task)
+    loop = OnTask(here)
+    for name in NAMES:
+        dies_between_rounds(loop, monkeypatch, name)
+    loop.run()
+    metrics = here.record.metrics
+    assert len(metrics) == 5
+    assert metrics[4].loss == metrics[3].loss
+    assert sorted(metrics[4].dropped) == sorted(NAMES)
+    assert "away, and the round passes without its quorum" in incidents_of(tmp_path / "run")
+
+
+def test_a_connection_that_is_lost_counts_in_no_quorum():
+    """Also while nobody has noticed that it is."""
+    lost, alive = SimpleNamespace(lost=True), SimpleNamespace(lost=False)
+    members = Members("", "", "", {}, ("alice", "bob"), 1.0, print)
+    members.links = {"alice": lost, "bob": alive}
+    assert members.here() == {"bob": alive}
+    assert not members.are_here(("alice", "bob"), 2)

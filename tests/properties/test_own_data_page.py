@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from interruptible import SECUREFL
 
+import securefl
 from securefl.config.load import load_config
 from securefl.runs.folder_reader import read_run
 from securefl_cli.main import main
@@ -98,3 +99,7 @@ def test_three_hospitals_train_one_network(tmp_path):
     told = CliRunner().invoke(main, ["evaluate", str(out / "run")])
     assert told.exit_code == 2
     assert "give them in Python with securefl.load_trained(" in told.output
+    files = {name: out / name / "site.toml" for name in ("north", "south", "east")}
+    task = securefl.task_of_sites(load_config(out / "job.toml"), files)
+    trained = securefl.load_trained(out / "run", task)
+    assert next(iter(trained.model.parameters())).shape == (30, 30)

@@ -89,6 +89,8 @@ def test_numbers_are_targets_where_there_are_no_classes(tmp_path):
 
 WRONG = {
     "no such column": (GOOD.replace("age", "years"), "has no column age; it has name, years"),
+    "no line of names": (GOOD.removeprefix(HEAD), "it has no other line of names"),
+    "an underscore": (GOOD.replace("52", "5_2"), "'5_2' is no finite number"),
     "a column twice": (GOOD.replace("name", "age"), "'age' twice"),
     "a word for a number": (GOOD.replace("52", "old"), "'age', sample 2: 'old' is no finite"),
     "infinity": (GOOD.replace("52", "inf"), "sample 2: 'inf' is no finite number"),
@@ -106,13 +108,24 @@ WRONG = {
 
 @pytest.mark.parametrize(("content", "why"), WRONG.values(), ids=WRONG)
 def test_another_table_is_refused_in_words(tmp_path, content, why):
+    """Which show no field but the one at fault."""
     with pytest.raises(DataError) as refused:
         loaded(tmp_path, content=content)
     assert why in str(refused.value)
+    assert "120.5" not in str(refused.value)
+
+
+def test_a_word_for_nothing_is_a_level_where_it_is_named(tmp_path):
+    """`none` is a value of this column, and empty in others."""
+    levels = {"smokes": ("none", "some")}
+    form = SamplesTable(columns=("smokes",), levels=levels, target="n", most=9)
+    split = loaded(tmp_path, form, "smokes,n\nnone,1\nsome,2\n")
+    assert split.train_x.tolist() == [[1, 0], [0, 1]]
 
 
 SITES = {
     "no such file": ('train = "none.csv"', DataError, "none.csv: No such file"),
+    "a sheet": ('train = "own.xlsx"', DataError, "no .csv, .parquet, .npz or .safetensors"),
     "no train": ("test = 0.2", ConfigError, "train"),
     "an unknown key": ('train = "own.csv"\nsecret = 1', ConfigError, "secret: no such key"),
     "a share of all": ('train = "own.csv"\ntest = 1.0', ConfigError, "test"),
@@ -164,13 +177,23 @@ def test_a_function_of_the_site_gives_samples(tmp_path, monkeypatch):
         "import numpy as np\n"
         "def both(): return np.ones((3, 2)), np.array([0, 1, 1])\n"
         "def one(): return np.ones((3, 2))\n"
+        "def words(): return np.ones((3, 2)), ['a', 'b', 'c']\n"
+        "def halves(): return np.ones((3, 2)), np.array([0, 0.5, 1])\n"
+        "def fails(): raise ValueError('patient Mueller')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         split = loaded(tmp_path, ARRAYS, site='train = "own_reader_of_tests:both"\ntest = 0.3\n')
         assert split.train_x.tolist() == [[1.0, 1.0]] * 2
-        with pytest.raises(DataError, match="is to give"):
-            loaded(tmp_path, ARRAYS, site='train = "own_reader_of_tests:one"')
+        wrong = {
+            "one": "is to give",
+            "words": "arrays of numbers",
+            "halves": "no whole numbers",
+            "fails": "raised a ValueError: mend it$",
+        }
+        for name, why in wrong.items():
+            with pytest.raises(DataError, match=why):
+                loaded(tmp_path, ARRAYS, site=f'train = "own_reader_of_tests:{name}"')
     finally:
         sys.modules.pop("own_reader_of_tests", None)
 
@@ -188,6 +211,8 @@ CLASH = {
     "a class twice": ((*TABLE, 'samples.classes=["a", "a"]'), "a value twice"),
     "a target that is read": ((*TABLE, "samples.target=age"), "name each column once"),
     "public samples": ((*TABLE, "selection.name=fedprof"), "the server has none"),
+    "sizes": ((*TABLE, "selection.name=afl"), "asks sites for their sizes"),
+    "a quorum of more": ((*TABLE, "sites.quorum=4"), "there are 3 clients"),
     "nobody alone": ((*TABLE, "algorithm.name=centralised"), "nobody has the data"),
 }
 
