@@ -11,7 +11,14 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from securefl.config.data import DataTable
 from securefl.config.devices import DevicesTable
@@ -263,6 +270,11 @@ class Config(Table):
     devices: DevicesTable = DevicesTable()
     fnr: FnrTable = FnrTable()
     privacy: PrivacyTable = PrivacyTable()
+
+    @model_serializer(mode="wrap")
+    def _without_absent_tables(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a table that is absent, as a file of settings does."""
+        return {table: keys for table, keys in dump(self).items() if keys is not None}
 
     @property
     def name(self) -> str:

@@ -114,10 +114,10 @@ def _check_settings(one: PlannedRun) -> None:
         _unnamed(c).model_dump(mode="json") for c in (read_config(one.folder), one.config)
     )
     changed = [
-        f"{table}.{key} = {found[table][key]!r}, not {value!r}"
+        f"{table}.{key} = {found.get(table, {}).get(key)!r}, not {value!r}"
         for table in wanted
         for key, value in wanted[table].items()
-        if found[table][key] != value
+        if found.get(table, {}).get(key) != value
     ]
     if changed:
         raise ConfigError(

@@ -77,7 +77,7 @@ class StoppedError(Exception):
 
 def stopped_in_round(number, config, task, folder):
     """In the middle of a round: its totals were opened, and its checkpoint is not written."""
-    score = rounds.Rounds._score
+    score = rounds.Rounds._score_after
 
     def stop(self, state):
         if state.round == number:
@@ -85,7 +85,7 @@ def stopped_in_round(number, config, task, folder):
         return score(self, state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds.Rounds, "_score", stop)
+        patch.setattr(rounds.Rounds, "_score_after", stop)
         with pytest.raises(StoppedError):
             securefl.run(config, task, out=folder)
 
