@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,11 @@ def require_one_form(der: bytes, signed: bytes, signature: bytes) -> None:
     """
     if not der.endswith(signed + _ED25519 + _BIT_STRING + signature):
         raise ValueError("not in its one form")
+
+
+def pem_blocks(text: str) -> list[str]:
+    """Split a text before each block that follows another; nothing is checked."""
+    return re.split(r"(?<=-----\n)(?=-----BEGIN )", text)
 
 
 def read_pem(text: str) -> x509.Certificate:

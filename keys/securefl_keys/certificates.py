@@ -9,30 +9,41 @@ follows the web's profile, which refuses Ed25519 keys; the signature is checked 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securefl.errors import (
-    CertificateExpired,
     CertificateRefused,
     FileSignatureRefused,
     ForeignAuthority,
     KeyFileError,
 )
-from securefl.io.text import printable
-from securefl_keys.certificate_text import UNREADABLE, der_of, public_key_of, read_pem, strictly
+from securefl_keys.certificate_parts import (
+    Extensions,
+    extension,
+    has,
+    is_current,
+    key_usage,
+    lasting,
+    leaf_extensions,
+    name_of,
+    require_current,
+    require_issued,
+    unissued,
+)
+from securefl_keys.certificate_text import UNREADABLE, der_of, public_key_of, read_pem
 from securefl_keys.fingerprints import key_id_of, sha256
 from securefl_keys.holders import AUTHORITY, ROLES, Holder, Role, alternative_name, subject
 from securefl_keys.member_names import require_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 MEMBER_LIFETIME = timedelta(days=398)
-CLOCK_SKEW = timedelta(hours=1)
-"""A certificate begins so much earlier, for machines whose clock is behind."""
+RENEW = "revoke it, and let its holder join again: securefl keys join request"
+"""The way out of an expired certificate."""
 
 _EXTENDED_USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
@@ -40,17 +51,6 @@ _EXTENDED_USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "server": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
     "authority": [ExtendedKeyUsageOID.SERVER_AUTH],
 }
-_USES = (
-    "digital_signature",
-    "content_commitment",
-    "key_encipherment",
-    "data_encipherment",
-    "key_agreement",
-    "key_cert_sign",
-    "crl_sign",
-    "encipher_only",
-    "decipher_only",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +83,30 @@ class HolderCertificate(Holder):
 
     def is_current(self, at: datetime) -> bool:
         """Whether it is valid at this time."""
-        return self.certificate.not_valid_before_utc <= at <= self.certificate.not_valid_after_utc
+        return is_current(self.certificate, at)
 
     def require_current(self, at: datetime) -> None:
         """Raises CertificateExpired where it is not valid at this time."""
-        renew = "revoke it, and let its holder join again: securefl keys join request"
-        _require_current(self.certificate, at, f"{self.name}'s certificate", renew)
+        require_current(self.certificate, at, f"{self.name}'s certificate", RENEW)
 
     def require_role(self, role: Role) -> None:
         """Raises CertificateRefused where it is of another role."""
-        if self.role != role:
-            raise CertificateRefused(
-                f"{self.name}'s certificate is for the role {self.role}, not for {role} as needed"
-            )
+        require_role(self, role)
+
+
+def require_role(holder: Holder, role: Role) -> None:
+    """Raises CertificateRefused where a certificate's holder has another role."""
+    if holder.role != role:
+        raise CertificateRefused(
+            f"{holder.name}'s certificate is for the role {holder.role}, not for {role} as needed"
+        )
 
 
 def make_authority(name: str, key: Ed25519PrivateKey, at: datetime) -> x509.Certificate:
     """A self-signed certificate authority; raises KeyFileError for a name that cannot be one."""
     require_name(name, KeyFileError)
     extensions = _authority_extensions(key.public_key())
-    builder = _builder(name, key.public_key(), extensions, at, AUTHORITY_LIFETIME)
+    builder = unissued(name, key.public_key(), extensions, lasting(at, AUTHORITY_LIFETIME))
     return builder.issuer_name(subject(name)).sign(key, algorithm=None)
 
 
@@ -118,7 +122,7 @@ def issue(
     usual = AUTHORITY_LIFETIME if holder == AUTHORITY else MEMBER_LIFETIME
     lifetime = min(usual, ca.certificate.not_valid_after_utc - at)
     extensions = _holder_extensions(holder, public_key, ca.public_key)
-    builder = _builder(holder.name, public_key, extensions, at, lifetime)
+    builder = unissued(holder.name, public_key, extensions, lasting(at, lifetime))
     return builder.issuer_name(ca.certificate.subject).sign(key, algorithm=None)
 
 
@@ -132,8 +136,8 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
     """
     certificate = read_pem(text)
     try:
-        name, key = _name_of(certificate), public_key_of(certificate)
-        if certificate.subject != certificate.issuer or not _has(
+        name, key = name_of(certificate), public_key_of(certificate)
+        if certificate.subject != certificate.issuer or not has(
             certificate, _authority_extensions(key)
         ):
             raise KeyFileError("no certificate authority of a SecureFL consortium")
@@ -142,7 +146,7 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
         raise FileSignatureRefused("the certificate was changed: its signature is wrong") from None
     except UNREADABLE as error:
         raise KeyFileError(f"no certificate of a consortium: {error}") from None
-    _require_current(certificate, at, "the consortium's certificate", "make new keys")
+    require_current(certificate, at, "the consortium's certificate", "make new keys")
     return ConsortiumAuthority(name, certificate, sha256(der_of(certificate)), key)
 
 
@@ -153,17 +157,12 @@ def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -
         ForeignAuthority: not issued by it.
         CertificateRefused: for none of the roles.
     """
+    require_issued(certificate, ca.certificate, ca.name)
     try:
-        certificate.verify_directly_issued_by(ca.certificate)
-    except (InvalidSignature, *UNREADABLE):
-        raise ForeignAuthority(
-            f"a certificate that consortium {ca.name!r} has not issued, or that was changed"
-        ) from None
-    try:
-        name, key = _name_of(certificate), public_key_of(certificate)
+        name, key = name_of(certificate), public_key_of(certificate)
         as_issued = (Holder(name, role) for role in ROLES)
         holder = next(
-            (h for h in as_issued if _has(certificate, _holder_extensions(h, key, ca.public_key))),
+            (h for h in as_issued if has(certificate, _holder_extensions(h, key, ca.public_key))),
             None,
         )
     except UNREADABLE as error:
@@ -173,81 +172,15 @@ def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -
     return HolderCertificate(name, holder.role, key_id_of(key), key, certificate)
 
 
-def _builder(
-    name: str,
-    key: Ed25519PublicKey,
-    extensions: list[x509.Extension[x509.ExtensionType]],
-    at: datetime,
-    lifetime: timedelta,
-) -> x509.CertificateBuilder:
-    at = at.astimezone(UTC).replace(microsecond=0)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject(name))
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(at - CLOCK_SKEW)
-        .not_valid_after(at + lifetime)
-    )
-    for extension in extensions:
-        builder = builder.add_extension(extension.value, extension.critical)
-    return builder
-
-
-def _authority_extensions(
-    key: Ed25519PublicKey,
-) -> list[x509.Extension[x509.ExtensionType]]:
-    use = _key_usage("key_cert_sign", "crl_sign")
+def _authority_extensions(key: Ed25519PublicKey) -> Extensions:
     return [
-        _extension(x509.BasicConstraints(ca=True, path_length=0), critical=True),
-        _extension(use, critical=True),
-        _extension(x509.SubjectKeyIdentifier.from_public_key(key)),
+        extension(x509.BasicConstraints(ca=True, path_length=0), critical=True),
+        extension(key_usage("key_cert_sign", "crl_sign"), critical=True),
+        extension(x509.SubjectKeyIdentifier.from_public_key(key)),
     ]
 
 
 def _holder_extensions(
     holder: Holder, key: Ed25519PublicKey, issuer: Ed25519PublicKey
-) -> list[x509.Extension[x509.ExtensionType]]:
-    return [
-        _extension(x509.BasicConstraints(ca=False, path_length=None), critical=True),
-        _extension(_key_usage("digital_signature"), critical=True),
-        _extension(x509.ExtendedKeyUsage(_EXTENDED_USES[holder.role])),
-        _extension(alternative_name(holder)),
-        _extension(x509.SubjectKeyIdentifier.from_public_key(key)),
-        _extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)),
-    ]
-
-
-def _key_usage(*uses: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{use: use in uses for use in _USES})
-
-
-def _extension(
-    value: x509.ExtensionType, *, critical: bool = False
-) -> x509.Extension[x509.ExtensionType]:
-    return x509.Extension(value.oid, critical, value)
-
-
-def _has(
-    certificate: x509.Certificate, extensions: list[x509.Extension[x509.ExtensionType]]
-) -> bool:
-    return list(certificate.extensions) == extensions
-
-
-def _name_of(certificate: x509.Certificate) -> str:
-    with strictly():
-        attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    name = str(attributes[0].value) if attributes else ""
-    if certificate.subject != subject(name or "?"):
-        raise ValueError(f"its subject is {printable(certificate.subject.rfc4514_string())!r:.80}")
-    require_name(name, CertificateRefused)
-    return name
-
-
-def _require_current(certificate: x509.Certificate, at: datetime, what: str, way_out: str) -> None:
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not first <= at <= last:
-        raise CertificateExpired(
-            f"{what} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is "
-            f"{at.astimezone(UTC):%Y-%m-%d %H:%M}: {way_out}, or set this machine's clock"
-        )
+) -> Extensions:
+    return leaf_extensions(_EXTENDED_USES[holder.role], alternative_name(holder), key, issuer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -18,7 +19,18 @@ def sha256(data: bytes) -> str:
 
 def key_id_of(key: Ed25519PublicKey) -> str:
     """SHA-256 of the SubjectPublicKeyInfo, as other tools print it too."""
-    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    return sha256(key_info(key))
+
+
+def key_info(key: Ed25519PublicKey | EllipticCurvePublicKey) -> bytes:
+    """Return the SubjectPublicKeyInfo in DER."""
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def fingerprint_of(identity: Ed25519PublicKey, transport: EllipticCurvePublicKey | None) -> str:
+    """Return the SHA-256 of both SubjectPublicKeyInfo, one after the other, or of the only one."""
+    # Each has one length, 44 and 91 bytes, so no other pair of keys gives the same bytes.
+    return sha256(key_info(identity) + (b"" if transport is None else key_info(transport)))
 
 
 def readable(fingerprint: str) -> str:

@@ -34,5 +34,9 @@ def subject(name: str) -> x509.Name:
 
 def alternative_name(holder: Holder) -> x509.SubjectAlternativeName:
     """Role and name as a URI: a name need not be a host's, and as a URI any text can be one."""
-    uri = f"urn:securefl:{holder.role}:{quote(holder.name, safe='')}"
-    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
+    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(holder_uri(holder))])
+
+
+def holder_uri(holder: Holder) -> str:
+    """Return role and name as a URN."""
+    return f"urn:securefl:{holder.role}:{quote(holder.name, safe='')}"

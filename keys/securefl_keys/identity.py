@@ -2,7 +2,7 @@
 
 DIR/identity.key    sealed with its own passphrase, mode 0600
 DIR/identity.csr    the signing request, for the consortium
-DIR/identity.crt    the certificate that comes back
+DIR/identity.crt    the certificates that come back: of the identity, and of its transport key
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import (
@@ -24,7 +25,8 @@ from securefl.errors import (
 )
 from securefl.federation.identities import Identities
 from securefl_keys import layout
-from securefl_keys.certificate_text import public_key_of, read_pem
+from securefl_keys.certificate_file import CertificateFile
+from securefl_keys.certificate_text import pem_of, public_key_of
 from securefl_keys.certificates import HolderCertificate, holder_certificate
 from securefl_keys.holders import Holder, Role
 from securefl_keys.key_files import appearing_together, load_secret, write_new
@@ -33,6 +35,8 @@ from securefl_keys.reading import found_in, text_of
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key, seal_identity_key
+from securefl_keys.transport import transport_key, transport_public_key_of
+from securefl_keys.transport_certificates import transport_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class Identity(Holder):
 
     private_key: Ed25519PrivateKey = field(repr=False)
     certificate_pem: str = field(repr=False)
+    transport: x509.Certificate | None = field(repr=False)
+    """Of the key that `transport_key` derives; None in a folder of an older release."""
 
 
 def make_identities(
@@ -83,17 +89,22 @@ def load_identity(directory: Path, passphrase: str) -> Identity:
 
     Raises:
         WrongPassphrase: another passphrase, or the key's file was changed.
-        CertificateRefused: the certificate is of another key.
+        CertificateRefused: a certificate is of another key.
         KeyFileError: a file is missing, damaged, or readable by other users.
     """
     path = directory / layout.IDENTITY_KEY
     owner, key = load_secret(path, lambda text: open_identity_key(text, passphrase))
-    pem = _certificate_text(directory)
+    text = _certificate_text(directory)
     with found_in(directory / layout.IDENTITY_CERTIFICATE):
-        certificate = read_pem(pem)
-        if public_key_of(certificate) != key.public_key():
+        file = CertificateFile.parse(text)
+        if public_key_of(file.identity) != key.public_key():
             raise CertificateRefused(f"it is not of {owner.name}'s key: put the right one there")
-    return Identity(owner.name, owner.role, key, pem)
+        own = transport_key(key).public_key()
+        if file.transport and transport_public_key_of(file.transport) != own:
+            raise CertificateRefused(
+                f"its certificate for TLS is not of {owner.name}'s key: put the right file there"
+            )
+    return Identity(owner.name, owner.role, key, pem_of(file.identity), file.transport)
 
 
 def load_identities(keys: Path, directories: Sequence[Path], passphrase: str) -> Identities:
@@ -126,14 +137,18 @@ def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
     """
     header = load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse)
     with found_in(directory / layout.IDENTITY_CERTIFICATE):
-        certificate = read_pem(_certificate_text(directory))
-        claimed = holder_certificate(certificate, roster.ca)
+        file = CertificateFile.parse(_certificate_text(directory))
+        claimed = holder_certificate(file.identity, roster.ca)
         if (claimed.name, claimed.key_id) != (header.name, header.key_id):
             raise CertificateRefused(
                 f"it is {claimed.name}'s, and {layout.IDENTITY_KEY} is {header.name}'s key "
                 f"{header.key_id[:16]}…"
             )
-        return roster.holder_of(certificate, header.role)
+        found = roster.holder_of(file.identity, header.role)
+        if file.transport:
+            transport_holder(file.transport, roster.ca).require_identity(found)
+            roster.transport_holder_of(file.transport, header.role)
+        return found
 
 
 def name_in(directory: Path) -> str:

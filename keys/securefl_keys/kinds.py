@@ -21,7 +21,7 @@ from securefl.crypto.public import (
 )
 from securefl_keys import layout
 from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
-from securefl_keys.certificate_text import read_pem
+from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
@@ -148,7 +148,7 @@ def _of_consortium(label: str, what: str, parse: Callable[[str], object]) -> Kin
     return Kind(label, what, "any role", "consortium", _parses(parse))
 
 
-_CERTIFICATE = _of_consortium("-----BEGIN CERTIFICATE-----", "certificate", read_pem)
+_CERTIFICATE = _of_consortium("-----BEGIN CERTIFICATE-----", "certificate", CertificateFile.parse)
 _ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.parse)
 _POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.parse)
 _MANIFEST = _of_consortium(BUNDLE_FORMAT, "signed list", Manifest.parse)

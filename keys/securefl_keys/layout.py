@@ -14,7 +14,7 @@ A consortium's certificate authority adds:
 
 DIR/authority/ca.key             of the certificate authority; sealed, mode 0600
 DIR/authority/identity.key       by which the authority is known; sealed, mode 0600
-DIR/authority/identity.crt       its certificate
+DIR/authority/identity.crt       its certificates: of that key, and of its transport key
 DIR/consortium/ca.crt            the certificate authority's certificate
 DIR/consortium/roster.json       the clients' and servers' certificates, signed by it
 DIR/consortium/policy.json       what the authority may open, signed by it

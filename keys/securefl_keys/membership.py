@@ -9,14 +9,12 @@ from datetime import datetime
 from os.path import lexists
 from pathlib import Path
 
-from cryptography import x509
-
 from securefl.crypto.artefact import moment
 from securefl.errors import KeyFileError, RequestRefused
 from securefl.io.files import settle
 from securefl_keys import layout
-from securefl_keys.certificate_text import pem_of
-from securefl_keys.certificates import issue
+from securefl_keys.certificate_file import CertificateFile, issue_file
+from securefl_keys.consortium import lacking_transport
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.holders import AUTHORITY
 from securefl_keys.journal import finish_rotation
@@ -47,6 +45,8 @@ def approve(
 ) -> VerifiedRoster:
     """Issue the certificates, and list them in the roster; all of them or none.
 
+    The authority of an older release gets its own certificate for TLS by the way.
+
     Raises:
         RequestRefused: a name or a key is already, or no longer, in the roster, or there twice.
         WrongPassphrase: of the certificate authority's key.
@@ -62,9 +62,16 @@ def approve(
         if len(signer.roster.members) + len(approvals) > MAX_MEMBERS:
             raise RequestRefused(f"a roster lists at most {MAX_MEMBERS} members")
         new = {
-            a.certificate: issue(signer.ca, signer.key, a.request, a.request.public_key, at)
+            a.certificate: issue_file(
+                signer.ca,
+                signer.key,
+                a.request,
+                (a.request.public_key, a.request.transport_key),
+                at,
+            )
             for a in approvals
         }
+        completed = lacking_transport(directory, signer, passphrase)
         certificates = [member.certificate for member in signer.roster.members.values()]
         old = signer.roster.file
         text = old.signed_anew(
@@ -72,8 +79,10 @@ def approve(
             signer.key,
             at,
             version=old.version + 1,
-            certificates=listing([*certificates, *new.values()]),
+            certificates=listing([*certificates, *(file.identity for file in new.values())]),
         )
+        if completed:
+            replace(directory / layout.AUTHORITY_CERTIFICATE, completed, mode=0o644)
         _write(directory, new, text)
     return VerifiedRoster.parse(text, signer.ca, at)
 
@@ -99,7 +108,7 @@ def without(
 
 def _require_distinct(approvals: Sequence[Approval]) -> None:
     names = {alike(approval.request.name) for approval in approvals}
-    key_ids = {approval.request.fingerprint for approval in approvals}
+    key_ids = {key_id_of(approval.request.public_key) for approval in approvals}
     if not len(names) == len(key_ids) == len(approvals):
         raise RequestRefused("two of the requests are for one name or one key: nobody was approved")
     paths = [approval.certificate for approval in approvals]
@@ -124,11 +133,11 @@ def _require_new(request: JoinRequest, roster: VerifiedRoster) -> None:
         raise RequestRefused(f"{request.name!r}: its key was revoked; make a new request")
 
 
-def _write(directory: Path, certificates: dict[Path, x509.Certificate], roster: str) -> None:
+def _write(directory: Path, certificates: dict[Path, CertificateFile], roster: str) -> None:
     written: list[Path] = []
     try:
         for path, certificate in certificates.items():
-            write_new(path, pem_of(certificate), mode=0o644)
+            write_new(path, certificate.text, mode=0o644)
             written.append(path)
         for folder in {path.parent for path in written}:
             settle(folder)

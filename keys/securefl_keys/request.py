@@ -1,19 +1,34 @@
-"""A signing request: a name, a role and a public identity key, signed with that key."""
+"""A signing request: a name, a role and the public keys for them, signed with those keys.
+
+Two PEM blocks that say the same: the first of the Ed25519 identity key, the second of the P-256 key
+for TLS. Who compares the fingerprint compares both keys.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from securefl.errors import RequestRefused
-from securefl_keys.certificate_text import UNREADABLE, require_one_form, strictly
-from securefl_keys.fingerprints import key_id_of
+from securefl_keys.certificate_text import UNREADABLE, pem_blocks, require_one_form, strictly
+from securefl_keys.ecdsa_form import is_low, require_one_ecdsa_form
+from securefl_keys.fingerprints import fingerprint_of, key_info
 from securefl_keys.holders import MEMBER_ROLES, Holder, Role, alternative_name, subject
 from securefl_keys.member_names import require_name
+from securefl_keys.transport import is_p256, transport_key
+
+_DAMAGED = "no signing request in PEM, or a damaged one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +36,10 @@ class JoinRequest(Holder):
     """What somebody asks for; whether it is them, comparing the fingerprint tells."""
 
     public_key: Ed25519PublicKey = field(repr=False)
+    transport_key: EllipticCurvePublicKey | None = field(repr=False)
+    """None in a request of an older release."""
     fingerprint: str
-    """SHA-256 of the public key. The request's signature binds name and role to it."""
+    """SHA-256 of the public keys. Each block's signature binds name and role to its key."""
 
 
 def make_request(holder: Holder, key: Ed25519PrivateKey) -> str:
@@ -30,37 +47,107 @@ def make_request(holder: Holder, key: Ed25519PrivateKey) -> str:
     require_name(holder.name, RequestRefused)
     if holder.role not in MEMBER_ROLES:
         raise RequestRefused(f"nobody joins as {holder.role}: it is made with the consortium")
-    request = x509.CertificateSigningRequestBuilder(subject_name=subject(holder.name))
-    request = request.add_extension(alternative_name(holder), critical=False)
-    return request.sign(key, algorithm=None).public_bytes(Encoding.PEM).decode()
+    builder = x509.CertificateSigningRequestBuilder(subject_name=subject(holder.name))
+    builder = builder.add_extension(alternative_name(holder), critical=False)
+    return _pem_of(builder.sign(key, algorithm=None)) + _pem_of(
+        _signed_in_one_form(builder, transport_key(key))
+    )
+
+
+def _signed_in_one_form(
+    builder: x509.CertificateSigningRequestBuilder, key: EllipticCurvePrivateKey
+) -> x509.CertificateSigningRequest:
+    # Anyone can turn (r, s) into (r, -s), and both verify: one half of all s is taken.
+    while True:
+        request = builder.sign(key, SHA256())
+        if is_low(request.signature):
+            return request
 
 
 def read_request(text: str) -> JoinRequest:
-    """The request in a file, signed by the key that it is for; raises RequestRefused."""
+    """The request in a file, signed by the keys that it is for; raises RequestRefused."""
     text = text.replace("\r\n", "\n")  # as mail programs leave it
-    try:
-        with strictly():
-            request = x509.load_pem_x509_csr(text.encode())
-            key, extensions = request.public_key(), list(request.extensions)
-            attributes = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        if not isinstance(key, Ed25519PublicKey):
-            raise RequestRefused(
-                "its key is not Ed25519: make it with: securefl keys join request NAME"
-            )
-        signed = request.is_signature_valid
-        der = request.public_bytes(Encoding.DER)
-        require_one_form(der, request.tbs_certrequest_bytes, request.signature)
-    except UNREADABLE:
-        raise RequestRefused("no signing request in PEM, or a damaged one") from None
-    if not signed:
-        raise RequestRefused("not signed by the key that it is for: it was changed under way")
-    if request.public_bytes(Encoding.PEM).decode() != text:
-        raise RequestRefused("not in its one form: it was changed under way")
+    first, *more = pem_blocks(text)
+    request, key = _identity_block(first)
+    attributes = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(attributes[0].value) if attributes else ""
     require_name(name, RequestRefused)
     if request.subject != subject(name):
         raise RequestRefused(f"{name}: it asks for more than a name")
-    return JoinRequest(name, _role_in(extensions, name), key, key_id_of(key))
+    holder = Holder(name, _role_in(list(request.extensions), name))
+    if len(more) > 1:
+        raise RequestRefused(f"{name}: it has {1 + len(more)} blocks, and a request has two")
+    transport = _transport_key_in(more[0], holder) if more else None
+    return JoinRequest(name, holder.role, key, transport, fingerprint_of(key, transport))
+
+
+def _identity_block(text: str) -> tuple[x509.CertificateSigningRequest, Ed25519PublicKey]:
+    request, key = _loaded(text)
+    if not isinstance(key, Ed25519PublicKey):
+        raise RequestRefused(
+            "its key is not Ed25519: make it with: securefl keys join request NAME"
+        )
+    _require_signed(request, text, require_one_form)
+    return request, key
+
+
+def _transport_key_in(text: str, holder: Holder) -> EllipticCurvePublicKey:
+    """Return the key of the second block, which must ask for what the first one asks for."""
+    with _second_of(holder):
+        request, key = _loaded(text)
+        if not isinstance(key, EllipticCurvePublicKey) or not is_p256(key):
+            raise RequestRefused(
+                "its key is not P-256: make it with: securefl keys join request NAME"
+            )
+        _require_signed(request, text, require_one_ecdsa_form)
+        if key_info(key) not in request.tbs_certrequest_bytes:
+            raise RequestRefused("its key is not in its one form")
+        asked = alternative_name(holder)
+        extensions = [x509.Extension(asked.oid, critical=False, value=asked)]
+        if request.subject != subject(holder.name) or list(request.extensions) != extensions:
+            raise RequestRefused(f"it asks for something else than the {holder.role} of this name")
+    return key
+
+
+@contextmanager
+def _second_of(holder: Holder) -> Iterator[None]:
+    try:
+        yield
+    except RequestRefused as error:
+        raise RequestRefused(f"{holder.name}: the second block, for TLS: {error}") from None
+
+
+def _loaded(text: str) -> tuple[x509.CertificateSigningRequest, object]:
+    try:
+        with strictly():
+            request = x509.load_pem_x509_csr(text.encode())
+            key = request.public_key()
+            list(request.extensions)
+            request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except UNREADABLE:
+        raise RequestRefused(_DAMAGED) from None
+    return request, key
+
+
+def _require_signed(
+    request: x509.CertificateSigningRequest,
+    text: str,
+    require_form: Callable[[bytes, bytes, bytes], None],
+) -> None:
+    try:
+        signed = request.is_signature_valid
+        der = request.public_bytes(Encoding.DER)
+        require_form(der, request.tbs_certrequest_bytes, request.signature)
+    except UNREADABLE:
+        raise RequestRefused(_DAMAGED) from None
+    if not signed:
+        raise RequestRefused("not signed by the key that it is for: it was changed under way")
+    if _pem_of(request) != text:
+        raise RequestRefused("not in its one form: it was changed under way")
+
+
+def _pem_of(request: x509.CertificateSigningRequest) -> str:
+    return request.public_bytes(Encoding.PEM).decode()
 
 
 def _role_in(extensions: list[x509.Extension[x509.ExtensionType]], name: str) -> Role:

@@ -32,6 +32,7 @@ from securefl_keys.holders import AUTHORITY, MEMBER_ROLES, Role
 from securefl_keys.member_names import alike
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.signed_file import Counting, VersionedFile, now
+from securefl_keys.transport_certificates import TransportCertificate, transport_holder
 
 ROSTER_FORMAT: Literal["securefl-roster/2"] = "securefl-roster/2"
 MAX_MEMBERS = 2000
@@ -123,11 +124,32 @@ class VerifiedRoster:
         if role == "authority":
             shown.require_current(self.at)  # in no roster: the certificate says it all
             return shown
-        if shown.key_id in {entry.key_id for entry in self.file.revoked}:
-            raise CertificateRevoked(f"the key {shown.key_id[:16]}… of {shown.name!r} was revoked")
+        self._require_not_revoked(shown.key_id, shown.name)
         if self.member(shown.name).certificate != certificate:
             raise UnknownClient(f"{shown.name!r}: the roster lists another certificate")
         return shown
+
+    def transport_holder_of(
+        self, certificate: x509.Certificate, role: Role
+    ) -> TransportCertificate:
+        """Who shows this certificate in TLS, found to have that role now, with that identity.
+
+        Raises as `holder_of`.
+        """
+        shown = transport_holder(certificate, self.ca)
+        shown.require_role(role)
+        shown.require_current(self.at)
+        if role == "authority":
+            return shown  # in no roster: the certificate says it all
+        self._require_not_revoked(shown.identity, shown.name)
+        member = self.member(shown.name)
+        if (member.role, member.key_id) != (shown.role, shown.identity):
+            raise UnknownClient(f"{shown.name!r}: the roster lists another identity key")
+        return shown
+
+    def _require_not_revoked(self, key_id: str, name: str) -> None:
+        if key_id in {entry.key_id for entry in self.file.revoked}:
+            raise CertificateRevoked(f"the key {key_id[:16]}… of {name!r} was revoked")
 
     def clients(self) -> list[HolderCertificate]:
         """Its clients, also those whose certificate has expired."""

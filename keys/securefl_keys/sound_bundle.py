@@ -27,6 +27,8 @@ from securefl_keys.key_files import parsed
 from securefl_keys.reading import found_in
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import now
+from securefl_keys.transport import transport_key
+from securefl_keys.transport_certificates import transport_holder
 
 _TEXTS = TypeAdapter(dict[str, str])
 
@@ -40,6 +42,10 @@ class RosterTrust:
     def holder(self, certificate: x509.Certificate, role: Role) -> str:
         """See `Trust.holder`."""
         return self._now().holder_of(certificate, role).name
+
+    def transport_holder(self, certificate: x509.Certificate, role: Role) -> str:
+        """See `Trust.transport_holder`."""
+        return self._now().transport_holder_of(certificate, role).name
 
     def clients(self) -> Roster:
         """See `Trust.clients`."""
@@ -150,5 +156,15 @@ def process_identity(
     own = load_identity(directory, passphrase)
     certificate = read_pem(own.certificate_pem)
     with found_in(directory / layout.IDENTITY_CERTIFICATE):
-        holder_certificate(certificate, ca).require_role(role)
-    return Identity(own.name, certificate, ca.certificate, own.private_key)
+        holder = holder_certificate(certificate, ca)
+        holder.require_role(role)
+        if own.transport:
+            transport_holder(own.transport, ca).require_identity(holder)
+    return Identity(
+        own.name,
+        certificate,
+        ca.certificate,
+        own.private_key,
+        own.transport,
+        transport_key(own.private_key) if own.transport else None,
+    )

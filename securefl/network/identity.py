@@ -1,7 +1,8 @@
 """Identity of a process: certificate, Ed25519 key, and the certificate of the consortium's CA.
 
 One identity does both: it opens the connection (TLS 1.3, certificates on both sides), and a client
-signs its contributions with it.
+signs its contributions with it. Where TLS takes no Ed25519 key, the transport certificate and its
+P-256 key, which are bound to the identity, stand for it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
 )
 
@@ -33,6 +36,38 @@ class Identity:
     ca: x509.Certificate
     """The consortium's, which vouches for all peers."""
     key: Ed25519PrivateKey = field(repr=False)
+    transport: x509.Certificate | None = None
+    """For TLS with a P-256 key; None in a folder of an older release."""
+    transport_key: EllipticCurvePrivateKey | None = field(default=None, repr=False)
+    """The key of `transport`."""
+
+    @property
+    def ca_pem(self) -> bytes:
+        """Certificate that vouches for all peers, in PEM."""
+        return _pem(self.ca)
+
+    @property
+    def transport_pem(self) -> bytes:
+        """Transport certificate in PEM; raises KeyFileError where there is none."""
+        return _pem(self._transport()[0])
+
+    def transport_key_pem(self) -> bytes:
+        """Return the transport key in PEM, unencrypted: to be handed on, and kept nowhere.
+
+        Raises KeyFileError where there is none.
+        """
+        key = self._transport()[1]
+        return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def _transport(self) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+        if self.transport is None or self.transport_key is None:
+            raise KeyFileError(
+                f"{self.name}: its identity.crt has no certificate for TLS, as those of older "
+                "releases: a client or a server is revoked and joins again, with: securefl keys "
+                "join request; with the next approval (securefl keys join approve) the authority "
+                "gets its own"
+            )
+        return self.transport, self.transport_key
 
     def serving(self) -> ssl.SSLContext:
         """For whoever listens."""

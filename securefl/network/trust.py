@@ -27,6 +27,12 @@ class Trust(Protocol):
     def holder(self, certificate: x509.Certificate, role: Role) -> str:
         """Return the name in a certificate; raises KeyFileError where it has not that role now."""
 
+    def transport_holder(self, certificate: x509.Certificate, role: Role) -> str:
+        """Return the name in a transport certificate, whose identity has that role now.
+
+        Raises KeyFileError, or what its subclass says, as `holder`.
+        """
+
     def clients(self) -> Roster:
         """Return the clients that may sign contributions."""
 

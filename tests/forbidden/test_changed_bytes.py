@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from consortium_files import CLIENTS, PASSPHRASE, make_consortium
 
-from securefl.errors import KeyFileError
+from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle, Manifest, load_bundle
-from securefl_keys.certificate_text import read_pem
+from securefl_keys.certificate_file import CertificateFile
+from securefl_keys.certificate_text import pem_blocks
 from securefl_keys.certificates import holder_certificate, read_authority
 from securefl_keys.holders import ROLES
 from securefl_keys.policy import PolicyFile
@@ -28,6 +29,7 @@ from securefl_keys.roster import VerifiedRoster
 from securefl_keys.sealed_identity import open_ca_key, open_identity_key
 from securefl_keys.sealed_keys import open_match_secret, open_secret
 from securefl_keys.signed_file import now
+from securefl_keys.transport_certificates import transport_holder
 
 MAX_PARSE_S = 5.0
 """Of processor time: more is a hang, whatever else the machine does."""
@@ -40,19 +42,30 @@ def made(tmp_path_factory):
         yield make_consortium(tmp_path_factory.mktemp("consortium"))
 
 
+def believed(text, ca):
+    """Both certificates of a party, which says of each other what each says."""
+    file = CertificateFile.parse(text)
+    if file.transport is None:
+        raise CertificateRefused("cut off after the first block")
+    transport_holder(file.transport, ca).require_identity(holder_certificate(file.identity, ca))
+
+
+def asked(text, _ca):
+    """Both keys of a request."""
+    if read_request(text).transport_key is None:
+        raise RequestRefused("cut off after the first block: another fingerprint")
+
+
 KINDS = {
     "roster": ("keys/consortium/roster.json", lambda t, ca: VerifiedRoster.parse(t, ca, now())),
     "policy": ("keys/consortium/policy.json", PolicyFile.verified),
     "manifest": ("bundles/client/consortium/manifest.json", Manifest.verified),
     "authority": ("keys/consortium/ca.crt", lambda t, _: read_authority(t, now())),
-    "certificate": ("alice/identity.crt", lambda t, ca: holder_certificate(read_pem(t), ca)),
-    "server's certificate": ("hub/identity.crt", lambda t, ca: holder_certificate(read_pem(t), ca)),
-    "authority's certificate": (
-        "keys/authority/identity.crt",
-        lambda t, ca: holder_certificate(read_pem(t), ca),
-    ),
-    "request": ("alice/identity.csr", lambda t, _: read_request(t)),
-    "server's request": ("hub/identity.csr", lambda t, _: read_request(t)),
+    "certificate": ("alice/identity.crt", believed),
+    "server's certificate": ("hub/identity.crt", believed),
+    "authority's certificate": ("keys/authority/identity.crt", believed),
+    "request": ("alice/identity.csr", asked),
+    "server's request": ("hub/identity.csr", asked),
 }
 SEALED = {
     "ca key": ("keys/authority/ca.key", open_ca_key, PASSPHRASE),
@@ -123,15 +136,18 @@ def means_the_same(changed, text):
 def test_no_bit_of_a_certificate_can_be_turned(made, kind):
     """Not even those around the signature, which a parser may take in more forms than one."""
     path, parse = KINDS[kind]
-    text = (made.root / path).read_text()
-    first, *lines, last = text.splitlines()
-    der = base64.b64decode("".join(lines))
-    for bit in range(8 * len(der)):
-        turned = bytearray(der)
-        turned[bit // 8] ^= 1 << bit % 8
-        body = textwrap.wrap(base64.b64encode(turned).decode(), 64)
-        changed = "\n".join([first, *body, last, ""])
-        assert_refused(lambda changed=changed: parse(changed, made.ca))
+    blocks = pem_blocks((made.root / path).read_text())
+    assert len(blocks) == (1 if kind == "authority" else 2)
+    for at, block in enumerate(blocks):
+        first, *lines, last = block.splitlines()
+        der = base64.b64decode("".join(lines))
+        for bit in range(8 * len(der)):
+            turned = bytearray(der)
+            turned[bit // 8] ^= 1 << bit % 8
+            body = textwrap.wrap(base64.b64encode(turned).decode(), 64)
+            changed = "\n".join([first, *body, last, ""])
+            text = "".join([*blocks[:at], changed, *blocks[at + 1 :]])
+            assert_refused(lambda text=text: parse(text, made.ca))
 
 
 @pytest.mark.parametrize("role", ROLES)

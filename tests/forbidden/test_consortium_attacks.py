@@ -27,7 +27,8 @@ from securefl.errors import (
 )
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys.bundle import load_bundle
-from securefl_keys.certificate_text import pem_of, read_pem
+from securefl_keys.certificate_file import CertificateFile
+from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
 from securefl_keys.export import export
 from securefl_keys.holders import Holder
@@ -223,7 +224,7 @@ def test_secrets_are_not_shown_nor_pickled(consortium):
 def test_a_certificate_of_another_algorithm_is_refused(consortium):
     """Its key's algorithm is one that nobody knows: by a refusal of its owner's identity."""
     path = consortium.root / "alice" / "identity.crt"
-    der = read_pem(path.read_text()).public_bytes(Encoding.DER)
+    der = CertificateFile.parse(path.read_text()).identity.public_bytes(Encoding.DER)
     ed25519 = bytes.fromhex("06032b6570032100")
     assert der.count(ed25519) == 1
     unknown = der.replace(ed25519, bytes.fromhex("06032b657f032100"))

@@ -20,7 +20,8 @@ from securefl.errors import (
     UnknownClient,
 )
 from securefl.federation.message import Expected, encode_message, header_for, split_message
-from securefl_keys.certificate_text import pem_of, read_pem
+from securefl_keys.certificate_file import CertificateFile
+from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.holders import AUTHORITY, Holder
 from securefl_keys.identity import listed, load_identity
@@ -39,7 +40,7 @@ def signer(consortium):
 
 
 def certificate_in(folder):
-    return read_pem((folder / "identity.crt").read_text())
+    return CertificateFile.parse((folder / "identity.crt").read_text()).identity
 
 
 def message_of(name, key):
