@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
