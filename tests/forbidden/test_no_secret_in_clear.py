@@ -23,6 +23,7 @@ from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all, load_match
 from securefl_keys.sealed_identity import open_ca_key
 from securefl_keys.sealed_keys import SealedKey, open_secret
+from securefl_keys.transport import transport_key
 
 README = Path(__file__).parents[2] / "README.md"
 PASSPHRASE = "nobody would guess these words"
@@ -88,6 +89,8 @@ def secrets(site):
         found[f"{name} PEM"] = key.private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         ).splitlines()[1]
+        number = transport_key(key).private_numbers().private_value
+        found[f"{name} transport key"] = number.to_bytes(32, "big")
     sealed = SealedKey.parse((keys / "authority/secret.key").read_text())
     found["key-encryption key"] = sealed.kdf.derive(PASSPHRASE)
     return {
