@@ -9,7 +9,7 @@ SCRIPT = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from securefl_cli.main import main; main()"
 )
-BEATS = "import securefl.network.frames as f; f.BEAT_S, f.SILENT_S = 0.3, 5.0; "
+BEATS = "import securefl.network.stream as f; f.BEAT_S, f.SILENT_S = 0.3, 5.0; "
 SECUREFL = [sys.executable, "-c", SCRIPT]
 FAST_BEATS = [sys.executable, "-c", BEATS + SCRIPT]
 """Where silence is a matter of seconds."""

@@ -22,7 +22,7 @@ from securefl.exchange.policy import Flooding, Policy
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.client import ClientProcess
-from securefl.network.connect import Address, bound, connected, listening
+from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import SMALL, Frame
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
@@ -394,7 +394,7 @@ async def authority_door(site, keeper, config, say, settings=None):
     process = AuthorityProcess(keeper, config, log, say)
     identity = site.identity("authority", "authority")
     door = await listening(identity, process.admitted, ANY_PORT, process.serve, say)
-    return door, Address.parse(bound(door))
+    return door, Address.parse(door.at)
 
 
 def asked_of_the_authority(
@@ -448,7 +448,7 @@ def fake_server(site, serve, who="alice", welcome=None):
     async def scenario():
         own = site.identity(SERVER, "server")
         door = await listening(own, lambda _: who, ANY_PORT, served, said.append)
-        joining = asyncio.create_task(process.run(Address.parse(bound(door)), 1.0))
+        joining = asyncio.create_task(process.run(Address.parse(door.at), 1.0))
         ended = asyncio.create_task(enough.wait())
         await asyncio.wait({joining, ended}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({joining}, timeout=0.2)

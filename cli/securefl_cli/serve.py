@@ -65,7 +65,7 @@ def serve_openings(
 
     from securefl.config.load import load_config
     from securefl.network.authority import AuthorityProcess, Log
-    from securefl.network.connect import Address, bound, listening
+    from securefl.network.connect import Address, listening
     from securefl.network.settings import settings_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
@@ -82,7 +82,7 @@ def serve_openings(
         log = Log(directory / layout.LOG, settings_digest(config))
         process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
         door = await listening(identity, process.admitted, at, process.serve, say)
-        say(f"Listening on {bound(door)} for consortium {ca.name}")
+        say(f"Listening on {door.at} for consortium {ca.name}")
         await asyncio.Event().wait()
 
     with alone(directory):

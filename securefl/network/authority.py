@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from cryptography import x509
 from pydantic import TypeAdapter
 
 from securefl.build.exchange import policy_of
@@ -37,9 +37,9 @@ from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.announced import Announced
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.identity import peer_name
 from securefl.network.opening import RELEASED
 from securefl.network.parting import part
+from securefl.network.proof import peer_name
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
@@ -140,14 +140,14 @@ class AuthorityProcess:
         opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
         return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
-    def admitted(self, tls: ssl.SSLObject) -> str:
+    def admitted(self, certificate: x509.Certificate) -> str:
         """Return the server's name, as the folder has it now.
 
         Raises:
             PeerError: the peer is no server.
             KeyFileError: as `Keeper.now`.
         """
-        return peer_name(tls, self._keeper.now(0).trust, "server")
+        return peer_name(certificate, self._keeper.now(0).trust, "server")
 
     async def serve(self, link: Link) -> None:
         """Answer until the run is over; raises PeerError where the server breaks the protocol."""
@@ -207,7 +207,7 @@ class AuthorityProcess:
         self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
         self._role.policy = self._policy(standing)
         try:
-            peer_name(link.tls, standing.trust, "server")
+            peer_name(link.certificate, standing.trust, "server")
         except PeerError as error:
             raise OpeningRefused(str(error)) from error  # it is told
         bundles = standing.bundles if standing.age != asked.known else {}

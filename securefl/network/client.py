@@ -73,7 +73,7 @@ class ClientProcess:
                 self.say(f"{error}; joining again")
                 await asyncio.sleep(PAUSE_S)
             finally:
-                link.close()
+                await link.finish()
 
     def _over(self, link: Link, over: _RunOver) -> None:
         if reason := str(over):

@@ -1,25 +1,42 @@
-"""Connections: who listens, who calls, and that the peer is who it should be."""
+"""Connections: who listens, who calls, and that the peer is who it should be.
+
+gRPC over TLS 1.3, with certificates of the consortium on both sides. A connection is one stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
+
+from cryptography import x509
+
+# Before gRPC is loaded. It has words of its own for each stranger; ours are enough.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# Suites of TLS 1.2 for a kind of key that nobody has here: what is left is TLS 1.3.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+
+import grpc
 
 from securefl.errors import ConfigError, PeerError, SecureFLError
-from securefl.network.frames import Ear, Link
-from securefl.network.identity import Identity, peer_name
+from securefl.network import stream
+from securefl.network.frames import Link
+from securefl.network.hosts import host_of
+from securefl.network.identity import Identity
 from securefl.network.parting import part
+from securefl.network.proof import NONCE_BYTES, Challenge
+from securefl.network.stream import CallersStream, Stream
 from securefl.network.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
-MOST_HANDSHAKES = 64
-"""At once, with those that are being sent away: each holds a descriptor, and anybody may begin."""
 MOST_OF_ONE = 4
 """Connections of one name: more than one, as a peer may call anew before its old one is gone."""
 PAUSE_S = 0.3
+_SERVICE, _METHOD = "securefl.Party", "Connect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +55,26 @@ class Address:
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _options() -> list[tuple[str, Any]]:
+    """Return gRPC's for both ends: small messages, and pings as often as they are needed."""
+    beat, silent = int(1000 * stream.BEAT_S), int(1000 * stream.SILENT_S)
+    return [
+        ("grpc.max_receive_message_length", stream.CHUNK_BYTES),
+        ("grpc.max_send_message_length", stream.CHUNK_BYTES),
+        ("grpc.keepalive_time_ms", beat),
+        ("grpc.keepalive_timeout_ms", silent),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", beat // 2),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.max_concurrent_streams", MOST_OF_ONE),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
+        ("grpc.so_reuseport", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
 
 
 async def connected(
@@ -49,127 +85,164 @@ async def connected(
     Raises:
         PeerError: nobody listens there for `patience_s`, or somebody else does.
     """
-    context, loop = identity.joining(), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:
         try:
-            link = await _called(to, context)
-            break
-        except ssl.SSLError as error:
-            raise PeerError(f"{to}: no trusted peer ({error.reason or error})") from error
-        except OSError as error:
+            return await _called(identity, trust, role, to)
+        except _NobodyAnswers as error:
             if loop.time() >= deadline:
                 raise PeerError(
-                    f"{to}: nobody answers ({error.strerror or error}); is the {role} running?"
+                    f"{to}: nobody answers ({error}); is the {role} running?"
                 ) from error
             await asyncio.sleep(PAUSE_S)
-    try:
-        link.name = peer_name(link.tls, trust, role)
-    except PeerError as error:
-        link.close()
-        raise PeerError(f"{to}: {error}") from error
-    return link
+        except PeerError as error:
+            raise PeerError(f"{to}: {error}") from error
 
 
-async def _called(to: Address, context: ssl.SSLContext) -> Link:
-    ear = Ear()
-    transport, protocol = await asyncio.get_running_loop().create_connection(
-        lambda: asyncio.StreamReaderProtocol(ear),
-        to.host,
-        to.port,
-        ssl=context,
-        ssl_handshake_timeout=HANDSHAKE_S,
+class _NobodyAnswers(Exception):
+    """No connection; another try may have one."""
+
+
+async def _called(identity: Identity, trust: Trust, role: Role, to: Address) -> Link:
+    credentials = grpc.ssl_channel_credentials(
+        identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
     )
-    return Link.alive(transport, protocol, ear)
+    options = [*_options(), ("grpc.ssl_target_name_override", host_of(role))]
+    channel = grpc.aio.secure_channel(str(to), credentials, options)
+    call = CallersStream(channel.stream_stream(f"/{_SERVICE}/{_METHOD}")(), channel)
+    challenge = Challenge(identity.transport_certificate)
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await call.write(challenge.nonce)
+            proof = await call.read()
+        name, certificate = challenge.check(proof, trust, role)
+    except TimeoutError:
+        call.close()
+        raise _NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
+    except PeerError:
+        await call.gone()
+        call.close()
+        if reason := _not_connected(call.error):
+            raise _NobodyAnswers(reason) from call.error
+        raise
+    except BaseException:
+        call.close()
+        raise
+    return Link(name, call, certificate)
+
+
+def _not_connected(error: BaseException | None) -> str:
+    """Return why there is no connection; empty where there was one.
+
+    Raises:
+        PeerError: whoever listens has no certificate of the consortium's for its role.
+    """
+    if not isinstance(error, grpc.RpcError) or error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return ""
+    details = error.details() or "unavailable"
+    if "handshake" in details.lower() or "CERTIFICATE" in details or "peer" in details.lower():
+        raise PeerError(f"no trusted peer ({details})") from error
+    return details
+
+
+@dataclass(slots=True)
+class Door:
+    """Somebody who listens."""
+
+    at: str
+    """HOST:PORT, its port found where it was given as 0."""
+    _server: Any
+    _closing: asyncio.Future[None] | None = None
+
+    def close(self) -> None:
+        """Let nobody in any more; connections go on for a moment."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._server.stop(stream.FINISH_S))
+
+    async def closed(self) -> None:
+        """Wait until all connections have ended."""
+        self.close()
+        if self._closing:
+            await self._closing
 
 
 async def listening(
     identity: Identity,
-    admitted: Callable[[ssl.SSLObject], str],
+    admitted: Callable[[x509.Certificate], str],
     at: Address,
     serve: Callable[[Link], Awaitable[None]],
     say: Callable[[str], None],
-) -> asyncio.Server:
+) -> Door:
     """Listen for peers of the consortium.
 
-    `admitted` names the peer of a finished handshake, or raises why not. `serve` has the
+    `admitted` names the caller with a transport certificate, or raises why not. `serve` has the
     connection from then on; it is closed when `serve` ends. Whatever a peer does, listening goes
-    on: it has at most `MOST_OF_ONE` connections until their descriptors are free again.
+    on: it has at most `MOST_OF_ONE` connections.
 
     Raises:
         ConfigError: the address cannot be had.
     """
-    context = identity.serving()
-    placeless: dict[asyncio.Transport, None] = {}
-    placed: set[Link] = set()
+    placed = Counter[str]()
 
-    async def arrived(transport: asyncio.Transport) -> None:
-        placeless[transport] = None
-        if len(placeless) > MOST_HANDSHAKES:  # a peer's takes milliseconds: the oldest is none
-            oldest = next(iter(placeless))
-            del placeless[oldest]
-            oldest.abort()
+    async def arrived(_: object, context: Any) -> None:
+        certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
+        end = Stream(context)
+        link = Link("a peer", end, certificate)
         try:
-            link = await _shaken(transport, context)
-        except OSError:
-            placeless.pop(transport, None)
-            return
-        try:
-            await served(link, transport)
+            async with asyncio.timeout(HANDSHAKE_S):
+                nonce = await end.read()
+                if len(nonce) != NONCE_BYTES:
+                    raise PeerError("a peer that does not begin with a number of its own")
+                challenge = Challenge(certificate, nonce)
+                await end.write(challenge.answer(identity.certificate, identity.key))
+            await _until_closed(served(link), end)
+        except TimeoutError:
+            say("Refused: a peer that says nothing")
         except SecureFLError as error:
             say(f"Refused: {error}")
         finally:
             link.close()
-            await link.gone()  # a peer that does not close its end holds the descriptor until then
-            placeless.pop(transport, None)
-            placed.discard(link)
 
-    async def served(link: Link, transport: asyncio.Transport) -> None:
+    async def served(link: Link) -> None:
         try:
-            name = admitted(link.tls)
-            if sum(other.name == name for other in placed) >= MOST_OF_ONE:
+            name = admitted(link.certificate)
+            if placed[name] >= MOST_OF_ONE:
                 raise PeerError(f"{name}: has {MOST_OF_ONE} connections already: close one")
         except SecureFLError as error:  # the CA vouches for it, so it may know why
             await part(link, str(error))
             raise
         link.name = name
-        placed.add(link)
-        placeless.pop(transport, None)
-        await serve(link)
+        placed[name] += 1
+        try:
+            await serve(link)
+        finally:
+            placed[name] -= 1
 
+    server = grpc.aio.server(options=_options())
+    handler = grpc.stream_stream_rpc_method_handler(arrived)
+    service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
+    server.add_generic_rpc_handlers((service,))
+    pair = identity.transport_key_pem(), identity.transport_pem
+    credentials = grpc.ssl_server_credentials([pair], identity.ca_pem, require_client_auth=True)
+    port = 0
+    with suppress(RuntimeError):  # so says gRPC that it cannot
+        port = server.add_secure_port(str(at), credentials)
+    if not port:
+        raise ConfigError(f"{at}: cannot listen there: it is in use, or none of this machine's")
+    await server.start()
+    return Door(str(Address(at.host, port)), server)
+
+
+async def _until_closed(serving: Awaitable[None], end: Stream) -> None:
+    """Serve until it is done, or this end has hung up."""
+    work, closed = asyncio.ensure_future(serving), asyncio.ensure_future(end.closed.wait())
     try:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _Arrival(arrived), at.host, at.port)
-    except OSError as error:
-        raise ConfigError(f"{at}: cannot listen there: {error.strerror or error}") from error
-
-
-class _Arrival(asyncio.Protocol):
-    """A connection before its handshake, which nothing is read of."""
-
-    def __init__(self, arrived: Callable[[asyncio.Transport], Coroutine[Any, Any, None]]) -> None:
-        self._arrived = arrived
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with the handshake, before the first byte is read."""
-        work = self._arrived(cast("asyncio.Transport", transport))
-        self._task = asyncio.get_running_loop().create_task(work)
-
-
-async def _shaken(transport: asyncio.Transport, context: ssl.SSLContext) -> Link:
-    """Return the connection once it is encrypted; raises OSError."""
-    ear, loop = Ear(), asyncio.get_running_loop()
-    protocol = asyncio.StreamReaderProtocol(ear)
-    encrypted = await loop.start_tls(
-        transport, protocol, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-    )
-    if encrypted is None:
-        raise ConnectionAbortedError
-    protocol.connection_made(encrypted)
-    return Link.alive(encrypted, protocol, ear)
-
-
-def bound(server: asyncio.Server) -> str:
-    """Where a server listens, its port found where it was given as 0."""
-    host, port, *_ = server.sockets[0].getsockname()
-    return f"{host}:{port}"
+        await asyncio.wait({work, closed}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        for task in (work, closed):
+            task.cancel()
+        with suppress(asyncio.CancelledError, SecureFLError):
+            await work

@@ -1,29 +1,26 @@
-"""Frames on a TLS stream. What comes next and how large it may be is known before it is read.
+"""Frames on a gRPC stream. What comes next and how large it may be is known before it is read.
 
 kind, 1 byte | length, 4 bytes, big-endian | body
+
+A frame begins with a chunk of its own; a body that is longer goes on in further chunks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import struct
-import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from cryptography import x509
+
 from securefl.errors import PeerError
+from securefl.network.stream import CHUNK_BYTES, Stream
 
 _HEAD = struct.Struct(">BI")
-_CHUNK = 2**16
 SMALL = 4096
 """Bytes of a JSON body that says one thing."""
-BEAT_S = 5.0
-"""Between two heartbeats of each end."""
-SILENT_S = 30.0
-"""Without a byte of the peer's, after which a connection is lost."""
 
 
 class Frame(IntEnum):
@@ -63,8 +60,6 @@ class Frame(IntEnum):
     """Server to client: what it is asked beside its training, under these tensors."""
     DONE = 22
     """Client to server: it has trained, in a round to whose end nobody sends anything."""
-    BEAT = 17
-    """Either way, at any time: this end is alive. It has no body."""
     SCORES = 18
     """Server to authority: which profiles' scores are to be opened, and who has signed them."""
     SCORE_BYTES = 19
@@ -81,61 +76,25 @@ class Received:
     body: bytes
 
 
-class Ear(asyncio.StreamReader):
-    """A stream that knows when it has last heard of the peer, also where nobody reads it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard_at = time.monotonic()
-
-    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
-        """Take what has come."""
-        self.heard_at = time.monotonic()
-        super().feed_data(data)
-
-
 class Link:
     """A connection to the one peer whose certificate bears this name."""
 
-    def __init__(
-        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, name: str, stream: Stream, certificate: x509.Certificate) -> None:
         self.name = name
-        self._reader = reader
-        self._writer = writer
-        self._ended = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
-        self._silent = False
-
-    @classmethod
-    def alive(
-        cls, transport: asyncio.Transport, protocol: asyncio.StreamReaderProtocol, ear: Ear
-    ) -> Link:
-        """Return a connection whose ends hear each other's heartbeats, or it is lost."""
-        loop = asyncio.get_running_loop()
-        link = cls("a peer", ear, asyncio.StreamWriter(transport, protocol, ear, loop))
-        link._beating = loop.create_task(link._beat(transport, ear))
-        return link
-
-    async def _beat(self, transport: asyncio.Transport, ear: Ear) -> None:
-        while not self.lost:
-            await asyncio.sleep(BEAT_S)
-            if not transport.is_reading():  # more has come than this end has read yet
-                ear.heard_at = time.monotonic()
-            if time.monotonic() - ear.heard_at > SILENT_S:
-                self._silent = True
-                transport.abort()  # whoever reads or writes here hears of it
-            elif not (self.lost or transport.get_write_buffer_size()):
-                self._writer.write(_HEAD.pack(Frame.BEAT, 0))
+        self.certificate = certificate
+        """The peer's, by which it was let in: its transport's where it has called."""
+        self._stream = stream
+        self._sending = asyncio.Lock()
 
     async def send(self, frame: Frame, body: bytes = b"") -> None:
         """Send one frame; raises PeerError where the peer is gone, or this end has hung up."""
-        if self.lost:  # asyncio fails in its own ways where a closed stream is written to
-            raise self._loss()
+        first = CHUNK_BYTES - _HEAD.size
         try:
-            self._writer.write(_HEAD.pack(frame, len(body)) + body)
-            await self._writer.drain()
-        except (OSError, RuntimeError) as error:
+            async with self._sending:  # no other frame between two chunks of this one
+                await self._stream.write(_HEAD.pack(frame, len(body)) + body[:first])
+                for start in range(first, len(body), CHUNK_BYTES):
+                    await self._stream.write(body[start : start + CHUNK_BYTES])
+        except PeerError as error:
             raise self._loss(error) from error
 
     async def receive(self, allowed: Mapping[Frame, int]) -> Received:
@@ -144,7 +103,7 @@ class Link:
         Raises:
             PeerError: another kind, a larger one, or the peer is gone. Nothing was kept.
         """
-        kind, length = await self._head()
+        kind, length, start = await self._begun()
         if kind not in allowed:
             names = " or ".join(frame.name for frame in allowed)
             raise PeerError(f"{self.name}: sent a frame of kind {kind}, expected {names}")
@@ -153,70 +112,56 @@ class Link:
             raise PeerError(
                 f"{self.name}: {frame.name} of {length} bytes, at most {allowed[frame]} fit"
             )
-        return Received(frame, await self._read(length))
+        chunks = [start, *[chunk async for chunk in self._rest(length - len(start))]]
+        return Received(frame, b"".join(chunks))
 
     async def discard(self, frame: Frame) -> None:
         """Read a frame of this kind and keep nothing of it; raises PeerError as `receive`."""
-        kind, length = await self._head()
+        kind, length, start = await self._begun()
         if kind != frame:
             raise PeerError(f"{self.name}: sent a frame of kind {kind}, expected {frame.name}")
-        while length:
-            length -= len(await self._read(min(length, _CHUNK)))
+        async for _ in self._rest(length - len(start)):
+            pass
 
-    async def _head(self) -> tuple[int, int]:
-        """Kind and length of the next frame that says more than that the peer is alive."""
-        while True:
-            kind, length = _HEAD.unpack(await self._read(_HEAD.size))
-            if (kind, length) != (Frame.BEAT, 0):
-                return kind, length
+    async def _begun(self) -> tuple[int, int, bytes]:
+        """Return kind and length of the next frame, and the beginning of its body."""
+        chunk = await self._read()
+        if len(chunk) < _HEAD.size:
+            raise PeerError(f"{self.name}: sent a chunk of {len(chunk)} bytes, which is no frame")
+        kind, length = _HEAD.unpack_from(chunk)
+        return kind, length, chunk[_HEAD.size :]
 
-    async def _read(self, n_bytes: int) -> bytes:
+    async def _rest(self, n_bytes: int) -> AsyncIterator[bytes]:
+        """Yield the chunks of a body of which so many bytes are still to come."""
+        while n_bytes > 0:
+            chunk = await self._read()
+            n_bytes -= len(chunk)
+            yield chunk
+        if n_bytes:
+            raise PeerError(f"{self.name}: sent {-n_bytes} bytes more than a frame has")
+
+    async def _read(self) -> bytes:
         try:
-            return await self._reader.readexactly(n_bytes)
-        except (asyncio.IncompleteReadError, OSError) as error:
+            return await self._stream.read()
+        except PeerError as error:
             raise self._loss(error) from error
 
-    def _loss(self, error: Exception | None = None) -> PeerError:
-        if self._silent:
-            return PeerError(f"{self.name}: silent for {SILENT_S:g} s, the connection is lost")
-        if error is None or isinstance(error, asyncio.IncompleteReadError):
-            return PeerError(f"{self.name}: has closed the connection")
-        return PeerError(f"{self.name}: the connection is lost ({_reason(error)})")
+    def _loss(self, error: PeerError) -> PeerError:
+        return PeerError(f"{self.name}: {error}")
 
     def close(self) -> None:
         """Hang up, without waiting for what is still under way; safe to call twice."""
-        if not self.lost:  # a TLS stream that is closed twice cannot be written to any more
-            self._writer.close()
-        if self._beating:
-            self._beating.cancel()
-        self._ended.set()
+        self._stream.close()
 
-    async def gone(self) -> None:
-        """Wait until a connection that was closed has let go of its descriptor."""
-        with suppress(OSError):
-            await self._writer.wait_closed()
+    async def finish(self) -> None:
+        """Hang up once the peer has taken what was sent."""
+        await self._stream.finish()
+
+    async def ended(self) -> None:
+        """Wait until this end has hung up."""
+        await self._stream.closed.wait()
 
     @property
     def lost(self) -> bool:
         """True once one of the two ends has hung up."""
-        return self._writer.is_closing()
-
-    async def hung_up(self) -> None:
-        """Wait until the peer hangs up; whatever it still sends is let go."""
-        with suppress(OSError):
-            while await self._reader.read(2**16):
-                pass
-
-    @property
-    def tls(self) -> ssl.SSLObject:
-        """The encrypted connection, which knows the peer's certificate."""
-        found: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
-        return found
-
-    async def ended(self) -> None:
-        """Wait until somebody closes this end."""
-        await self._ended.wait()
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return self._stream.over

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from cryptography import x509
 from torch import nn
 
 from securefl.algorithms.scoring import Score
@@ -44,15 +44,16 @@ from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
 from securefl.network import bodies
-from securefl.network.connect import Address, bound, connected, listening
+from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame, Link
-from securefl.network.identity import Identity, peer_name
+from securefl.network.identity import Identity
 from securefl.network.members import Members
 from securefl.network.opening import (
     ask_to_open,
     ask_to_open_scores,
     ask_what_holds,
 )
+from securefl.network.proof import peer_name
 from securefl.network.settings import (
     check_authority,
     check_scope,
@@ -125,7 +126,7 @@ class ServerProcess:
         rounds, sites = self._rounds(members, opener)
         rounds.go_on_in(folder)
         door = await listening(self.identity, self._admitted, at, members.welcome, self.say)
-        self.say(f"Listening on {bound(door)}")
+        self.say(f"Listening on {door.at}")
         work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
         reason = "the server was stopped"
         try:
@@ -142,9 +143,10 @@ class ServerProcess:
                 await _hang_up(opener)
             with suppress(SecureFLError):
                 await work
+            await door.closed()
 
-    def _admitted(self, tls: ssl.SSLObject) -> str:
-        return peer_name(tls, self.bundle, "client")
+    def _admitted(self, certificate: x509.Certificate) -> str:
+        return peer_name(certificate, self.bundle, "client")
 
     def _rounds(self, members: Members, opener: Link | None) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
@@ -376,4 +378,4 @@ def server_job(config: Config, model: str | None = None) -> Job:
 async def _hang_up(authority: Link) -> None:
     with suppress(PeerError):  # it may be the reason why the run ends
         await authority.send(Frame.GOODBYE, bodies.reason(""))
-    authority.close()
+    await authority.finish()

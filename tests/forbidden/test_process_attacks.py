@@ -29,13 +29,12 @@ from securefl.network.connect import (
     MOST_HANDSHAKES,
     MOST_OF_ONE,
     Address,
-    bound,
     connected,
     listening,
 )
 from securefl.network.frames import SMALL, Frame
-from securefl.network.identity import peer_name
 from securefl.network.members import JOIN_S, Members
+from securefl.network.proof import peer_name
 from securefl.network.settings import check_scope, settings_digest, table_digests
 from securefl_keys import sound_bundle
 from securefl_keys.certificates import MEMBER_LIFETIME, issue
@@ -106,12 +105,12 @@ def attacked(site, attack, before=("alice", "bob")):
         bundle, welcomed = site.bundle("server"), (Frame.WELCOME, "")
         door = await listening(
             site.identity(SERVER, "server"),
-            lambda tls: peer_name(tls, bundle, "client"),
+            lambda certificate: peer_name(certificate, bundle, "client"),
             ANY_PORT,
             members.welcome,
             said.append,
         )
-        port, trust = int(bound(door).rpartition(":")[2]), site.bundle("client")
+        port, trust = int(door.at.rpartition(":")[2]), site.bundle("client")
         assert await join(site.identity(before[0]), trust, port) == welcomed
         await attack(port)
         assert await join(site.identity(before[1]), trust, port) == welcomed
@@ -335,7 +334,7 @@ def test_a_client_tells_a_server_from_others(made, name, role, why):
 
     async def scenario():
         door = await listening(made.identity(name, role), lambda _: "x", ANY_PORT, _hang, print)
-        at = Address.parse(bound(door))
+        at = Address.parse(door.at)
         with pytest.raises(PeerError, match=why):
             await connected(made.identity("alice"), made.bundle("client"), "server", at, 0)
         door.close()
@@ -403,7 +402,7 @@ def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
         door = await listening(
             made.identity(SERVER, "server"), lambda _: "alice", ANY_PORT, hold, print
         )
-        at = Address.parse(bound(door))
+        at = Address.parse(door.at)
         link = await connected(made.identity("alice"), made.bundle("client"), "server", at, 5)
         for _ in range(2):
             link.close()
@@ -451,7 +450,7 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
     async def scenario():
         before = len(list(HANDLES.iterdir()))
         door = await listening(made.identity(SERVER, "server"), named, ANY_PORT, idle, said.append)
-        at, trust = Address.parse(bound(door)), made.bundle("client")
+        at, trust = Address.parse(door.at), made.bundle("client")
         alice = made.identity("alice")
         held = [await connected(alice, trust, "server", at, 5) for _ in range(many)]
         await asyncio.sleep(0.1)

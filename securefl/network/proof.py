@@ -1,0 +1,72 @@
+"""Proof of a listener's identity: a caller of gRPC's is not shown the certificate that answers.
+
+TLS itself shows the caller that the consortium's CA has certified the listener for its role. The
+roster is asked about its identity: the caller sends a number that is used once, and the listener's
+Ed25519 key signs it with the certificate by which the caller was let in. So whoever passes the
+proof on has no use for it at another caller.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from securefl.errors import KeyFileError, PeerError
+from securefl.network.trust import Role, Trust
+
+NONCE_BYTES = 32
+SIGNED_AS = b"SecureFL listener 1\0"
+"""Prefix of what is signed here; nothing else that an identity signs has it."""
+_SIGNATURE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """A caller's question to whoever answers."""
+
+    caller: x509.Certificate
+    """Its transport certificate."""
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
+
+    def answer(self, certificate: x509.Certificate, key: Ed25519PrivateKey) -> bytes:
+        """Return the listener's proof: a signature, and the certificate of its identity."""
+        return key.sign(self._signed()) + certificate.public_bytes(Encoding.DER)
+
+    def check(self, proof: bytes, trust: Trust, role: Role) -> tuple[str, x509.Certificate]:
+        """Return the listener's name and certificate.
+
+        Raises:
+            PeerError: it is nobody who has that role now.
+        """
+        try:
+            certificate = x509.load_der_x509_certificate(proof[_SIGNATURE_BYTES:])
+            name, key = trust.holder(certificate, role), certificate.public_key()
+            if not isinstance(key, Ed25519PublicKey):
+                raise PeerError("the peer's identity is no Ed25519 key")
+            key.verify(proof[:_SIGNATURE_BYTES], self._signed())
+        except InvalidSignature:
+            raise PeerError("the peer has not the key of the identity that it shows") from None
+        except (KeyFileError, ValueError) as error:
+            raise PeerError(f"the peer is no {role} of this consortium: {error}") from error
+        return name, certificate
+
+    def _signed(self) -> bytes:
+        return SIGNED_AS + self.nonce + self.caller.fingerprint(SHA256())
+
+
+def peer_name(certificate: x509.Certificate, trust: Trust, role: Role) -> str:
+    """Return the name of the caller with this transport certificate.
+
+    Raises:
+        PeerError: it is nobody who has that role now.
+    """
+    try:
+        return trust.transport_holder(certificate, role)
+    except KeyFileError as error:
+        raise PeerError(f"the peer is no {role} of this consortium: {error}") from error

@@ -1,0 +1,129 @@
+"""The two ends of a gRPC stream: chunks that come, chunks that go, and whether it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from securefl.errors import PeerError
+
+CHUNK_BYTES = 2**20
+"""Most bytes of one chunk; what is longer travels in several."""
+AHEAD = 2
+"""Chunks that are read before anybody asks for them."""
+BEAT_S = 5.0
+"""Between two pings of each end."""
+SILENT_S = 30.0
+"""Without an answer to a ping, after which a connection is lost."""
+FINISH_S = 2.0
+"""For the peer to take what was written last."""
+_CLOSED = "has closed the connection"
+_ENDED = (asyncio.InvalidStateError, grpc.aio.UsageError, grpc.aio.InternalError)
+"""What gRPC raises where a stream that has ended is read or written."""
+
+
+class Stream:
+    """One end: `rpc` is the call, or the context of its handler, which ends once `closed` is set.
+
+    It reads ahead: what the peer has said last is here when a write finds the stream ended.
+    """
+
+    def __init__(self, rpc: Any) -> None:
+        self._rpc = rpc
+        self._chunks = asyncio.Queue[bytes](AHEAD)
+        self._gone = asyncio.Event()
+        self._why = _CLOSED
+        self.closed = asyncio.Event()
+        """Set once this end has hung up."""
+        self.error: grpc.RpcError | None = None
+        """What gRPC said of a stream that was lost."""
+        self._reading = asyncio.ensure_future(self._read_ahead())
+
+    async def _read_ahead(self) -> None:
+        try:
+            while (chunk := await self._rpc.read()) is not grpc.aio.EOF:
+                await self._chunks.put(chunk)
+        except grpc.RpcError as error:
+            self.error, self._why = error, why_lost(error)
+        except _ENDED:
+            pass
+        finally:
+            self._gone.set()
+            if self._chunks.empty():
+                self._chunks.put_nowait(b"")  # whoever waits is told
+
+    @property
+    def over(self) -> bool:
+        """True once one of the two ends has hung up; what came before can still be read."""
+        return self._gone.is_set()
+
+    async def read(self) -> bytes:
+        """Return the next chunk, which is never empty; raises PeerError where none will come."""
+        if not (self._gone.is_set() and self._chunks.empty()) and (
+            chunk := await self._chunks.get()
+        ):
+            return chunk
+        raise PeerError(self._why)
+
+    async def write(self, chunk: bytes) -> None:
+        """Send a chunk, once there is room for it; raises PeerError where the peer is gone."""
+        if self.closed.is_set():
+            raise PeerError(_CLOSED)
+        try:
+            await self._rpc.write(chunk)
+        except grpc.RpcError as error:
+            raise PeerError(why_lost(error)) from error
+        except _ENDED as error:
+            raise PeerError(self._why) from error
+
+    def close(self) -> None:
+        """Hang up, without waiting for what is still under way; safe to call twice."""
+        self.closed.set()
+        self._gone.set()
+        self._reading.cancel()
+
+    async def gone(self) -> None:
+        """Wait until one of the two ends has hung up."""
+        await self._gone.wait()
+
+    async def finish(self) -> None:
+        """Hang up once the peer has taken what was written: gRPC sends it before the end."""
+        self.close()
+
+
+class CallersStream(Stream):
+    """The end of whoever has called."""
+
+    def __init__(self, call: Any, channel: Any) -> None:
+        super().__init__(call)
+        self._channel = channel
+        self._closing: asyncio.Future[None] | None = None
+
+    def close(self) -> None:
+        """See `Stream.close`."""
+        super().close()
+        if self._closing is None:
+            self._rpc.cancel()
+            self._closing = asyncio.ensure_future(self._channel.close())
+
+    async def finish(self) -> None:
+        """See `Stream.finish`: the listener ends the call, or time does."""
+        if not self.over:
+            with suppress(grpc.RpcError, TimeoutError, *_ENDED):
+                async with asyncio.timeout(FINISH_S):
+                    await self._rpc.done_writing()
+                    await self.gone()
+        self.close()
+
+
+def why_lost(error: grpc.RpcError) -> str:
+    """Return why a stream is over, as a message has it after the peer's name."""
+    code, details = error.code(), error.details() or ""
+    if "ping" in details.lower() or "keepalive" in details.lower():
+        return f"silent for {SILENT_S:g} s, the connection is lost"
+    if code in {grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL}:
+        return _CLOSED
+    return f"the connection is lost ({details})" if details else "the connection is lost"
