@@ -26,7 +26,7 @@ class Liar:
     says: object
     run_id: str = ""
     job_id: str = ""
-    terms: Terms | None = None
+    terms: Terms = field(default_factory=Terms)
     state: object = None
     sent: list = field(default_factory=list)
 
