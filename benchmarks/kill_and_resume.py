@@ -165,19 +165,17 @@ class Job:
     def __post_init__(self) -> None:
         settings = f"{self.name}.toml"
         (self.folder / settings).write_text(JOB.format(rounds=self.rounds, encrypt=self.encrypt))
-        port, opening = free_port(), free_port()
+        at = f"127.0.0.1:{free_port()}"
         words = ("--passphrase-file", "passphrase")
         server = ["server", "serve", settings, "--bundle", "bundles/server", "--identity", SERVER]
-        server += ["--listen", f"127.0.0.1:{port}", "--out", f"run-{self.name}", *words]
+        server += ["--listen", at, "--out", f"run-{self.name}", *words]
         if self.encrypt != CLEAR:
-            at = f"127.0.0.1:{opening}"
-            serve = ["authority", "serve", settings, "--keys", "keys", "--listen", at, *words]
+            serve = ["authority", "serve", settings, "--keys", "keys", "--server", at, *words]
             self._party(AUTHORITY, serve)
-            server += ["--authority", at]
         self._party(SERVER, server)
         for name in CLIENTS:
             join = ["client", "join", settings, "--bundle", "bundles/client", "--identity", name]
-            self._party(name, [*join, "--server", f"127.0.0.1:{port}", "--wait", "20", *words])
+            self._party(name, [*join, "--server", at, "--wait", "20", *words])
 
     def _party(self, name: str, command: Sequence[str]) -> None:
         self.parties[name] = Party(f"{self.name}-{name}", command, self.folder)

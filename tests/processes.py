@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,12 @@ from interruptible import FAST_BEATS, SECUREFL
 from key_folders import cheap
 
 import securefl
+from securefl.errors import PeerError
 from securefl.exchange.policy import Flooding, Policy
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.client import ClientProcess
-from securefl.network.connect import Address, connected, listening
+from securefl.network.connect import Address, listening
 from securefl.network.frames import SMALL, Frame
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
@@ -106,6 +108,8 @@ class Site:
 
     def __post_init__(self):
         self.folder.mkdir(exist_ok=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:  # whoever calls may start first
+            self.server_at = f"127.0.0.1:{free.getsockname()[1]}"
         with cheap():
             init_folder(self.keys, PASSPHRASE, consortium=self.consortium, policy=self.policy)
         for name in self.names:
@@ -199,10 +203,10 @@ class Site:
     def authority(self):
         process = self.start(
             "authority",
-            *("authority", "serve", self.job, "--keys", self.keys, "--listen", "127.0.0.1:0"),
+            *("authority", "serve", self.job, "--keys", self.keys, "--server", self.server_at),
             *("--passphrase-file", self.passphrase_file("authority")),
         )
-        self.authority_at = process.wait_for(r"Listening on (\S+)").group(1)
+        process.wait_for(r"Calling the server")
         return process
 
     def member(self, name, role):
@@ -212,14 +216,13 @@ class Site:
         ]
 
     def server(self, *more, env=None, out="run"):
-        opening = ["--authority", self.authority_at] if self.sealed else []
         process = self.start(
             SERVER,
             *("server", "serve", self.job, *self.member(SERVER, "server")),
-            *("--listen", "127.0.0.1:0", "--out", self.folder / out, *opening, *more),
+            *("--listen", self.server_at, "--out", self.folder / out, *more),
             env=env,
         )
-        self.server_at = process.wait_for(r"Listening on (\S+)").group(1)
+        process.wait_for("Listening on")
         return process
 
     def client(self, name, *more):
@@ -320,6 +323,8 @@ class Loop:
         self.serving = None
         """The server's task."""
         self.ended = {}
+        self.at = None
+        """Where the server listens."""
 
     def _server(self):
         return ServerProcess(
@@ -351,16 +356,16 @@ class Loop:
 
     async def _run(self, meanwhile):
         folder = RunFolder.begun_or_new(self.site.folder / "run", self.config)
-        doors, at = [], None
-        if self.keeper:
-            door, at = await authority_door(self.site, self.keeper, self.config, self.said.append)
-            doors.append(door)
-        self.serving = serving = asyncio.create_task(self.server.run(ANY_PORT, at, folder))
-        joining = {}
+        self.serving = serving = asyncio.create_task(self.server.run(ANY_PORT, folder))
+        joining, opening = {}, []
         try:
             await first(self.wait_for("^Listening on"), serving)
             (line,) = (line for line in self.said if line.startswith("Listening on"))
-            here = Address.parse(line.split()[-1])
+            self.at = here = Address.parse(line.split()[-1])
+            if self.keeper:
+                process = authority_process(self.site, self.keeper, self.config, self.said.append)
+                own = self.site.identity("authority", "authority")
+                opening.append(asyncio.create_task(process.run(own, here)))
             for name, client in self.clients.items():
                 joining[name] = asyncio.create_task(client.run(here, 2.0))
             if meanwhile:
@@ -368,12 +373,13 @@ class Loop:
             await serving
             await asyncio.wait(joining.values(), timeout=10)
         finally:
-            for task in (serving, *joining.values()):
+            if joining:  # who was told that it is over ends
+                await asyncio.wait(joining.values(), timeout=1)
+            for task in (serving, *joining.values(), *opening):
                 task.cancel()
             how = await asyncio.gather(serving, *joining.values(), return_exceptions=True)
+            await asyncio.gather(*opening, return_exceptions=True)
             self.ended = dict(zip(joining, how[1:], strict=True))
-            for door in doors:
-                door.close()
             await asyncio.sleep(0.1)
 
 
@@ -388,33 +394,42 @@ async def first(coroutine, other):
         await task
 
 
-async def authority_door(site, keeper, config, say, settings=None):
-    """The authority listens; its door, and where."""
+def authority_process(site, keeper, config, say, settings=None):
+    """The authority, with the log of the site."""
     log = Log(site.openings.parent, settings or settings_digest(config))
-    process = AuthorityProcess(keeper, config, log, say)
-    identity = site.identity("authority", "authority")
-    door = await listening(identity, process.admitted, ANY_PORT, process.serve, say)
-    return door, Address.parse(door.at)
+    return AuthorityProcess(keeper, config, log, say)
 
 
 def asked_of_the_authority(
     site, ask, who=SERVER, role="server", keeper=None, said=None, config=None
 ):
-    """What comes of `ask(link)` over a connection to the authority."""
+    """What comes of `ask(link)` where the authority has called."""
 
     async def scenario():
         said_here = [] if said is None else said
         own = keeper or FolderKeeper(site.keys, PASSPHRASE)
-        settings = config or site.config
-        door, at = await authority_door(site, own, settings, said_here.append, SETTINGS)
-        trust = site.bundle("server")
-        link = await connected(site.identity(who, role), trust, "authority", at, 5)
+        process = authority_process(site, own, config or site.config, said_here.append, SETTINGS)
+        called = asyncio.get_running_loop().create_future()
+
+        async def serve(link):
+            if not called.done():
+                called.set_result(link)
+            await link.ended()
+
+        door = await listening(
+            site.identity(who, role), lambda _: "authority", ANY_PORT, serve, said_here.append
+        )
+        identity = site.identity("authority", "authority")
+        calling = asyncio.create_task(process.run(identity, Address.parse(door.at)))
         try:
-            return await ask(link)
+            await asyncio.wait({calling, called}, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+            if not called.done():
+                raise PeerError(f"the authority does not call: {said_here}")
+            return await ask(await called)
         finally:
-            link.close()
-            door.close()
-            await asyncio.sleep(0.1)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            await door.closed()
 
     return asyncio.run(scenario())
 
@@ -455,7 +470,7 @@ def fake_server(site, serve, who="alice", welcome=None):
         joining.cancel()
         (how,) = await asyncio.gather(joining, return_exceptions=True)
         ended.cancel()
-        door.close()
+        await door.closed()
         await asyncio.sleep(0.05)
         return how
 

@@ -63,14 +63,14 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
     click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
     words = ("--passphrase-file", "passphrase")
     with _processes(folder) as start:
-        authority = start("authority", "authority", "serve", "job.toml", "--keys", "keys", *_ANY)
-        opener = authority.told(r"Listening on (\S+)")
         server = start(
             SERVER,
             *("server", "serve", "job.toml", "--bundle", "bundles/server", "--identity", SERVER),
-            *("--authority", opener, "--out", "run", *_ANY),
+            *("--listen", "127.0.0.1:0", "--out", "run", *words),
         )
         at = server.told(r"Listening on (\S+)")
+        serve = ("authority", "serve", "job.toml", "--keys", "keys", "--server", at)
+        start("authority", *serve, *words)
 
         def join(name: str) -> _Process:
             own = ("--identity", name, "--data", f"{name}/site.toml", "--server", at)
@@ -90,9 +90,6 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
         f"\nThe authority opened {_n_opened(folder)} totals, and no single value. No hospital's "
         f"file has left its folder.\nWhat each party saw: {folder / 'run' / 'ledger.jsonl'}"
     )
-
-
-_ANY = ("--listen", "127.0.0.1:0", "--passphrase-file", "passphrase")
 
 
 class _Process:

@@ -32,7 +32,7 @@ def authority() -> None:
 
     \b
     Example:
-      securefl authority serve job.toml --keys my-keys
+      securefl authority serve job.toml --keys my-keys --server 127.0.0.1:7443
     """  # noqa: D301
 
 
@@ -41,15 +41,18 @@ def authority() -> None:
 @settings_option
 @KEYS
 @PASSPHRASE_FILE
-@click.option("--listen", default="127.0.0.1:7444", show_default=True, metavar="HOST:PORT")
+@click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
 def serve_openings(
     config_file: Path | None,
     settings: tuple[str, ...],
     directory: Path,
     passphrase_file: Path | None,
-    listen: str,
+    server: str,
 ) -> None:
-    """Hold the secret keys, and open what the consortium's policy allows, until Ctrl-C.
+    """Hold the secret keys, call the server, and open for it what the consortium's policy allows.
+
+    Until Ctrl-C: a server that is not there yet, or no longer, is called again. Nobody calls this
+    process.
 
     The settings are the same file that server and clients have. Whatever is opened or refused is
     written to authority/log in the key folder first, and nothing is opened twice, also after a
@@ -59,20 +62,18 @@ def serve_openings(
 
     \b
     Example:
-      securefl authority serve job.toml --keys my-keys
+      securefl authority serve job.toml --keys my-keys --server 127.0.0.1:7443
     """  # noqa: D301
-    import asyncio
-
     from securefl.config.load import load_config
     from securefl.network.authority import AuthorityProcess, Log
-    from securefl.network.connect import Address, listening
+    from securefl.network.connect import Address
     from securefl.network.settings import settings_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
     from securefl_keys.sound_bundle import process_identity
 
-    config, at = load_config(config_file, settings), Address.parse(listen)
+    config, at = load_config(config_file, settings), Address.parse(server)
     ca = load_roster(directory).ca
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
@@ -81,9 +82,8 @@ def serve_openings(
     async def work() -> None:
         log = Log(directory / layout.LOG, settings_digest(config))
         process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
-        door = await listening(identity, process.admitted, at, process.serve, say)
-        say(f"Listening on {door.at} for consortium {ca.name}")
-        await asyncio.Event().wait()
+        say(f"Calling the server at {at} for consortium {ca.name}")
+        await process.run(identity, at)
 
     with alone(directory):
         run_until_done(work())
@@ -95,8 +95,7 @@ def server() -> None:
 
     \b
     Example:
-      securefl server serve job.toml --bundle bundles/server --identity hub \\
-        --authority 127.0.0.1:7444
+      securefl server serve job.toml --bundle bundles/server --identity hub
     """  # noqa: D301
 
 
@@ -112,7 +111,6 @@ def server() -> None:
     "asks: the server's environment is to hold no secret.",
 )
 @click.option("--listen", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
-@click.option("--authority", "opener", metavar="HOST:PORT", help="Where sums are encrypted.")
 @seconds_option("--joining", 120.0, 0, "to wait for all clients before the first round.")
 @seconds_option(
     "--timeout",
@@ -133,13 +131,14 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     identity: Path,
     passphrase_file: Path | None,
     listen: str,
-    opener: str | None,
     joining: float,
     timeout: float,
     model: str | None,
     out: Path | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
+
+    Clients and, where anything is encrypted, the authority call this one address.
 
     Holds no key that opens anything, and no client's data. A client that drops out or is late
     leaves the round, and may join again for the next one. Whatever `securefl run` runs runs here,
@@ -149,12 +148,11 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     \b
     Example:
       securefl server serve job.toml --bundle bundles/server --identity hub \\
-        --authority 127.0.0.1:7444 --out runs/first
+        --out runs/first
     """  # noqa: D301
     from securefl.config.load import load_config
     from securefl.network.connect import Address
     from securefl.network.server import Patience, ServerProcess, server_job
-    from securefl.network.settings import check_authority
     from securefl.runs.environment import PROCESSES
     from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
@@ -165,8 +163,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
             "here, and give --passphrase-file, or type the passphrase"
         )
     config, at = load_config(config_file, settings), Address.parse(listen)
-    authority_at = Address.parse(opener) if opener else None
-    check_authority(config, authority_at is not None)
     sound = SoundBundle.load(bundle, "server")
     job = server_job(config, model)
     passphrase = read_own_passphrase(passphrase_file, identity)
@@ -181,5 +177,5 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         key_id = sound.adding.key_id if config.exchange.seals_sums else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own)
-        run_until_done(process.run(at, authority_at, folder))
+        run_until_done(process.run(at, folder))
     say(f"Run folder: {path}")

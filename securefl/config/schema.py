@@ -251,6 +251,11 @@ class ExchangeTable(Table):
         """Whether profiles are encrypted, where there are any."""
         return Encrypt.PROFILES in self.encrypt or Encrypt.MODEL in self.encrypt
 
+    @property
+    def seals_anything(self) -> bool:
+        """Whether anything is encrypted that an authority opens."""
+        return self.seals_sums or self.seals_profiles
+
 
 class Config(Table):
     """A whole run."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from cryptography import x509
 from pydantic import TypeAdapter
 
 from securefl.build.exchange import policy_of
@@ -36,10 +36,11 @@ from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.announced import Announced
+from securefl.network.connect import Address, connected
 from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.identity import Identity
 from securefl.network.opening import RELEASED
-from securefl.network.parting import part
-from securefl.network.proof import peer_name
+from securefl.network.proof import listeners_name
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
@@ -52,6 +53,8 @@ QUESTIONS = {
 }
 """Frames that a server may send at any time, and the bytes that fit."""
 RELEASES = "released.jsonl"
+PAUSE_S = 1.0
+"""Before the server is called again."""
 _ROW: TypeAdapter[Row] = TypeAdapter(Row)
 
 
@@ -110,7 +113,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 class AuthorityProcess:
-    """Serves the consortium's servers, one at a time."""
+    """Answers the consortium's server, run after run."""
 
     def __init__(
         self, keeper: Keeper, config: Config, log: Log, say: Callable[[str], None]
@@ -125,7 +128,6 @@ class AuthorityProcess:
         self._role = Authority(standing.opener, clients, policy, log.note, log.history)
         if config.seals_scores:
             self._score_authority()  # a key of another form is refused at once
-        self._served: Link | None = None
 
     def _policy(self, standing: Standing) -> Policy:
         """Return what is enforced: where clients share noise, too few shares are not opened."""
@@ -140,35 +142,41 @@ class AuthorityProcess:
         opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
         return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
-    def admitted(self, certificate: x509.Certificate) -> str:
-        """Return the server's name, as the folder has it now.
+    async def run(self, identity: Identity, server: Address) -> None:
+        """Call the server and answer it, until this is cancelled; a lost connection is taken up.
 
         Raises:
-            PeerError: the peer is no server.
             KeyFileError: as `Keeper.now`.
         """
-        return peer_name(certificate, self._keeper.now(0).trust, "server")
+        said = ""
+        while True:
+            try:
+                trust = self._keeper.now(0).trust
+                link = await connected(identity, trust, "server", server, math.inf)
+            except PeerError as error:
+                if str(error) != said:  # whoever listens there may listen for long
+                    said = str(error)
+                    self._say(f"{said}; calling again")
+                await asyncio.sleep(PAUSE_S)
+                continue
+            said = ""
+            try:
+                await self.answer(link)
+            except PeerError as error:
+                self._say(f"{error}; calling again")
+            finally:
+                link.close()
+            await asyncio.sleep(PAUSE_S)
 
-    async def serve(self, link: Link) -> None:
+    async def answer(self, link: Link) -> None:
         """Answer until the run is over; raises PeerError where the server breaks the protocol."""
-        if self._served:
-            # A rotation before a round of one would refuse the sums of the other. Whoever has lost
-            # its connection is served no longer once it is silent.
-            await part(link, f"the run of {self._served.name} is being served: come again after it")
-            return
-        self._served = link
-        try:
-            await self._answer(link)
-        finally:
-            self._served = None
-
-    async def _answer(self, link: Link) -> None:
         self._say(f"{link.name} is connected")
         announced = Announced()
         while True:
             received = await link.receive(QUESTIONS)
             if received.frame is Frame.GOODBYE:
-                self._say(f"{link.name}: the run is over")
+                why = bodies.parsed(bodies.Reason, received.body, link.name).reason
+                self._say(f"{link.name}: {why or 'the run is over'}")
                 return
             try:
                 if received.frame is Frame.READY:
@@ -207,7 +215,7 @@ class AuthorityProcess:
         self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
         self._role.policy = self._policy(standing)
         try:
-            peer_name(link.certificate, standing.trust, "server")
+            listeners_name(link.certificate, standing.trust, "server")
         except PeerError as error:
             raise OpeningRefused(str(error)) from error  # it is told
         bundles = standing.bundles if standing.age != asked.known else {}

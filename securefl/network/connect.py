@@ -35,7 +35,8 @@ from securefl.network.trust import Role, Trust
 HANDSHAKE_S = 10.0
 MOST_OF_ONE = 4
 """Connections of one name: more than one, as a peer may call anew before its old one is gone."""
-PAUSE_S = 0.3
+PAUSE_S, MOST_PAUSE_S = 0.3, 2.0
+"""Between two tries to connect, at first and at most."""
 _SERVICE, _METHOD = "securefl.Party", "Connect"
 
 
@@ -86,7 +87,7 @@ async def connected(
         PeerError: nobody listens there for `patience_s`, or somebody else does.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience_s
+    deadline, pause = loop.time() + patience_s, PAUSE_S
     while True:
         try:
             return await _called(identity, trust, role, to)
@@ -95,7 +96,8 @@ async def connected(
                 raise PeerError(
                     f"{to}: nobody answers ({error}); is the {role} running?"
                 ) from error
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE_S)
         except PeerError as error:
             raise PeerError(f"{to}: {error}") from error
 
@@ -113,23 +115,27 @@ async def _called(identity: Identity, trust: Trust, role: Role, to: Address) -> 
     call = CallersStream(channel.stream_stream(f"/{_SERVICE}/{_METHOD}")(), channel)
     challenge = Challenge(identity.transport_certificate)
     try:
-        async with asyncio.timeout(HANDSHAKE_S):
-            await call.write(challenge.nonce)
-            proof = await call.read()
+        proof = await _answered(call, challenge.nonce)
         name, certificate = challenge.check(proof, trust, role)
-    except TimeoutError:
-        call.close()
-        raise _NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
-    except PeerError:
-        await call.gone()
-        call.close()
-        if reason := _not_connected(call.error):
-            raise _NobodyAnswers(reason) from call.error
-        raise
     except BaseException:
         call.close()
         raise
     return Link(name, call, certificate)
+
+
+async def _answered(call: CallersStream, nonce: bytes) -> bytes:
+    """Return what the listener answers first."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await call.write(nonce)
+            return await call.read()
+    except TimeoutError:
+        raise _NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
+    except PeerError:
+        await call.gone()  # then gRPC says more of it
+        if reason := _not_connected(call.error):
+            raise _NobodyAnswers(reason) from call.error
+        raise
 
 
 def _not_connected(error: BaseException | None) -> str:
@@ -150,21 +156,19 @@ def _not_connected(error: BaseException | None) -> str:
 class Door:
     """Somebody who listens."""
 
-    at: str
+    at: str = ""
     """HOST:PORT, its port found where it was given as 0."""
-    _server: Any
-    _closing: asyncio.Future[None] | None = None
+    server: Any = None
+    """gRPC's."""
+    shut_because: str = ""
 
-    def close(self) -> None:
-        """Let nobody in any more; connections go on for a moment."""
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._server.stop(stream.FINISH_S))
+    def shut(self, reason: str) -> None:
+        """Let nobody in any more, and tell why; the connections that there are go on."""
+        self.shut_because = reason
 
     async def closed(self) -> None:
-        """Wait until all connections have ended."""
-        self.close()
-        if self._closing:
-            await self._closing
+        """End all connections, of which each has a moment more, and listen no longer."""
+        await self.server.stop(stream.FINISH_S)
 
 
 async def listening(
@@ -183,7 +187,7 @@ async def listening(
     Raises:
         ConfigError: the address cannot be had.
     """
-    placed = Counter[str]()
+    placed, door = Counter[str](), Door()
 
     async def arrived(_: object, context: Any) -> None:
         certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
@@ -207,6 +211,8 @@ async def listening(
     async def served(link: Link) -> None:
         try:
             name = admitted(link.certificate)
+            if door.shut_because:
+                raise PeerError(door.shut_because)
             if placed[name] >= MOST_OF_ONE:
                 raise PeerError(f"{name}: has {MOST_OF_ONE} connections already: close one")
         except SecureFLError as error:  # the CA vouches for it, so it may know why
@@ -219,19 +225,25 @@ async def listening(
         finally:
             placed[name] -= 1
 
-    server = grpc.aio.server(options=_options())
+    door.server = server = grpc.aio.server(options=_options())
     handler = grpc.stream_stream_rpc_method_handler(arrived)
     service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
     server.add_generic_rpc_handlers((service,))
+    door.at = str(Address(at.host, _port(server, identity, at)))
+    await server.start()
+    return door
+
+
+def _port(server: Any, identity: Identity, at: Address) -> int:
+    """Return the port at which the server will listen."""
     pair = identity.transport_key_pem(), identity.transport_pem
     credentials = grpc.ssl_server_credentials([pair], identity.ca_pem, require_client_auth=True)
     port = 0
     with suppress(RuntimeError):  # so says gRPC that it cannot
-        port = server.add_secure_port(str(at), credentials)
+        port = int(server.add_secure_port(str(at), credentials))
     if not port:
         raise ConfigError(f"{at}: cannot listen there: it is in use, or none of this machine's")
-    await server.start()
-    return Door(str(Address(at.host, port)), server)
+    return port
 
 
 async def _until_closed(serving: Awaitable[None], end: Stream) -> None:

@@ -11,10 +11,56 @@ from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
+from securefl.network.parting import part
 
 ANSWER_S = 120.0
 RELEASED = "float64"
 """The authority rounds what it releases; in doubles these digits are exact."""
+
+
+class Line:
+    """The authority's connection, which it takes up again where it was lost."""
+
+    def __init__(self) -> None:
+        self._link: Link | None = None
+        self._changed = asyncio.Condition()
+
+    async def welcome(self, link: Link) -> None:
+        """Take up its connection, and hold it until it ends.
+
+        Raises:
+            PeerError: another one is connected.
+        """
+        if self._link and not self._link.lost:
+            why = "another process of the authority is connected: stop one of the two"
+            await part(link, why)
+            raise PeerError(f"{link.name}: {why}")
+        async with self._changed:
+            self._link = link
+            self._changed.notify_all()
+        await link.ended()
+
+    async def link(self, within_s: float) -> Link:
+        """Return its connection, once there is one; raises PeerError where it does not call."""
+
+        def here() -> bool:
+            return self._link is not None and not self._link.lost
+
+        try:
+            async with asyncio.timeout(within_s), self._changed:
+                await self._changed.wait_for(here)
+        except TimeoutError:
+            raise PeerError(
+                f"the authority has not called for {within_s:g} s: is it running, with this "
+                "server's address (securefl authority serve --server)?"
+            ) from None
+        assert self._link is not None  # noqa: S101 -- for mypy
+        return self._link
+
+    async def part(self, reason: str) -> None:
+        """Tell it that it is over, and why if that is a failure."""
+        if self._link and not self._link.lost:
+            await part(self._link, reason)
 
 
 async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:

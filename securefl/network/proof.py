@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from securefl.errors import KeyFileError, PeerError
 from securefl.network.trust import Role, Trust
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 NONCE_BYTES = 32
 SIGNED_AS = b"SecureFL listener 1\0"
@@ -46,21 +50,32 @@ class Challenge:
         """
         try:
             certificate = x509.load_der_x509_certificate(proof[_SIGNATURE_BYTES:])
-            name, key = trust.holder(certificate, role), certificate.public_key()
-            if not isinstance(key, Ed25519PublicKey):
-                raise PeerError("the peer's identity is no Ed25519 key")
-            key.verify(proof[:_SIGNATURE_BYTES], self._signed())
+        except ValueError:
+            raise PeerError("the peer shows no certificate of its identity") from None
+        name, key = listeners_name(certificate, trust, role), certificate.public_key()
+        try:
+            cast("Ed25519PublicKey", key).verify(proof[:_SIGNATURE_BYTES], self._signed())
         except InvalidSignature:
             raise PeerError("the peer has not the key of the identity that it shows") from None
-        except (KeyFileError, ValueError) as error:
-            raise PeerError(f"the peer is no {role} of this consortium: {error}") from error
         return name, certificate
 
     def _signed(self) -> bytes:
         return SIGNED_AS + self.nonce + self.caller.fingerprint(SHA256())
 
 
-def peer_name(certificate: x509.Certificate, trust: Trust, role: Role) -> str:
+def listeners_name(certificate: x509.Certificate, trust: Trust, role: Role) -> str:
+    """Return the name of the listener with this certificate of its identity.
+
+    Raises:
+        PeerError: it is nobody who has that role now.
+    """
+    try:
+        return trust.holder(certificate, role)
+    except KeyFileError as error:
+        raise PeerError(f"the peer is no {role} of this consortium: {error}") from error
+
+
+def callers_name(certificate: x509.Certificate, trust: Trust, role: Role) -> str:
     """Return the name of the caller with this transport certificate.
 
     Raises:

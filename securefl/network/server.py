@@ -44,24 +44,24 @@ from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
 from securefl.network import bodies
-from securefl.network.connect import Address, connected, listening
+from securefl.network.connect import Address, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.members import Members
 from securefl.network.opening import (
+    Line,
     ask_to_open,
     ask_to_open_scores,
     ask_what_holds,
 )
-from securefl.network.proof import peer_name
+from securefl.network.proof import callers_name
 from securefl.network.settings import (
-    check_authority,
     check_scope,
     settings_digest,
     table_digests,
 )
 from securefl.network.sites import NetworkSites, cannot_go_on
-from securefl.network.trust import ServerBundle
+from securefl.network.trust import Role, ServerBundle
 from securefl.report.finish import at_end
 from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
@@ -70,6 +70,7 @@ from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.types import Kind, MessageSpec, State
 
 Result = TypeVar("Result")
+Request = TypeVar("Request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Patience:
     client_s: float = 60.0
     """For a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority to be there."""
+    """For the authority to call, before a round and where its connection is lost."""
 
 
 @dataclass
@@ -97,22 +98,16 @@ class ServerProcess:
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
 
-    async def run(self, at: Address, authority: Address | None, folder: RunFolder) -> None:
+    async def run(self, at: Address, folder: RunFolder) -> None:
         """Run all rounds that are left.
 
         Raises:
-            ConfigError: the address cannot be had, or encryption has no authority.
+            ConfigError: the address cannot be had.
             Diverged, TooFewContributions, OpeningRefused, PeerError: the run cannot go on; the
                 folder holds all rounds before, and the same command goes on from there.
         """
         config, patience = self.job.config, self.patience
-        check_authority(config, authority is not None)
-        opener: Link | None = None
-        if authority:
-            self.say(f"Calling the authority at {authority}")
-            opener = await connected(
-                self.identity, self.bundle, "authority", authority, patience.authority_s
-            )
+        line = Line() if config.exchange.seals_anything else None
         members = Members(
             secrets.token_hex(32),
             folder.job_id(),
@@ -123,13 +118,27 @@ class ServerProcess:
             self.say,
             code_of(config),
         )
-        rounds, sites = self._rounds(members, opener)
+        rounds, sites = self._rounds(members, line)
         rounds.go_on_in(folder)
-        door = await listening(self.identity, self._admitted, at, members.welcome, self.say)
+
+        async def serve(link: Link) -> None:
+            of_authority = line and self._role(link.certificate) == "authority"
+            await (line.welcome if line and of_authority else members.welcome)(link)
+
+        def admitted(certificate: x509.Certificate) -> str:
+            role = self._role(certificate)
+            if role == "authority" and not line:
+                raise PeerError("the authority: nothing is encrypted in this run")
+            return callers_name(certificate, self.bundle, role)
+
+        door = await listening(self.identity, admitted, at, serve, self.say)
         self.say(f"Listening on {door.at}")
-        work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
+        work: asyncio.Future[Any] | None = None
         reason = "the server was stopped"
         try:
+            if line:
+                await line.link(patience.authority_s)
+            work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
             await asyncio.shield(work)
             reason = ""
         except SecureFLError as error:
@@ -137,18 +146,23 @@ class ServerProcess:
             raise
         finally:
             await sites.stop()
-            door.close()
+            door.shut(reason or "the run is over")
             await members.send_home(members.here(), reason)
-            if opener:
-                await _hang_up(opener)
-            with suppress(SecureFLError):
-                await work
+            if line:
+                await line.part(reason)
+            if work:
+                with suppress(SecureFLError):
+                    await work
             await door.closed()
 
-    def _admitted(self, certificate: x509.Certificate) -> str:
-        return peer_name(certificate, self.bundle, "client")
+    def _role(self, certificate: x509.Certificate) -> Role:
+        """Return the role in a caller's transport certificate, a client's where it has neither."""
+        with suppress(PeerError):
+            callers_name(certificate, self.bundle, "authority")
+            return "authority"
+        return "client"
 
-    def _rounds(self, members: Members, opener: Link | None) -> tuple[Rounds, NetworkSites]:
+    def _rounds(self, members: Members, to_authority: Line | None) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
         server = Server(
@@ -164,8 +178,8 @@ class ServerProcess:
         )
         line: Opener = InTheClear()
         channel: MatchChannel = MatchInTheClear(score_noise(config))
-        if opener:
-            line = authority = AuthorityLine(self, opener, loop, server, adders)
+        if to_authority:
+            line = authority = AuthorityLine(self, to_authority, loop, server, adders)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
@@ -273,10 +287,14 @@ class AuthorityLine:
     """The authority over its connection, for the thread of the loop of rounds; an `Opener`."""
 
     process: ServerProcess
-    link: Link
+    line: Line
     loop: asyncio.AbstractEventLoop
     server: Server
     adders: dict[Kind, Adder]
+    _ready: bodies.Ready | None = None
+    """What was announced for this round."""
+    _announced_on: Link | None = None
+    """The connection on which it was."""
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
@@ -291,21 +309,43 @@ class AuthorityLine:
             needed=needed,
             scores=len(process.job.names) if config.seals_scores else 0,
         )
-        news = self._waited(ask_what_holds(self.link, ready))
-        process.take_up(news.bundles, self.link.name)
+        self._ready, self._announced_on = ready, None
+        self._waited(self._link())
         self.server.roster = process.bundle.clients()
         self.adders |= dict.fromkeys(sealed, CkksAdder(process.bundle.adding))
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Opener.open`."""
-        return self._waited(ask_to_open(self.link, request))
+        return self._waited(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
         """See `MatchChannel.open`."""
-        return self._waited(ask_to_open_scores(self.link, request))
+        return self._waited(self._asked(ask_to_open_scores, request))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    async def _asked(
+        self, ask: Callable[[Link, Request], Coroutine[Any, Any, Result]], request: Request
+    ) -> Result:
+        """Ask once: an answer is given once, and one that was lost on its way is lost."""
+        return await ask(await self._link(), request)
+
+    async def _link(self) -> Link:
+        """Return a connection on which this round was announced; a lost one is waited for."""
+        assert self._ready is not None  # noqa: S101 -- for mypy
+        while True:
+            link = await self.line.link(self.process.patience.authority_s)
+            if link is self._announced_on:
+                return link
+            try:
+                news = await ask_what_holds(link, self._ready)
+            except PeerError:
+                if not link.lost:
+                    raise
+                continue
+            self.process.take_up(news.bundles, link.name)
+            self._announced_on = link
 
 
 @dataclass(slots=True)
@@ -373,9 +413,3 @@ def server_job(config: Config, model: str | None = None) -> Job:
         return job_of(config, None)
     require_allowed(config.model.name, model, f"--model {config.model.name}")
     return job_of(config, task_at(config, {}), ())
-
-
-async def _hang_up(authority: Link) -> None:
-    with suppress(PeerError):  # it may be the reason why the run ends
-        await authority.send(Frame.GOODBYE, bodies.reason(""))
-    await authority.finish()

@@ -46,13 +46,3 @@ def check_scope(config: Config) -> None:
             "[devices]: separate processes are as fast as they are and simulate none; leave the "
             "table out, or run in one process with: securefl run"
         )
-
-
-def check_authority(config: Config, has_authority: bool) -> None:
-    """Raise ConfigError where there is an authority and nothing for it to open, or the reverse."""
-    seals = config.exchange.seals_sums or config.exchange.seals_profiles
-    if has_authority != seals:
-        raise ConfigError(
-            f"exchange.encrypt = {[str(part) for part in config.exchange.encrypt]}: encrypted "
-            "messages need --authority, and messages in the clear do not"
-        )

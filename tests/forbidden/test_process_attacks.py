@@ -114,7 +114,7 @@ def attacked(site, attack, before=("alice", "bob")):
         assert await join(site.identity(before[0]), trust, port) == welcomed
         await attack(port)
         assert await join(site.identity(before[1]), trust, port) == welcomed
-        door.close()
+        await door.closed()
         await members.send_home(members.here(), "")
         await asyncio.sleep(0.05)
 
@@ -337,7 +337,7 @@ def test_a_client_tells_a_server_from_others(made, name, role, why):
         at = Address.parse(door.at)
         with pytest.raises(PeerError, match=why):
             await connected(made.identity("alice"), made.bundle("client"), "server", at, 0)
-        door.close()
+        await door.closed()
         await asyncio.sleep(0.05)
 
     async def _hang(link):
@@ -410,7 +410,7 @@ def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
         for one in (link, *held):
             with pytest.raises(PeerError, match="has closed the connection"):
                 await one.send(Frame.HELLO, b"{}")
-        door.close()
+        await door.closed()
         for one in held:
             one.close()
             one.close()
@@ -460,7 +460,7 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
         await asyncio.sleep(0.05)
         for link in (*held, bob):
             link.close()
-        door.close()
+        await door.closed()
         await asyncio.sleep(0.1)
         return own, last
 

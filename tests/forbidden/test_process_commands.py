@@ -101,9 +101,9 @@ def site(tmp_path_factory):
     return Site(tmp_path_factory.mktemp("made") / "site")
 
 
-def serving(site, *more, opener=("--authority", "127.0.0.1:1")):
+def serving(site, *more):
     member = site.member(SERVER, "server")
-    return ["server", "serve", site.job, *member, "--out", site.folder / "run", *opener, *more]
+    return ["server", "serve", site.job, *member, "--out", site.folder / "run", *more]
 
 
 def joining(site, *more):
@@ -121,11 +121,6 @@ def refused(*args, **environment):
     done = CliRunner(env=environment).invoke(main, list(map(str, args)))
     assert done.exit_code == 2, done.output
     return done.output
-
-
-def test_encryption_without_an_authority_is_refused(site):
-    assert "need --authority" in refused(*serving(site, opener=()))
-    assert not (site.folder / "run").exists()
 
 
 def test_the_server_does_not_start_with_a_passphrase_in_its_environment(site):
