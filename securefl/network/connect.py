@@ -6,21 +6,14 @@ gRPC over TLS 1.3, with certificates of the consortium on both sides. A connecti
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cryptography import x509
-
-# Before gRPC is loaded. It has words of its own for each stranger; ours are enough.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# Suites of TLS 1.2 for a kind of key that nobody has here: what is left is TLS 1.3.
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-
 import grpc
+from cryptography import x509
 
 from securefl.errors import ConfigError, PeerError, SecureFLError
 from securefl.network import stream
@@ -67,12 +60,14 @@ def _options() -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", stream.CHUNK_BYTES),
         ("grpc.keepalive_time_ms", beat),
         ("grpc.keepalive_timeout_ms", silent),
+        ("grpc.http2.ping_timeout_ms", silent),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", beat // 2),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_concurrent_streams", MOST_OF_ONE),
         ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", int(1000 * HANDSHAKE_S)),
         ("grpc.so_reuseport", 0),
         ("grpc.use_local_subchannel_pool", 1),
     ]
@@ -94,7 +89,8 @@ async def connected(
         except _NobodyAnswers as error:
             if loop.time() >= deadline:
                 raise PeerError(
-                    f"{to}: nobody answers ({error}); is the {role} running?"
+                    f"{to}: nobody answers ({error}); is the {role} running, and has its "
+                    "consortium issued this certificate?"
                 ) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_S)

@@ -7,7 +7,7 @@ import re
 import ssl
 import struct
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,13 +20,12 @@ from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_se
 import securefl.federation.client
 import securefl.network.client
 import securefl.network.connect
-import securefl.network.frames
 import securefl.network.members
+import securefl.network.stream
 from securefl.errors import ConfigError, PeerError
 from securefl.federation.client import Client
 from securefl.network import bodies
 from securefl.network.connect import (
-    MOST_HANDSHAKES,
     MOST_OF_ONE,
     Address,
     connected,
@@ -34,13 +33,16 @@ from securefl.network.connect import (
 )
 from securefl.network.frames import SMALL, Frame
 from securefl.network.members import JOIN_S, Members
-from securefl.network.proof import peer_name
+from securefl.network.proof import Challenge, callers_name
 from securefl.network.settings import check_scope, settings_digest, table_digests
+from securefl.network.stream import CHUNK_BYTES
 from securefl_keys import sound_bundle
-from securefl_keys.certificates import MEMBER_LIFETIME, issue
+from securefl_keys.certificates import MEMBER_LIFETIME, holder_certificate, issue
 from securefl_keys.holders import Holder
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
+from securefl_keys.transport import transport_key
+from securefl_keys.transport_certificates import issue_transport
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 
@@ -71,7 +73,8 @@ async def join(identity, trust, port, hello=HELLO):
     """What the server answers to a client: the frame, and its reason if it is one."""
     link = await connected(identity, trust, "server", Address("127.0.0.1", port), 5)
     try:
-        await link.send(Frame.HELLO, hello.to_bytes())
+        with suppress(PeerError):  # where it is sent home before it says anything
+            await link.send(Frame.HELLO, hello.to_bytes())
         received = await link.receive({Frame.WELCOME: SMALL, Frame.GOODBYE: SMALL})
         if received.frame is Frame.WELCOME:
             return received.frame, ""
@@ -80,19 +83,27 @@ async def join(identity, trust, port, hello=HELLO):
         link.close()
 
 
-async def raw_tls(identity, port, data):
-    """Send bytes of one's choice after the handshake; what comes back until it hangs up."""
-    context = identity.joining()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    writer.write(data)
-    await writer.drain()
-    answer = b""
-    with suppress(TimeoutError, OSError):
+async def raw(identity, trust, port, data):
+    """Send a chunk of one's choice in the place of a frame; what comes back until it is over."""
+    link, answer = await connected(identity, trust, "server", Address("127.0.0.1", port), 5), b""
+    await link._stream.write(data)
+    with suppress(PeerError, TimeoutError):
         async with asyncio.timeout(1):
-            while more := await reader.read(2**16):
+            while more := await link._stream.read():
                 answer += more
-    writer.close()
+    link.close()
     return answer
+
+
+def tls_of(identity, folder, most=ssl.TLSVersion.TLSv1_3):
+    """Python's own TLS with this identity, for whoever speaks no HTTP/2."""
+    context = ssl.create_default_context(cadata=identity.ca_pem.decode())
+    context.check_hostname, context.maximum_version = False, most
+    context.set_alpn_protocols(["h2"])
+    pem = folder / f"{identity.name}.pem"
+    pem.write_bytes(identity.transport_pem + identity.transport_key_pem())
+    context.load_cert_chain(pem)
+    return context
 
 
 def attacked(site, attack, before=("alice", "bob")):
@@ -105,7 +116,7 @@ def attacked(site, attack, before=("alice", "bob")):
         bundle, welcomed = site.bundle("server"), (Frame.WELCOME, "")
         door = await listening(
             site.identity(SERVER, "server"),
-            lambda certificate: peer_name(certificate, bundle, "client"),
+            lambda certificate: callers_name(certificate, bundle, "client"),
             ANY_PORT,
             members.welcome,
             said.append,
@@ -151,12 +162,83 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("data", FRAMES.values(), ids=FRAMES)
-def test_garbage_after_the_handshake_ends_that_connection_alone(made, data):
+def test_garbage_in_the_place_of_a_frame_ends_that_connection_alone(made, data):
     async def attack(port):
-        assert await raw_tls(made.identity("carol"), port, data) == b""
+        assert await raw(made.identity("carol"), made.bundle("client"), port, data) == b""
 
     said = attacked(made, attack)
     assert any(line.startswith("Refused: carol") for line in said)
+
+
+@pytest.mark.parametrize("length", [1, 100, 2**20 + 1])
+def test_garbage_in_the_place_of_http_does_not_stop_the_server(made, tmp_path, length):
+    """A member's, after its handshake."""
+
+    async def attack(port):
+        tls = tls_of(made.identity("carol"), tmp_path)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                writer.write(os.urandom(length))
+                await writer.drain()
+                await reader.read()
+        writer.close()
+
+    attacked(made, attack)
+
+
+def test_a_chunk_larger_than_any_is_not_taken(made):
+    """GRPC itself lets it go."""
+
+    async def attack(port):
+        link = await connected(
+            made.identity("carol"), made.bundle("client"), "server", Address("127.0.0.1", port), 5
+        )
+        with pytest.raises(PeerError):
+            await link._stream.write(bytes(CHUNK_BYTES + 1))
+        link.close()
+        large = struct.pack(">BI", Frame.HELLO, 2**20) + bytes(2**20)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(securefl.network.stream, "CHUNK_BYTES", 2**22)
+            identity, trust = made.identity("carol"), made.bundle("client")
+            assert await raw(identity, trust, port, large) == b""
+
+    attacked(made, attack)
+
+
+def test_tls_of_an_older_version_is_refused(made, tmp_path):
+    async def attack(port):
+        identity = made.identity("carol")
+        older = tls_of(identity, tmp_path, ssl.TLSVersion.TLSv1_2)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", port, ssl=older)
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls_of(identity, tmp_path))
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+        writer.close()
+
+    attacked(made, attack)
+
+
+def test_a_proof_of_another_connection_is_none(made):
+    """Who has the certificate of a server for TLS, and not its identity, passes nothing on."""
+    carol, hub = made.identity("carol"), made.identity(SERVER, "server")
+    trust = made.bundle("client")
+    asked = Challenge(carol.transport_certificate)
+    proof = asked.answer(hub.certificate, hub.key)
+    assert asked.check(proof, trust, "server")[0] == SERVER
+    others = {
+        "another number": Challenge(carol.transport_certificate),
+        "another caller": Challenge(made.identity("bob").transport_certificate, asked.nonce),
+    }
+    for other in others.values():
+        with pytest.raises(PeerError, match="has not the key of the identity"):
+            other.check(proof, trust, "server")
+    for spoilt in (b"", proof[:64], proof[:-1], proof[1:]):
+        with pytest.raises(PeerError):
+            asked.check(spoilt, trust, "server")
+    of_client = asked.answer(carol.certificate, carol.key)
+    with pytest.raises(PeerError, match="is for the role client, not for server"):
+        asked.check(of_client, trust, "server")
 
 
 AGES = [
@@ -179,7 +261,7 @@ def test_a_hello_of_an_age_that_none_has_is_refused(made, age):
 
     async def attack(port):
         data = struct.pack(">BI", Frame.HELLO, len(body)) + body
-        assert await raw_tls(made.identity("carol"), port, data) == b""
+        assert await raw(made.identity("carol"), made.bundle("client"), port, data) == b""
 
     assert any(line.startswith("Refused: carol: bad Hello") for line in attacked(made, attack))
 
@@ -201,12 +283,10 @@ def test_a_member_of_another_consortium_is_refused(made, stranger):
 
     async def attack(port):
         identity = replace(stranger.identity("carol"), ca=made.identity("carol").ca)
-        link = await connected(
-            identity, made.bundle("client"), "server", Address("127.0.0.1", port), 0
-        )
         with pytest.raises(PeerError):  # TLS 1.3 tells a client after its own handshake
-            await link.receive({Frame.WELCOME: SMALL})
-        link.close()
+            await connected(
+                identity, made.bundle("client"), "server", Address("127.0.0.1", port), 0
+            )
 
     assert not any("carol" in line for line in attacked(made, attack))
 
@@ -225,20 +305,19 @@ def test_a_client_refuses_the_server_of_another_consortium(made, stranger):
     attacked(made, attack)
 
 
-def test_connections_without_a_handshake_keep_no_client_out(made):
-    """Nor take up descriptors: at most 64 are let wait, and the oldest of more is cut off."""
+def test_connections_without_a_handshake_keep_no_client_out(made, monkeypatch):
+    """Each has a time for it, and is cut off then."""
+    monkeypatch.setattr(securefl.network.connect, "HANDSHAKE_S", 0.5)
 
     async def attack(port):
         strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
         welcomed = await join(made.identity("carol"), made.bundle("client"), port)
         assert welcomed == (Frame.WELCOME, "")
-        reading = [asyncio.create_task(reader.read(1)) for reader, _ in strangers]
-        cut_off, waiting = await asyncio.wait(reading, timeout=0.3)
-        assert len(cut_off) > 300 - MOST_HANDSHAKES  # one of them for carol
-        assert len(waiting) == MOST_HANDSHAKES - 1
+        reading = [asyncio.create_task(reader.read()) for reader, _ in strangers]
+        _, waiting = await asyncio.wait(reading, timeout=5)
+        assert not waiting
         for _, writer in strangers:
             writer.close()
-        await asyncio.wait(reading)
 
     attacked(made, attack)
 
@@ -259,14 +338,30 @@ def refused(site, identity, reason, before=("alice", "bob")):
 
 
 def test_a_servers_certificate_makes_no_client(made):
-    refused(made, made.identity(SERVER, "server"), "is for the role server, not for client")
+    """TLS itself refuses it as a caller's."""
+
+    async def attack(port):
+        identity, trust = made.identity(SERVER, "server"), made.bundle("client")
+        with pytest.raises(PeerError, match="has its consortium issued this certificate"):
+            await connected(identity, trust, "server", Address("127.0.0.1", port), 0)
+
+    attacked(made, attack)
 
 
 def issued(site, name, role="client", at=None):
-    """An identity with a certificate of the consortium's that no roster lists."""
+    """An identity with certificates of the consortium's that no roster lists."""
     signer, key = open_signer(site.keys, PASSPHRASE, now()), Ed25519PrivateKey.generate()
     certificate = issue(signer.ca, signer.key, Holder(name, role), key.public_key(), at or now())
-    return replace(site.identity("alice"), name=name, certificate=certificate, key=key)
+    holder, for_tls = holder_certificate(certificate, signer.ca), transport_key(key)
+    made = issue_transport(signer.ca, signer.key, holder, for_tls.public_key())
+    return replace(
+        site.identity("alice"),
+        name=name,
+        certificate=certificate,
+        key=key,
+        transport=made,
+        transport_key=for_tls,
+    )
 
 
 def test_a_certificate_that_the_roster_does_not_list_is_refused(made):
@@ -274,7 +369,7 @@ def test_a_certificate_that_the_roster_does_not_list_is_refused(made):
 
 
 def test_a_second_certificate_of_a_clients_name_is_refused(made):
-    refused(made, issued(made, "carol"), "the roster lists another certificate")
+    refused(made, issued(made, "carol"), "the roster lists another identity key")
 
 
 def test_a_revoked_client_is_told_so(site):
@@ -289,18 +384,9 @@ def test_an_expired_certificate_does_not_come_through_the_handshake(made):
     long_ago = now().replace(year=now().year - 3)
 
     async def attack(port):
-        with suppress(PeerError):
-            link = await connected(
-                issued(made, "carol", at=long_ago),
-                made.bundle("client"),
-                "server",
-                Address("127.0.0.1", port),
-                0,
-            )
-            await link.send(Frame.HELLO, HELLO.to_bytes())
-            with pytest.raises(PeerError):
-                await link.receive({Frame.WELCOME: SMALL, Frame.GOODBYE: SMALL})
-            link.close()
+        identity, trust = issued(made, "carol", at=long_ago), made.bundle("client")
+        with pytest.raises(PeerError):
+            await connected(identity, trust, "server", Address("127.0.0.1", port), 0)
 
     assert not any("carol" in line for line in attacked(made, attack))
 
@@ -327,10 +413,10 @@ def test_a_client_of_other_settings_or_another_release_is_told_so(made, changes,
 
 @pytest.mark.parametrize(
     ("name", "role", "why"),
-    [("bob", "client", "no trusted peer"), ("authority", "authority", "role authority, not for")],
+    [("bob", "client", "no trusted peer"), ("authority", "authority", "no trusted peer")],
 )
 def test_a_client_tells_a_server_from_others(made, name, role, why):
-    """TLS itself refuses a client's certificate as a listener's; an authority's is not for that."""
+    """TLS itself refuses their certificates as a listener's."""
 
     async def scenario():
         door = await listening(made.identity(name, role), lambda _: "x", ANY_PORT, _hang, print)
@@ -425,7 +511,7 @@ def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
 @pytest.mark.parametrize("admitted", [True, False])
 def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
     """Whatever it opens and leaves idle; those too many are told so, and others get in."""
-    monkeypatch.setattr(securefl.network.connect, "MOST_HANDSHAKES", 5)
+    monkeypatch.setattr(securefl.network.connect, "HANDSHAKE_S", 0.3)
     many, open_now, most, said = 14, 0, 0, []
 
     async def idle(link):
@@ -433,12 +519,12 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
         open_now += 1
         most = max(most, open_now)
         try:
-            await link.hung_up()
+            await link.ended()
         finally:
             open_now -= 1
 
     def named(tls):
-        name = peer_name(tls, made.bundle("server"), "client")
+        name = callers_name(tls, made.bundle("server"), "client")
         if name == "alice" and not admitted:
             raise PeerError("alice: is no member any more")
         return name
@@ -453,7 +539,7 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
         at, trust = Address.parse(door.at), made.bundle("client")
         alice = made.identity("alice")
         held = [await connected(alice, trust, "server", at, 5) for _ in range(many)]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
         own = len(list(HANDLES.iterdir())) - before - many
         last = await told(held[-1])
         bob = await connected(made.identity("bob"), trust, "server", at, 5)
@@ -491,53 +577,67 @@ def test_a_client_that_comes_again_and_again_keeps_its_place(made, monkeypatch):
 @pytest.fixture
 def fast_beats(monkeypatch):
     """Heartbeats of a test."""
-    monkeypatch.setattr(securefl.network.frames, "BEAT_S", 0.05)
-    monkeypatch.setattr(securefl.network.frames, "SILENT_S", 0.4)
+    monkeypatch.setattr(securefl.network.stream, "BEAT_S", 0.5)
+    monkeypatch.setattr(securefl.network.stream, "SILENT_S", 0.5)
 
 
-@pytest.mark.usefixtures("fast_beats")
-def test_a_client_whose_server_falls_silent_joins_again(made, monkeypatch):
-    """It waits for a round as long as heartbeats come, and no longer."""
-    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.05)
-    lived = []
+@asynccontextmanager
+async def held_up(to):
+    """A line to there that somebody can hold up: nothing comes through then, and none is closed."""
+    through, ends = asyncio.Event(), []
+    through.set()
 
-    async def serve(link, process, connection):
-        if connection == 1:
-            started = time.monotonic()
-            await asyncio.sleep(1.0)  # several times as long as silence may last
-            lived.append(not link.lost)
-            link._beating.cancel()
-            await link.hung_up()
-            lived.append(time.monotonic() - started)
-        return connection == 2
+    async def carry(reader, writer):
+        with suppress(OSError):
+            while data := await reader.read(2**16):
+                await through.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
-    _, said, _ = fake_server(made, serve)
-    assert lived[0]
-    assert 1.3 < lived[1] < 5
-    assert "hub: silent for 0.4 s, the connection is lost; joining again" in said
+    async def arrived(reader, writer):
+        there, back = await asyncio.open_connection(to.host, to.port)
+        ends.extend((writer, back))
+        await asyncio.gather(carry(reader, back), carry(there, writer))
 
-
-@pytest.mark.usefixtures("fast_beats")
-def test_a_message_that_the_peer_does_not_take_is_lost_with_the_line(made):
-    """Whoever writes does not wait for ever either."""
-
-    async def serve(link, process, connection):
-        link._beating.cancel()
-        link._writer.transport.pause_reading()
-        await begin_round(link, process, 1)
-        await asyncio.sleep(0.7)
-        return True
-
-    def huge(*_, **__):
-        return b"x" * 2**24
-
-    made_bytes = securefl.federation.client.Client.contribute
+    line = await asyncio.start_server(arrived, "127.0.0.1", 0)
     try:
-        securefl.federation.client.Client.contribute = huge
-        _, said, _ = fake_server(made, serve)
+        yield Address("127.0.0.1", line.sockets[0].getsockname()[1]), through
     finally:
-        securefl.federation.client.Client.contribute = made_bytes
-    assert "hub: silent for 0.4 s, the connection is lost; joining again" in said
+        through.set()
+        line.close()
+        for end in ends:
+            end.close()
+
+
+@pytest.mark.usefixtures("fast_beats")
+@pytest.mark.parametrize("huge", [False, True], ids=["waits", "writes"])
+def test_a_line_that_falls_silent_is_lost_at_both_ends(made, huge):
+    """Whoever waits or writes does so as long as the peer answers pings, and no longer."""
+    held = []
+
+    async def hold(link):
+        held.append(link)
+        await link.ended()
+
+    async def scenario():
+        hub, alice = made.identity(SERVER, "server"), made.identity("alice")
+        door = await listening(hub, lambda _: "alice", ANY_PORT, hold, print)
+        async with held_up(Address.parse(door.at)) as (at, through):
+            link = await connected(alice, made.bundle("client"), "server", at, 5)
+            await asyncio.sleep(1.5)  # longer than silence may last
+            assert not link.lost
+            through.clear()
+            started = time.monotonic()
+            for one in (link, *held):
+                waiting = one.send(Frame.MESSAGE, bytes(2**26)) if huge else one.receive({})
+                with pytest.raises(PeerError):
+                    await waiting
+            assert time.monotonic() < started + 10
+            link.close()
+        await door.closed()
+
+    asyncio.run(scenario())
 
 
 # A whole run in one event loop, with a client that is no honest one.
@@ -663,7 +763,7 @@ def test_a_client_whose_certificate_expires_meanwhile_is_sent_home(tmp_path, mon
     )
     record = loop.run()
     assert [m.dropped for m in record.metrics] == [(), ("carol",), ()]
-    assert "carol's certificate is valid from" in str(loop.ended["carol"])
+    assert "carol's certificate for TLS is valid from" in str(loop.ended["carol"])
     assert isinstance(loop.ended["carol"], PeerError)
     assert loop.ended["alice"] is None
 

@@ -113,10 +113,10 @@ def test_one_bundle_alone_is_no_news():
 
 def test_a_frame_larger_than_allowed_is_refused_before_its_body_is_read():
     async def scenario():
-        reader = asyncio.StreamReader()
-        reader.feed_data(struct.pack(">BI", Frame.ROUND, 101))
+        given = Given(struct.pack(">BI", Frame.ROUND, 101), bytes(101))
         with pytest.raises(PeerError, match="ROUND of 101 bytes, at most 100 fit"):
-            await Link("server", reader, None).receive({Frame.ROUND: 100})
+            await Link("server", given, None).receive({Frame.ROUND: 100})
+        assert given.chunks == [bytes(101)]
 
     asyncio.run(scenario())
 
@@ -126,10 +126,9 @@ def test_changed_frames_are_parsed_within_their_bounds_or_refused():
     content = struct.pack(">BI", Frame.MESSAGE, 40) + bytes(range(40))
 
     def parse(changed):
-        reader = asyncio.StreamReader(loop=loop)
-        reader.feed_data(changed)
-        reader.feed_eof()
-        return loop.run_until_complete(Link("peer", reader, None).receive(allowed))
+        cut = len(changed) // 2
+        given = Given(changed[:cut], changed[cut:])
+        return loop.run_until_complete(Link("peer", given, None).receive(allowed))
 
     loop = asyncio.new_event_loop()
     try:
@@ -302,11 +301,9 @@ def test_a_hello_of_any_bytes_ends_its_own_connection_alone():
     content = struct.pack(">BI", Frame.HELLO, len(body)) + body
 
     def greet(changed):
-        reader = asyncio.StreamReader(loop=loop)
-        reader.feed_data(changed)
-        reader.feed_eof()
-        link = Link("peer", reader, _Nowhere())
-        link._ended.set()  # nobody holds it
+        given = Given(changed)
+        given.closed.set()  # nobody holds it
+        link = Link("peer", given, None)
         members.links.clear()
         members._joined_at.clear()
         loop.run_until_complete(members.welcome(link))
@@ -319,21 +316,24 @@ def test_a_hello_of_any_bytes_ends_its_own_connection_alone():
     assert found
 
 
-class _Nowhere:
-    """A writer."""
+class Given:
+    """A stream on which these chunks have come, and nothing else will; what goes is let go."""
 
-    def write(self, data):
+    def __init__(self, *chunks):
+        self.chunks = [chunk for chunk in chunks if chunk]
+        self.closed = asyncio.Event()
+        self.over = False
+
+    async def read(self):
+        if not self.chunks:
+            raise PeerError("has closed the connection")
+        return self.chunks.pop(0)
+
+    async def write(self, chunk):
         """Let it go."""
 
-    async def drain(self):
-        """Never full."""
-
-    def is_closing(self):
-        """Never."""
-        return False
-
     def close(self):
-        """Nothing to close."""
+        """Nobody hears of it."""
 
 
 def test_changed_payloads_in_the_clear_are_parsed_finite_or_refused():
