@@ -22,6 +22,8 @@ from securefl.norms.standardised import Convolution
 from securefl.simulation.clients import Clients
 from securefl.simulation.in_memory import InMemory
 from securefl.simulation.processes.engine import Workers, reason_against_workers
+from securefl.simulation.processes.machines import Wanted
+from securefl.simulation.processes.worker_process import ThisMachine
 from securefl.simulation.sequential import Sequential
 from securefl.simulation.stacked.engine import Stacked, reason_against
 from securefl.types import Floats
@@ -70,7 +72,7 @@ def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
                 'run.engine = "sequential"'
             )
         made = ends.clients, ends.profiling, ends.precision
-        engine = Workers(trained, *made, config.run.workers)
+        engine = Workers(trained, *made, ThisMachine(_wanted(config, trained)))
         return Chosen(engine, f"parallel, as asked for: {_hired(engine)} one after the other")
     if name == "vectorised":
         if why_not := reason_against(trained):
@@ -88,6 +90,12 @@ def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
 
 def _here(trainer: Trainer, ends: ClientEnds) -> InMemory:
     return InMemory(trainer, ends.clients, ends.respondent)
+
+
+def _wanted(config: Config, trained: Clients) -> Wanted:
+    run, device = config.run, trained.device
+    first_gpu = device.index or 0 if device.type == "cuda" else None
+    return Wanted(run.workers, trained.training.threads, len(trained.data), first_gpu)
 
 
 def _hired(engine: Workers) -> str:
