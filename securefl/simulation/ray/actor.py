@@ -1,0 +1,34 @@
+"""A worker inside an actor. Values cross as frames of bytes, so that Ray pickles no tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.simulation.processes.ipc import framed, unframed
+from securefl.simulation.processes.messages import Failed
+from securefl.simulation.processes.worker import WorkerEnd, all_parts, portable
+
+
+class WorkerActor:
+    """The class of an actor with some of a run's clients, the same ones in every round."""
+
+    def __init__(self, settings: NDArray[np.uint8]) -> None:
+        """Take over torch's settings, from a frame."""
+        self._end = WorkerEnd(unframed(settings))
+
+    def ready(self) -> None:
+        """Return once the actor has a place and has begun."""
+
+    def take(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+        """Return the reply to a value, or its failure; None where there is nothing to reply."""
+        reply: Any
+        try:
+            with all_parts():
+                value = unframed(frame)
+            reply = self._end.take(value)
+        except Exception as error:
+            reply = Failed(portable(error))
+        return None if reply is None else framed(reply)
