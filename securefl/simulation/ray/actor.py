@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from securefl.simulation.processes.worker import WorkerEnd, all_parts, portable
 class WorkerActor:
     """The class of an actor with some of a run's clients, the same ones in every round."""
 
-    def __init__(self, settings: NDArray[np.uint8]) -> None:
-        """Take over torch's settings, from a frame."""
+    def __init__(self, settings: NDArray[np.uint8], path: Sequence[str]) -> None:
+        """Take over torch's settings, from a frame, and where modules are looked for."""
+        sys.path += [folder for folder in path if folder not in sys.path]
         self._end = WorkerEnd(unframed(settings))
 
     def ready(self) -> None:

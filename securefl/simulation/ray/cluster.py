@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections import deque
 from typing import Any
 
@@ -160,7 +161,7 @@ class Cluster:
             max_restarts=0,
             scheduling_strategy="SPREAD",
         )
-        return remote.remote(framed(settings))
+        return remote.remote(framed(settings), sys.path)
 
     def require_places(self) -> None:
         """Raise ConfigError where the cluster has too few places, also while it is idle."""
