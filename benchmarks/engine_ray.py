@@ -37,13 +37,13 @@ class BesideRay:
 
 def ray_part(settings: Settings) -> Part:
     """A row for each job, with one torch thread in each worker of both engines."""
-    usual = ENGINES["parallel"] | {"threads": 1}
+    usual = {**ENGINES["parallel"], "threads": 1}
     results: list[BesideRay] = []
     refused: dict[str, dict[str, str]] = {}
     for job in (settings.sized(one) for one in JOBS):
         name = f"{job.algorithm}: {job}"
         settings.note(f"Ray: {name}")
-        engines = {"parallel": usual, "ray": usual | {"engine": "ray"}}
+        engines = {"parallel": usual, "ray": {**usual, "engine": "ray"}}
         with started(job, task_of(job), engines) as ways:
             refused[name] = dict(ways.refused)
             if ways.refused:

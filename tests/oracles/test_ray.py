@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -206,9 +207,20 @@ def test_a_local_cluster_begins_and_ends_with_the_run_in_silence(tmp_path):
             assert time.monotonic() < give_up
             assert process.poll() is None
             time.sleep(0.05)
+        children = below(process.pid)
+        assert len(children) >= 2 + 2  # Ray's own two, and the workers
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(timeout=30) == 130
         said.seek(0)
         text = said.read()
     assert "Engine: ray, as asked for: 2 workers with 1 torch thread" in text
     assert not re.search(r"Traceback|raylet|Started a local|usage", text)
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def below(pid):
+    """Its children, and theirs."""
+    own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in own] + [each for child in own for each in below(child)]
