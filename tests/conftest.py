@@ -112,10 +112,11 @@ class Federation:
         opener = self.keys.opener(policy.flooding, self.n_clients)
         return Authority(opener, roster or self.roster, policy, self.log.append)
 
-    def message(self, name, spec=None, round_number=1):
+    def message(self, name, spec=None, round_number=1, state=""):
         """What this honest client sends."""
+        about = self.run, round_number, spec or self.spec
         tensors = {"mean": torch.from_numpy(self.values[name])}
-        return self.clients[name].contribute(self.run, round_number, spec or self.spec, tensors)
+        return self.clients[name].contribute(*about, tensors, state=state)
 
     def expected(self, spec=None, round_number=1):
         """What the server expects to get."""
@@ -126,11 +127,12 @@ class Federation:
         header = header_for(self.expected(spec), name, payload).model_copy(update=changes)
         return encode_message(header, payload, self.clients[name].signing_key)
 
-    def collect(self, *names, spec=None, round_number=1):
-        """The server's sum of what these clients send."""
-        arriving = self.server.start(round_number, spec or self.spec)
+    def collect(self, *names, spec=None, round_number=1, told="", terms=None):
+        """The server's sum of what these clients send, told this, on the terms of each."""
+        arriving = self.server.start(round_number, spec or self.spec, told, terms)
         for name in names or self.clients:
-            arriving.receive(self.message(name, spec, round_number))
+            state = terms[name].bind(told) if terms else ""
+            arriving.receive(self.message(name, spec, round_number, state=state))
         return arriving
 
     def mean(self, *names):

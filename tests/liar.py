@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from securefl.federation.total import state_digest
+from securefl.federation.terms import Terms
+from securefl.federation.total import state_digest, with_job
 from securefl.network import bodies
 from securefl.network.connect import connected
 from securefl.network.frames import Frame
@@ -24,6 +25,8 @@ class Liar:
     bundle: object
     says: object
     run_id: str = ""
+    job_id: str = ""
+    terms: Terms = field(default_factory=Terms)
     state: object = None
     sent: list = field(default_factory=list)
 
@@ -46,10 +49,13 @@ class Liar:
     def hears(self, received):
         kinds = {Frame.ROUND: bodies.RoundBegins, Frame.QUESTION: bodies.Question}
         if received.frame is Frame.WELCOME:
-            self.run_id = bodies.parsed(bodies.Welcome, received.body, "server").run
+            welcome = bodies.parsed(bodies.Welcome, received.body, "server")
+            self.run_id, self.job_id = welcome.run, welcome.job
             self.state = self.party.job.algorithm.init(self.party.job.task.model)
         elif received.frame in kinds:
             head, tensors = bodies.apart(kinds[received.frame], received.body, "server")
+            if received.frame is Frame.ROUND:
+                self.terms = Terms(head.times, head.since)
             known = None if head.whole else self.state
             self.state = bodies.read_state(tensors, self.state, known, head.round - 1)
 
@@ -60,7 +66,8 @@ class Liar:
         return self.party.plan(self.state)
 
     def message(self, spec, **changes):
-        about = {"state": state_digest(self.state)} | changes
+        told = with_job(state_digest(self.state), self.job_id)
+        about = {"state": self.terms.bind(told)} | changes
         values, round_number = {"x": torch.zeros(spec.n_values)}, self.state.round + 1
         made = self.party.client.contribute(self.run_id, round_number, spec, values, **about)
         self.sent.append(made)

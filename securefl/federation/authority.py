@@ -78,8 +78,8 @@ class Authority:
                 signed.
             OpeningRefused: the policy opens no such name, or no more in this run; one of this name
                 was asked for in this round before (the difference of two totals would show single
-                clients), or another run had nearly the same clients in it
-                (`OpeningHistory.require_alike`).
+                clients), or totals of other runs and this one together would show too few
+                clients (`OpeningHistory.require_alike`).
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold for this total (`Roster.check`).
             KeyFileError: the record of this key's releases cannot be read.
@@ -116,9 +116,10 @@ class Authority:
             raise Duplicate("a client stands in it twice")
         require_clients(len(signers), self.policy.min_contributions)
         require_own_key(self.opener, expected)
+        terms = request.signers
         for signed in request.signed:
-            self.roster.check(signed, expected)
-        self._history.require_alike(asked, signers, self.policy.min_contributions)
+            self.roster.check(signed, expected.under(terms[signed.header.sender]))
+        self._history.require_alike(asked, terms, self.policy.min_contributions)
         try:
             opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
         except TotalRefused:
@@ -129,7 +130,7 @@ class Authority:
             raise TotalRefused(
                 f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
             )
-        self._history.release(asked, signers)
+        self._history.release(asked, terms)
         return opened
 
 

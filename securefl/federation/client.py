@@ -59,7 +59,7 @@ class Client:
         """Return the signed message with this client's values, sealed, which count `times` times.
 
         `state` is the digest of all that this client was sent in the round so far
-        (`state_digest`, `with_total`).
+        (`RoundContext.told`, `with_total`, `Terms.bind`).
 
         Raises:
             ValueRefused: a value is NaN, infinite or out of range; nothing is sealed.

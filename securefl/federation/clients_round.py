@@ -18,7 +18,8 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.federation.client import Client
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
-from securefl.federation.total import state_digest, total_bytes, with_total
+from securefl.federation.terms import Terms
+from securefl.federation.total import state_digest, total_bytes, with_job, with_total
 from securefl.types import (
     Contribution,
     Floats,
@@ -47,6 +48,8 @@ class RoundContext:
     """Last round in which each client's contributions counted; 0 for a client that is not in it."""
     in_memory: frozenset[str] = frozenset()
     """Names of the messages that are handed over in memory and neither sealed nor signed."""
+    job: str = ""
+    """Id of the job, the same in all sessions, of which sites have kept files; empty without."""
 
     @property
     def number(self) -> int:
@@ -58,6 +61,15 @@ class RoundContext:
         """True where any message of the round is signed bytes."""
         specs = (*self.plan.sums, *self.plan.update)
         return not all(spec.name in self.in_memory for spec in specs)
+
+    @property
+    def told(self) -> str:
+        """Digest of what all clients are sent at its start; empty where nothing is signed."""
+        return with_job(state_digest(self.state), self.job) if self.signed else ""
+
+    def terms(self, name: str) -> Terms:
+        """Return the terms on which a client takes part."""
+        return Terms(self.times[name], self.since.get(name, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +117,8 @@ class ClientsRound:
         self._outlet = outlet
         self._precision = precision
         self._sums = {spec.name: spec for spec in context.plan.sums}
-        self._received = state_digest(context.state) if context.signed else ""
-        """Digest of the state that clients were sent, and of the totals since; empty without bytes.
-        """
+        self._received = context.told
+        """Digest of what all clients were sent, and of the totals since; empty without bytes."""
 
     @property
     def state(self) -> State:
@@ -199,7 +210,8 @@ class ClientsRound:
         if spec.name in context.in_memory:
             plain = client.hand_over(spec, values, times)
             return replace(plain, like=values) if spec.like is None else plain
-        return client.contribute(context.run, context.number, spec, values, times, self._received)
+        received = context.terms(client.name).bind(self._received)
+        return client.contribute(context.run, context.number, spec, values, times, received)
 
     def _sent_rows(self, spec: MessageSpec, names: Sequence[str], rows: Rows) -> PlainRows:
         of = [self._clients[name] for name in names]

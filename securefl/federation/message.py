@@ -2,10 +2,10 @@
 
     "SFL" 0x03 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 
-The header names run, round, message, sender, key, epoch, sizes, the digest of the model that its
-sender was sent and the payload's SHA-256. The signature is over the header behind a prefix that no
-other signature of an identity key has. So the server can give the authority a list of signed
-headers, without payloads.
+The header names run, round, message, sender, key, epoch, sizes, the digest of all that its sender
+was sent in the round (`Expected.under`) and the payload's SHA-256. The signature is over the header
+behind a prefix that no other signature of an identity key has. So the server can give the authority
+a list of signed headers, without payloads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -34,6 +34,7 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange.base import Channel
+from securefl.federation.terms import Terms
 from securefl.io.json import require_plain
 
 VERSION = 3
@@ -108,8 +109,8 @@ class Expected:
     epoch: int
     n_values: int
     state: str = ""
-    """Digest of the model that clients were sent; empty for numbers and profiles, which are not
-    summed."""
+    """Digest of what all clients were sent; empty for numbers and profiles, which are not summed.
+    A client's header has it with the client's own terms (`under`)."""
 
     @classmethod
     def over(
@@ -123,6 +124,10 @@ class Expected:
         """Return the fields of a message over this channel, `about` a run and its round."""
         (run, number), form, key_id = about, channel.form, channel.key_id
         return cls(run, number, name, form, key_id, channel.epoch, n_values, state)
+
+    def under(self, terms: Terms) -> Expected:
+        """Return the fields of a client's header that takes part on these terms."""
+        return replace(self, state=terms.bind(self.state))
 
 
 class Roster:
@@ -165,7 +170,7 @@ class Roster:
             KeyMismatch: it names another key, or one of another epoch.
             Replayed: it is of another run or round.
             Relabelled: it is of another name, encoding or size.
-            OtherModel: its sender was sent another model.
+            OtherModel: its sender was sent another model, or other terms.
         """
         header = message.header
         try:

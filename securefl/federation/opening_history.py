@@ -1,28 +1,36 @@
 """Record of the totals and scores that an authority was asked for, over all runs and restarts.
 
 A second answer for one total would be a second equation about it; and a run begun anew without one
-client, with the same seeds, would show that client's values as the difference of two totals. A
-second score of one profile would have noise of its own, and both together show more of it.
+client, with the same seeds, would show that client's values as the difference of two totals. So
+would three totals of other groups, added up, and one in which a client counts twice. A second score
+of one profile would have noise of its own, and both together show more of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
 
 from securefl.errors import OpeningRefused
 from securefl.exchange.matching import SCORE
+from securefl.federation.terms import Terms
 
 TotalId = tuple[str, int, str]
 """Run, round and name of a total."""
 ScoresRow = tuple[str, int, str, list[str]]
 """Run and round of scores, `SCORE`, and the names of their clients."""
-ReleaseRow = tuple[str, int, str, str, list[str]]
-"""Run, round and name of a total, digest of the settings, and the names of its clients."""
+ReleaseRow = tuple[str, int, str, str, list[tuple[str, int, int]] | list[str]]
+"""Run, round and name of a total, digest of the settings, and its clients: the name of each, how
+often it counted, and the round that it went on from. Older releases kept the names alone."""
 Row = TotalId | ScoresRow | ReleaseRow
 """Row of the record: a `TotalId` before a total is decrypted, a `ReleaseRow` before it is released,
 a `ScoresRow` before scores are decrypted."""
+MOST_LISTS = 4
+"""Most lists of clients of one total, over all runs of the same settings."""
 
 
 @dataclass(slots=True)
@@ -35,7 +43,7 @@ class OpeningHistory:
     """Function that keeps a row for good, or raises; a simulation keeps none."""
     _asked: set[TotalId] = field(default_factory=set)
     _n_asked: Counter[str] = field(default_factory=Counter)
-    _signers: defaultdict[TotalId, list[tuple[str, frozenset[str]]]] = field(
+    _signers: defaultdict[TotalId, list[tuple[str, Mapping[str, Terms | None]]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     """Run and clients of each total that was opened, by settings, round and name."""
@@ -52,7 +60,10 @@ class OpeningHistory:
                 self._scored.update((run, number, client) for client in clients)
             else:
                 run, number, name, settings, signers = row
-                self._note((run, number, name), settings, frozenset(signers))
+                known = [
+                    (s, None) if isinstance(s, str) else (s[0], Terms(*s[1:])) for s in signers
+                ]
+                self._note((run, number, name), settings, dict(known))
 
     def claim(self, asked: TotalId) -> int:
         """Use up the one answer for a total; returns the number of totals asked for in its run.
@@ -66,27 +77,47 @@ class OpeningHistory:
         self._note_asked(asked)
         return self._n_asked[asked[0]]
 
-    def require_alike(self, asked: TotalId, signers: Iterable[str], at_least: int) -> None:
-        """Refuse a list of signers that is nearly one of another run of the same settings.
+    def require_alike(self, asked: TotalId, signers: Mapping[str, Terms], at_least: int) -> None:
+        """Refuse a total that would show too few clients, together with those of other runs.
+
+        Runs of the same settings may repeat what clients draw, so totals of the same round and
+        name are held against each other as if each client had sent the same values in all of them.
 
         Raises:
-            OpeningRefused: the lists differ by fewer than `at_least` names.
+            OpeningRefused: a client's terms are others; or some sum and difference of these totals
+                is of fewer than `at_least` clients; or there are too many lists to tell.
         """
         run, number, name = asked
-        here = frozenset(signers)
-        for other, there in self._signers[self.settings, number, name]:
-            if other != run and 0 < len(here ^ there) < at_least:
+        others = [of for other, of in self._signers[self.settings, number, name] if other != run]
+        way_out = "have the same clients take part, or begin with another run.seed"
+        for there in others:
+            if changed := [who for who in signers if there.get(who) not in {None, signers[who]}]:
                 raise OpeningRefused(
-                    f"a run of the same settings has had this total of {_named(here ^ there)} "
-                    f"more or less, and the difference would show their values (fewer than "
-                    f"{at_least}): have the same clients take part, or begin with another run.seed"
+                    f"a run of the same settings has had this total, and in it {_named(changed)} "
+                    "counted another number of times, or went on from another round; the "
+                    f"difference would show their values: {way_out}"
                 )
+        lists = {frozenset(signers), *(frozenset(there) for there in others)}
+        if len(lists) == 1:
+            return
+        if len(lists) > MOST_LISTS:
+            raise OpeningRefused(
+                f"runs of the same settings have had this total of {MOST_LISTS} lists of clients, "
+                f"more are not compared: {way_out}"
+            )
+        shown = _fewest(lists)
+        if len(shown) < at_least:
+            raise OpeningRefused(
+                f"runs of the same settings have had this total of other clients, and their sums "
+                f"and differences would show the values of {_named(shown)} (fewer than "
+                f"{at_least}): {way_out}"
+            )
 
-    def release(self, asked: TotalId, signers: Iterable[str]) -> None:
+    def release(self, asked: TotalId, signers: Mapping[str, Terms]) -> None:
         """Keep the clients of a total that is about to be released."""
-        here = frozenset(signers)
-        self.write((*asked, self.settings, sorted(here)))
-        self._note(asked, self.settings, here)
+        rows = [(name, of.times, of.since) for name, of in sorted(signers.items())]
+        self.write((*asked, self.settings, rows))
+        self._note(asked, self.settings, signers)
 
     def claim_scores(self, run: str, number: int, clients: Iterable[str]) -> None:
         """Use up the one score that each of these clients has in a round.
@@ -104,9 +135,24 @@ class OpeningHistory:
         self._asked.add(asked)
         self._n_asked[asked[0]] += 1
 
-    def _note(self, asked: TotalId, settings: str, signers: frozenset[str]) -> None:
+    def _note(self, asked: TotalId, settings: str, signers: Mapping[str, Terms | None]) -> None:
         run, number, name = asked
-        self._signers[settings, number, name].append((run, signers))
+        self._signers[settings, number, name].append((run, dict(signers)))
+
+
+def _fewest(lists: Collection[frozenset[str]]) -> list[str]:
+    """Return the fewest clients that some combination of these lists' totals is of.
+
+    One that leaves the fewest is zero at clients whose columns span all but one dimension. So its
+    coefficients are minors of a matrix of zeros and ones, which up to 3 by 3 are 2 at most.
+    """
+    names = sorted(frozenset[str]().union(*lists))
+    list_client = np.array([[name in of for name in names] for of in lists], dtype=int)
+    combinations = np.array(list(product(range(-2, 3), repeat=len(lists))))
+    left = combinations @ list_client != 0
+    n_left = left.sum(axis=1)
+    fewest = left[np.where(n_left > 0, n_left, len(names) + 1).argmin()]
+    return [name for name, is_left in zip(names, fewest, strict=True) if is_left]
 
 
 def _named(names: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from securefl.federation.contribution import PlainContribution, PlainRows, Refus
 from securefl.federation.incidents import Incident, nobody_left
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.server import InMemorySum, Server, ServerSum, SumRequest
-from securefl.federation.total import as_sent, state_digest, total_bytes, with_total
+from securefl.federation.total import as_sent, total_bytes, with_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Total
 
 OpenSum = Callable[[SumRequest], OpenedSum]
@@ -59,8 +59,8 @@ class ServerRound:
         self._collecting: _Collecting | None = None
         self._refused: list[Incident] = []
         self._diverged = False
-        self._told = state_digest(context.state) if context.signed else ""
-        """Digest of the state that clients were sent, and of the totals since."""
+        self._told = context.told
+        """Digest of what all clients were sent, and of the totals since."""
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -248,10 +248,15 @@ class ServerRound:
 
     def _begin(self, specs: tuple[MessageSpec, ...]) -> None:
         number, server, in_memory = self.context.number, self.server, self.context.in_memory
+        terms = {name: self.context.terms(name) for name in self._present}
         self._exchange += 1
         self._collecting = _Collecting(
             specs,
-            {s.name: server.start(number, s, self._told) for s in specs if s.name not in in_memory},
+            {
+                s.name: server.start(number, s, self._told, terms)
+                for s in specs
+                if s.name not in in_memory
+            },
             {
                 s.name: InMemorySum(server.plain, server.roster, s.n_values)
                 for s in specs

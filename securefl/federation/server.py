@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -27,6 +27,7 @@ from securefl.federation.message import (
     split_message,
 )
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
+from securefl.federation.terms import Terms
 from securefl.federation.total import n_total_bytes
 from securefl.types import Kind, MessageSpec, State, Weighing
 
@@ -61,6 +62,14 @@ class SumRequest:
     expected: Expected
     total: bytes
     signed: tuple[SignedHeader, ...]
+    terms: Mapping[str, Terms] = field(default_factory=dict)
+    """Terms of each client whose header is signed; `Terms()` for one that is not in it."""
+
+    @property
+    def signers(self) -> dict[str, Terms]:
+        """Clients that have signed, in order, each with its terms."""
+        names = [signed.header.sender for signed in self.signed]
+        return {name: self.terms.get(name, Terms()) for name in names}
 
     def as_bytes(self) -> bytes:
         """Return the bytes that the authority is sent, part after part."""
@@ -81,6 +90,7 @@ class Server:
         sealed: frozenset[Kind] = frozenset(),
         ledger: Ledger | None = None,
         report: Callable[[Incident], None] = lambda _incident: None,
+        job: str = "",
     ) -> None:
         """Begin a run.
 
@@ -93,8 +103,10 @@ class Server:
             sealed: kinds that travel as ciphertext.
             ledger: keeps an entry of every message.
             report: gets every contribution that does not count.
+            job: see `RoundContext.job`.
         """
         self.run = run
+        self.job = job
         self.roster = roster
         self.plain = plain or PlainChannel("float32")
         self.sealed = sealed
@@ -128,14 +140,23 @@ class Server:
             )
             self.ledger.note(entry, state.tensors[spec.kind])
 
-    def start(self, round_number: int, spec: MessageSpec, state: str = "") -> ServerSum:
-        """Begin the sum of one message; `state` is the digest of the model sent to clients."""
+    def start(
+        self,
+        round_number: int,
+        spec: MessageSpec,
+        state: str = "",
+        terms: Mapping[str, Terms] | None = None,
+    ) -> ServerSum:
+        """Begin the sum of one message.
+
+        `state` is the digest of what all clients were sent, `terms` are those of each.
+        """
         adder, expected = self._adders[spec.kind], self._expected(round_number, spec, state)
         running = adder.start(spec.n_values)
         most = partial(self._shares.of, weighing=spec.weighing) if self._shares else None
         told = self._shares is None or self._shares.told or spec.weighing is Weighing.EQUAL
         n_bytes = adder.n_bytes(spec.n_values)
-        return ServerSum(self.roster, expected, n_bytes, running, most, told=told)
+        return ServerSum(self.roster, expected, n_bytes, running, most, told=told, terms=terms)
 
     def n_bytes(self, round_number: int, spec: MessageSpec, sender: str) -> int:
         """Return the exact length in bytes of a client's message."""
@@ -221,7 +242,7 @@ class InMemorySum:
 class ServerSum:
     """One sum of signed messages, while they arrive."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what a sum is held against)
         self,
         roster: Roster,
         expected: Expected,
@@ -230,7 +251,9 @@ class ServerSum:
         weight_of: Callable[[str], float] | None = None,
         *,
         told: bool = True,
+        terms: Mapping[str, Terms] | None = None,
     ) -> None:
+        self._terms = terms or {}
         self._weight_of = weight_of
         self._told = told
         self._roster = roster
@@ -257,8 +280,8 @@ class ServerSum:
             MessageRefused: the message fails another check.
         """
         signed, payload = split_message(message, self._n_bytes)
-        self._roster.check(signed, self._expected)
         sender = signed.header.sender
+        self._roster.check(signed, self._expected.under(self._terms.get(sender, Terms())))
         if client not in {None, sender}:
             raise MessageRefused(f"{client}: sent a message of {sender!r}")
         if sender in self._signed:
@@ -300,4 +323,6 @@ class ServerSum:
         """
         if not self._signed:
             raise MessageRefused(f"no client contributed to {self._expected.name!r}")
-        return SumRequest(self._expected, self._running.total(), tuple(self._signed.values()))
+        terms = {name: self._terms.get(name, Terms()) for name in self._signed}
+        signed = tuple(self._signed.values())
+        return SumRequest(self._expected, self._running.total(), signed, terms)

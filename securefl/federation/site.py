@@ -35,6 +35,8 @@ class Begin:
     """Last round in which each client counted; it goes on from the state that it kept then."""
     in_memory: frozenset[str] = frozenset()
     """Names of messages that need not be signed."""
+    job: str = ""
+    """See `RoundContext.job`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +216,8 @@ class Site:
     def _begin(self, request: Begin) -> Reply:
         self.abandon()
         plan = self._plan(request.state)
-        who = request.times, request.since
-        context = RoundContext(request.run, request.state, plan, *who, request.in_memory)
+        who = request.times, request.since, request.in_memory, request.job
+        context = RoundContext(request.run, request.state, plan, *who)
         memories = self._store.of_rounds(request.since)
 
         def train(ask: Callable[[Asked], Answer]) -> Done:

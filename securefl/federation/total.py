@@ -74,6 +74,14 @@ def state_digest(state: State) -> str:
     return digest.hexdigest()
 
 
+def with_job(digest: str, job: str) -> str:
+    """Return the SHA-256, in hex, of a state's digest and of the job whose files clients read.
+
+    The digest itself where there is no job: clients of a simulation have no files.
+    """
+    return hashlib.sha256(f"SecureFL job 1\0{digest} {job}".encode()).hexdigest() if job else digest
+
+
 def with_total(digest: str, total: bytes) -> str:
     """Return the SHA-256, in hex, of the digest so far and of one more total as it travels."""
     extended = hashlib.sha256(b"SecureFL total 1\0" + digest.encode())

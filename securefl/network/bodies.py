@@ -35,6 +35,7 @@ from securefl.federation.message import (
 )
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
+from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS
 from securefl.io.json import require_plain
 from securefl.io.text import printable
@@ -42,7 +43,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 3
+VERSION = 4
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -179,6 +180,9 @@ class Signed(Body):
 
     header: Annotated[Base64Bytes, Field(max_length=2 * MAX_HEADER_BYTES)]
     signature: Annotated[Base64Bytes, Field(max_length=128)]
+    times: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    since: RoundsDone = 0
+    """Terms of its sender, which its signature binds (`federation.terms`)."""
 
 
 class OpenRequest(Body):
@@ -247,15 +251,26 @@ def open_scores_request(request: ScoreRequest) -> bytes:
 
 
 def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
+    terms = request.signers if isinstance(request, SumRequest) else {}
     signed = [
-        Signed.model_construct(header=one.signed, signature=one.signature) for one in request.signed
+        Signed.model_construct(
+            header=one.signed,
+            signature=one.signature,
+            **asdict(terms.get(one.header.sender, Terms())),
+        )
+        for one in request.signed
     ]
     return asdict(request.expected) | {"signed": signed}
 
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
     """Parse an `open_request`; raises MessageRefused where a header is none."""
-    return SumRequest(_expected(body), total, _signed_headers(body))
+    signed = _signed_headers(body)
+    terms = {
+        header.header.sender: Terms(one.times, one.since)
+        for header, one in zip(signed, body.signed, strict=True)
+    }
+    return SumRequest(_expected(body), total, signed, terms)
 
 
 def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:

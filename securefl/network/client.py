@@ -176,7 +176,8 @@ class _Turn:
         state = session.take_state(tensors, head.round, whole=head.whole)
         session.store.claim("update", head.round)
         session.round = head.round
-        return Begin(session.run, state, {party.name: head.times}, {party.name: head.since})
+        times, since = {party.name: head.times}, {party.name: head.since}
+        return Begin(session.run, state, times, since, job=session.job)
 
     def _question(self, body: bytes) -> Ask:
         session, name = self.session, self.session.party.name

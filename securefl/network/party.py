@@ -46,6 +46,8 @@ class Session:
     party: ClientParty
     run: str
     """Its id."""
+    job: str
+    """Id of the job, the same in all of its sessions."""
     site: Site
     store: FileStore
     like: State
@@ -163,7 +165,7 @@ class ClientParty:
             x, y = own[name].take(torch.arange(len(own[name])))
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
-        return Session(self, run, site, store, like)
+        return Session(self, run, job_id, site, store, like)
 
     @cached_property
     def _evaluator(self) -> Evaluator:

@@ -157,6 +157,7 @@ class ServerProcess:
             plain=job.plain,
             sealed=job.sealed,
             ledger=self.record.ledger,
+            job=members.job,
             report=lambda incident: self._note(incident, members, loop),
         )
         line: Opener = InTheClear()

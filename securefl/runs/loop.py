@@ -462,7 +462,8 @@ class Rounds:
             specs = (*plan.sums, *plan.update)
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
         since = {client: self.counted_in.get(client, 0) for client in times}
-        return ServerRound(server, RoundContext(server.run, state, plan, times, since, in_memory))
+        about = server.run, state, plan, times, since, in_memory, server.job
+        return ServerRound(server, RoundContext(*about))
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
         """Have clients train, again from the round's start where a worker is lost; same seeds.

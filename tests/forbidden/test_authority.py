@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from securefl.errors import (
     KeyMismatch,
     MessageRefused,
     OpeningRefused,
+    OtherModel,
     Relabelled,
     Replayed,
     SecureFLError,
@@ -29,8 +32,9 @@ from securefl.exchange.digits import Digits
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
-from securefl.federation.opening_history import OpeningHistory
+from securefl.federation.opening_history import MOST_LISTS, OpeningHistory, _fewest
 from securefl.federation.server import SumRequest
+from securefl.federation.terms import Terms
 from securefl.types import Kind, MessageSpec
 
 CIPHERTEXT_BYTES = SUMS.ciphertext_bytes
@@ -520,9 +524,7 @@ def test_a_run_begun_anew_without_a_client_is_refused(federate):
         if opens:
             assert authority.open(request).n_clients == len(names)
             continue
-        match = (
-            "client-4 more or less, and the difference would show .* begin with another run.seed"
-        )
+        match = "would show the values of client-4 .* begin with another run.seed"
         assert_refused(federation, request, match=match, authority=authority)
     assert authority.opener.count.n_released == 0
 
@@ -546,25 +548,120 @@ ELSEWHERE = "bb" * 32, 1, "x/mean"
 def test_lists_of_two_runs_differ_by_min_clients_or_not_at_all(before, now, opens):
     """Fewer than three names could be worked out of the difference."""
     history = OpeningHistory()
-    history.release(HERE, before)
-    history.require_alike(HERE, now, 3)  # of the same run, which is asked once anyway
+    history.release(HERE, on_terms(before))
+    history.require_alike(HERE, on_terms(now), 3)  # of the same run, which is asked once anyway
     if opens:
-        history.require_alike(ELSEWHERE, now, 3)
+        history.require_alike(ELSEWHERE, on_terms(now), 3)
     else:
-        with pytest.raises(OpeningRefused, match="more or less"):
-            history.require_alike(ELSEWHERE, now, 3)
+        with pytest.raises(OpeningRefused, match="would show the values of"):
+            history.require_alike(ELSEWHERE, on_terms(now), 3)
+
+
+@pytest.mark.parametrize(
+    ("opened", "now", "shown"),
+    [
+        (("abcdef", "abcghi"), "defjkl", ""),
+        (("abcdef", "defghi"), "abcghi", ""),
+        (("abcdef", "abcghi"), "defghx", ""),
+        (("abcdef", "abc"), "defg", "g"),
+        (("abcd", "abef", "cdgh"), "efghx", "x"),
+        (("abcdefg", "abchijk", "defhijkl"), "abcdefhijkl", "g, l"),  # with a coefficient of 2
+    ],
+)
+def test_sums_and_differences_of_many_lists_show_min_clients_or_nobody(opened, now, shown):
+    """Each pair of lists differs by three names or more, and all together by fewer."""
+    history = OpeningHistory()
+    for number, names in enumerate(opened):
+        history.release((f"{number:064x}", 1, "x/mean"), on_terms(names))
+    if not shown:
+        history.require_alike(ELSEWHERE, on_terms(now), 3)
+        return
+    with pytest.raises(OpeningRefused, match=f"show the values of {shown} "):
+        history.require_alike(ELSEWHERE, on_terms(now), 3)
+
+
+def test_no_combination_that_is_refused_to_nobody_shows_fewer():
+    """All rational combinations of random lists, against those that are looked at."""
+    rng = np.random.default_rng(0)
+    n_shown = 0
+    for _ in range(200):
+        member = rng.random((int(rng.integers(2, MOST_LISTS + 1)), 7)) < 0.6
+        lists = {frozenset(np.array(list("abcdefg"))[row].tolist()) for row in member if row.any()}
+        rows = np.array([[name in of for name in "abcdefg"] for of in lists], dtype=float)
+        fewest = next(
+            size
+            for size in range(1, 8)
+            for few in map(list, combinations(range(7), size))
+            if np.linalg.matrix_rank(rows) > np.linalg.matrix_rank(np.delete(rows, few, axis=1))
+        )
+        assert len(_fewest(lists)) == fewest
+        n_shown += fewest < 3
+    assert 20 < n_shown < 180
+
+
+@pytest.mark.parametrize("changed", [Terms(times=2, since=3), Terms(times=1, since=2)])
+def test_no_client_counts_on_other_terms_in_another_run(changed):
+    """Twice, it would show its values; from another round, what that changes in them."""
+    rows = []
+    history, terms = OpeningHistory("", rows.append), dict.fromkeys("abcdef", Terms(1, 3))
+    history.release(HERE, terms)
+    again = OpeningHistory("")
+    again.take_up(json.loads(json.dumps(rows)))
+    again.require_alike(ELSEWHERE, terms, 3)
+    with pytest.raises(OpeningRefused, match="in it b counted another number of times, or went on"):
+        again.require_alike(ELSEWHERE, terms | {"b": changed}, 3)
+
+
+def test_the_rows_of_an_older_release_still_count():
+    """They have names without terms."""
+    history = OpeningHistory("one")
+    history.take_up([(*HERE, "one", list("abcd"))])
+    history.require_alike(ELSEWHERE, dict.fromkeys("abcd", Terms(2, 5)), 3)
+    with pytest.raises(OpeningRefused, match="show the values of d"):
+        history.require_alike(ELSEWHERE, on_terms("abc"), 3)
+
+
+def test_a_total_has_four_lists_at_most():
+    """More are not compared."""
+    history = OpeningHistory()
+    for i, names in enumerate(("abcdef", "ghijkl", "mnopqr", "stuvwx")):
+        history.require_alike((f"{i:064x}", 1, "x/mean"), on_terms(names), 3)
+        history.release((f"{i:064x}", 1, "x/mean"), on_terms(names))
+    history.require_alike(("f" * 64, 1, "x/mean"), on_terms("ghijkl"), 3)
+    with pytest.raises(OpeningRefused, match="4 lists of clients, more are not compared"):
+        history.require_alike(("f" * 64, 1, "x/mean"), on_terms("123456"), 3)
+
+
+@pytest.mark.parametrize("lie", [Terms(times=2, since=4), Terms(times=1, since=3)])
+def test_the_authority_is_told_the_terms_that_a_client_has_signed(federate, lie):
+    """A server that says others is refused, by the client's own signature."""
+    federation = federate()
+    told, terms = "ab" * 32, dict.fromkeys((A, B, C), Terms(times=1, since=4))
+    request = federation.collect(A, B, C, told=told, terms=terms).request()
+    assert_refused(
+        federation,
+        dataclasses.replace(request, terms=terms | {B: lie}),
+        OtherModel,
+        match="message of state",
+    )
+    assert federation.authority_of().open(request).n_clients == 3
+
+
+def on_terms(names):
+    """Each counts once."""
+    return dict.fromkeys(names, Terms())
 
 
 def test_other_settings_rounds_and_names_have_lists_of_their_own():
     """With another seed, all values are others."""
     rows = []
     history = OpeningHistory("one", rows.append)
-    history.release(HERE, "abcd")
+    history.release(HERE, on_terms("abcd"))
     other = OpeningHistory("other", rows.append)
     other.take_up(rows)
-    other.require_alike(ELSEWHERE, "abc", 3)
+    other.require_alike(ELSEWHERE, on_terms("abc"), 3)
     for run, number, name in ((ELSEWHERE[0], 2, "x/mean"), (ELSEWHERE[0], 1, "y/mean")):
-        history.require_alike((run, number, name), "abc", 3)
+        history.require_alike((run, number, name), on_terms("abc"), 3)
 
 
 def test_each_client_has_one_score_a_round_also_after_a_restart():
@@ -590,12 +687,12 @@ def test_a_history_is_taken_up_with_rows_of_every_release():
     rows = []
     history = OpeningHistory("one", rows.append)
     history.claim(HERE)
-    history.release(HERE, "dcba")
-    assert rows == [HERE, (*HERE, "one", ["a", "b", "c", "d"])]
+    history.release(HERE, on_terms("dcba"))
+    assert rows == [HERE, (*HERE, "one", [(name, 1, 0) for name in "abcd"])]
     again = OpeningHistory("one")
     again.take_up([("cc" * 32, 3, "y/mean"), *rows])
     for asked in (HERE, ("cc" * 32, 3, "y/mean")):
         with pytest.raises(OpeningRefused, match="asked for once already"):
             again.claim(asked)
-    with pytest.raises(OpeningRefused, match="more or less"):
-        again.require_alike(ELSEWHERE, "abc", 3)
+    with pytest.raises(OpeningRefused, match="show the values of d"):
+        again.require_alike(ELSEWHERE, on_terms("abc"), 3)

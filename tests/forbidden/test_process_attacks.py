@@ -176,7 +176,7 @@ AGES = [
 
 @pytest.mark.parametrize("age", AGES, ids=lambda age: repr(age)[:20])
 def test_a_hello_of_an_age_that_none_has_is_refused(made, age):
-    body = json.dumps({"version": 3, "settings": "cd" * 32, "age": age}).encode()
+    body = json.dumps({"version": bodies.VERSION, "settings": "cd" * 32, "age": age}).encode()
 
     async def attack(port):
         data = struct.pack(">BI", Frame.HELLO, len(body)) + body

@@ -35,6 +35,7 @@ from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.client import Client
 from securefl.federation.server import Server
+from securefl.federation.terms import Terms
 from securefl.federation.training import round_generator
 from securefl.network import bodies
 from securefl.network.authority import Log
@@ -418,7 +419,7 @@ def test_the_authority_refuses_headers_of_two_models(site):
     here = site()
     request, other = request_of(here), request_of(here, state="ef" * 32)
     mixed = replace(request, signed=(*request.signed[:2], other.signed[2]))
-    with pytest.raises(OpeningRefused, match="message of state 'efef"):
+    with pytest.raises(OpeningRefused, match="message of state '"):
         asked_of_the_authority(here, opening(mixed))
 
 
@@ -427,16 +428,20 @@ def test_the_authority_refuses_headers_of_two_models(site):
 READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=SLOTS)
 
 
-def request_of(site, names=CLIENTS, round_number=1, bundles="bundles", state="cd" * 32, run=RUN):
-    """A sum of these clients."""
+def request_of(
+    site, names=CLIENTS, round_number=1, bundles="bundles", state="cd" * 32, run=RUN, **terms
+):
+    """A sum of these clients, who count once but for those with other terms."""
+    terms = dict.fromkeys(names, Terms()) | terms
     public, bundle = site.bundle("client", bundles).public, site.bundle("server", bundles)
     server = Server(run, bundle.clients(), {SPEC.kind: CkksAdder(bundle.adding)})
-    arriving = server.start(round_number, SPEC, state)
+    arriving = server.start(round_number, SPEC, state, terms)
     for name in names:
         sealing = {SPEC.kind: CkksSealer(public)}
         client = Client(name, 0.25, sealing, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
-        arriving.receive(client.contribute(run, round_number, SPEC, tensors, state=state))
+        about, times = (run, round_number, SPEC, tensors), terms[name].times
+        arriving.receive(client.contribute(*about, times, terms[name].bind(state)))
     return arriving.request()
 
 
@@ -467,8 +472,26 @@ def test_a_run_begun_anew_without_a_client_opens_nothing_also_after_a_restart(si
     four = request_of(here, here.names)
     asked_of_the_authority(here, opening(four))
     three, ready = request_of(here, run="ee" * 32), READY.model_copy(update={"run": "ee" * 32})
-    with pytest.raises(OpeningRefused, match="dora more or less"):
+    with pytest.raises(OpeningRefused, match="show the values of dora"):
         asked_of_the_authority(here, opening(three, ready))
+
+
+@pytest.mark.parametrize("terms", [Terms(times=2), Terms(since=3)], ids=["twice", "from another"])
+def test_a_run_begun_anew_shows_nobody_who_counts_on_other_terms(site, terms):
+    """The totals of the same clients would differ by one client's values, or by what changed in
+    them; a server that tells the authority other terms than the client's is refused, too.
+    """
+    here = site(names=("alice", "bob", "carol", "dora"))
+    asked_of_the_authority(here, opening(request_of(here, here.names)))
+    ready = READY.model_copy(update={"run": "ee" * 32})
+    anew = request_of(here, here.names, run="ee" * 32, dora=terms)
+    with pytest.raises(OpeningRefused, match="dora counted another number of times, or went on"):
+        asked_of_the_authority(here, opening(anew, ready))
+    ready = READY.model_copy(update={"run": "ff" * 32})
+    anew = request_of(here, here.names, run="ff" * 32, dora=terms)
+    hidden = replace(anew, terms=dict.fromkeys(here.names, Terms()))
+    with pytest.raises(OpeningRefused, match="message of state"):
+        asked_of_the_authority(here, opening(hidden, ready))
 
 
 def drawn_by(session, state):

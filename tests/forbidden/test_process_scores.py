@@ -44,6 +44,7 @@ from securefl.exchange.releases import MemoryCount
 from securefl.federation.client import Client
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
+from securefl.federation.terms import Terms
 from securefl.network import authority, bodies
 from securefl.network.frames import SMALL, Frame
 from securefl.network.opening import ask_to_open, ask_to_open_scores, ask_what_holds
@@ -602,7 +603,7 @@ def sum_of(site, names):
         sealing = {SPEC.kind: CkksSealer(client.public)}
         sender = Client(name, 0.125, sealing, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
-        arriving.receive(sender.contribute(RUN, 1, SPEC, tensors, state="cd" * 32))
+        arriving.receive(sender.contribute(RUN, 1, SPEC, tensors, state=Terms().bind("cd" * 32)))
     return arriving.request()
 
 

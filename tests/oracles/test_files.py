@@ -16,6 +16,7 @@ from securefl.config.load import load_config
 from securefl.crypto.artefact import digest
 from securefl.errors import KeyFileError, RunFolderError
 from securefl.federation.authority import Opening
+from securefl.federation.terms import Terms
 from securefl.io import files
 from securefl.io.files import append_whole, read_bounded, read_lines, write_new, write_whole
 from securefl.network.authority import RELEASES, Log
@@ -68,7 +69,9 @@ APPENDING = {
     "a run's opening": lambda folder: RunFolder(folder).note_opening(OPENING),
     "an authority's opening": lambda folder: Log(folder, "").note(OPENING),
     "an asked total": lambda folder: Log(folder, "").history.claim(("ab", next(ROUNDS), "x")),
-    "a released total": lambda folder: Log(folder, "").history.release(("ab", 1, "x"), ["alice"]),
+    "a released total": lambda folder: Log(folder, "").history.release(
+        ("ab", 1, "x"), {"alice": Terms()}
+    ),
 }
 
 

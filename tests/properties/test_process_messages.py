@@ -25,6 +25,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
 from securefl.exchange.releases import MemoryCount
 from securefl.federation.message import MAGIC
+from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
@@ -369,7 +370,8 @@ def test_changed_sums_open_as_sums_of_as_many_clients_or_are_refused(key_set, fe
 def test_no_changed_request_is_opened(federate):
     """All of it is signed by the clients or held against what they have signed."""
     federation = federate()
-    request = federation.collect().request()
+    terms = {name: Terms(times, 3) for times, name in enumerate(federation.clients, 1)}
+    request = federation.collect(told="cd" * 32, terms=terms).request()
     content = bodies.open_request(request)
 
     def parse(changed):
@@ -382,6 +384,7 @@ def test_no_changed_request_is_opened(federate):
     refusals = (PeerError, MessageRefused, OpeningRefused)
     for changed, asked in try_all(content, parse, *refusals, mutate=mutated_json):
         assert asked.expected == request.expected
+        assert asked.signers == {name: terms[name] for name in asked.signers}
         signed = {(one.signed, one.signature) for one in asked.signed}
         assert signed == {(one.signed, one.signature) for one in request.signed}, changed
 
