@@ -23,6 +23,7 @@ from securefl.simulation.processes.engine import Workers
 
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
+from ray.exceptions import RayError  # noqa: E402
 
 from securefl.simulation.ray import cluster as on_cluster  # noqa: E402
 
@@ -67,7 +68,9 @@ def homes(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("settings", [FEDTAN, SCAFFOLD], ids=["fedtan", "scaffold"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(FEDTAN, marks=pytest.mark.full), SCAFFOLD], ids=["fedtan", "scaffold"]
+)
 def test_actors_make_the_same_bits(nodes, settings):
     require_same_bits(settings, engine="ray")
     assert not ray.is_initialized()  # the connection has ended with the run
@@ -105,7 +108,11 @@ def killing(monkeypatch, *when):
     def kill_first(workers, requests, ongoing=None):
         names.append({type(request).__name__ for request in requests.values()})
         if len(names) in when:
-            ray.kill(workers._workers["1"]._actor)
+            actor = workers._workers["1"]._actor
+            ray.kill(actor)
+            with pytest.raises(RayError):  # it may answer for a moment
+                while True:
+                    ray.get(actor.ready.remote())
         return call(workers, requests, ongoing)
 
     monkeypatch.setattr(Workers, "call", kill_first)
@@ -127,6 +134,7 @@ def test_an_actor_that_is_killed_changes_no_bit(nodes, monkeypatch, caplog, sett
         assert names[:4] == [{"Begin"}, {"Counted"}, {"Begin"}, {"Begin"}]
 
 
+@pytest.mark.full
 def test_actors_that_die_again_and_again_end_the_run(nodes, monkeypatch):
     killing(monkeypatch, 2, 4, 6)
     with pytest.raises(PeerError, match=r'round 1: workers have died 3 times .*"sequential"'):
