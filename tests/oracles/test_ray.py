@@ -86,11 +86,13 @@ def test_actors_live_on_both_nodes_and_stay_where_they_are(nodes, homes):
     assert one != other
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("uncounted")
 def test_actors_add_the_same_seeded_noise(nodes):
     require_same_bits(PRIVATE, task(norm="group", sizes=(120, 110, 104, 100)), engine="ray")
 
 
+@pytest.mark.full
 def test_actors_seal_and_sign(nodes):
     """Totals differ by the openings' own noise; the messages are the same, to the byte."""
     settings = [*FEDTAN, "exchange.encrypt=statistics"]
@@ -126,7 +128,13 @@ def killing(monkeypatch, *when):
     return names
 
 
-@pytest.mark.parametrize("settings", [FEDTAN, SCAFFOLD], ids=["in a sum", "between rounds"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(FEDTAN, id="in a sum"),
+        pytest.param(SCAFFOLD, id="between rounds", marks=pytest.mark.full),
+    ],
+)
 def test_an_actor_that_is_killed_changes_no_bit(nodes, monkeypatch, caplog, settings):
     """Another one is given the copies of what clients keep, and the round runs again."""
     one = trained(settings, "sequential")
@@ -148,6 +156,7 @@ def test_actors_that_die_again_and_again_end_the_run(nodes, monkeypatch):
         trained(FEDTAN, "ray")
 
 
+@pytest.mark.full
 def test_a_run_of_actors_resumes_with_the_same_bits(nodes, tmp_path):
     """What clients keep is in the main process, too, and so in the checkpoint."""
     settings, job = ["solver.name=feddyn", "algorithm.name=fedavg", "run.rounds=4"], task()
@@ -163,12 +172,14 @@ def test_a_run_of_actors_resumes_with_the_same_bits(nodes, tmp_path):
     assert torch.equal(vector(one.model), vector(other.model))
 
 
+@pytest.mark.full
 def test_what_is_raised_in_an_actor_is_raised(nodes):
     job = task(sizes=SIZES[:2], algorithm=Returning(1))
     with pytest.raises(ConfigError, match=r"client\(\) gave a NoneType: it must return"):
         trained([], "ray", job, n_workers=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("more", "of"), [(("run.workers=3",), "1 CPU "), (("run.threads=2",), "2 CPUs ")]
 )
@@ -181,6 +192,7 @@ def test_more_workers_than_the_cluster_has_places_for_are_refused(nodes, tmp_pat
     assert not ray.is_initialized()
 
 
+@pytest.mark.full
 def test_an_actor_that_cannot_begin_ends_the_run_in_words(nodes, monkeypatch):
     """A machine of the cluster that has another torch, say."""
     settings = on_cluster.framed("no settings of torch")
@@ -207,6 +219,7 @@ def test_no_other_engine_loads_ray(module):
     assert done.stdout == "False\n"
 
 
+@pytest.mark.full
 def test_a_local_cluster_begins_and_ends_with_the_run_in_silence(tmp_path):
     """Ctrl-C ends it; neither Ray's words nor its processes are left."""
     settings = ("run.rounds=5000", "run.engine=ray", "run.workers=2", "exchange.encrypt=none")
