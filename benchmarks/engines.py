@@ -17,6 +17,7 @@ from engine_overhead import overhead_part
 from engine_page import Part, circumstances, write_page
 from engine_phases import phases_part
 from engine_population import population_part
+from engine_ray import ray_part
 from engine_scaling import clients_part, cores_part
 from engine_sealing import sealing_part
 from engine_short import short_part
@@ -49,6 +50,7 @@ PARTS: Mapping[str, Callable[[Settings], Part]] = {
     "cores": cores_part,
     "widths": widths_part,
     "short": short_part,
+    "ray": ray_part,
 }
 EXAMPLES = """examples:
   python benchmarks/engines.py --out docs/results/engines.md

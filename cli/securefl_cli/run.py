@@ -71,7 +71,8 @@ if TYPE_CHECKING:
 @click.option(
     "--engine",
     help="How clients are simulated: sequential (one after the other), vectorised (side by side), "
-    "parallel (in processes, as many as --set run.workers=N), or auto, which says what it takes. "
+    "parallel (in processes, as many as --set run.workers=N), ray (the same, on the machines of a "
+    "Ray cluster), or auto, which says what it takes. "
     "--set run.threads=N has torch compute with so many, on which the last bits depend.",
 )
 @click.option(

@@ -75,25 +75,26 @@ class RunTable(Table):
     noise on what is opened. Noise of differential privacy follows `privacy.noise` alone: where that
     is not "seeded", no private run repeats."""
     rounds: Count = 200
-    engine: Literal["auto", "sequential", "vectorised", "parallel"] = "auto"
+    engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
     """How a simulation trains its clients: one after the other, many side by side, or one after
-    the other in several processes. The result is the same but for rounding, and in the clear of
-    `sequential` and `parallel` with as many `threads` the same bits; `auto` takes one of the first
-    two."""
+    the other in several processes, of this machine (`parallel`) or of a cluster (`ray`). The result
+    is the same but for rounding, and in the clear of all but `vectorised` with as many `threads`
+    the same bits; `auto` takes one of the first two."""
     workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    """Processes of `parallel`; one for each core, or GPU, where absent."""
+    """Processes of `parallel`, actors of `ray`; one for each core, or GPU, where absent."""
     threads: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """With which torch computes in each process that trains; where absent as many as it takes by
-    itself, shared among the workers. The last bits of a result depend on it."""
+    itself, shared among the workers; one in each actor of `ray`. The last bits of a result depend
+    on it."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] | None = None
     """Where a simulation trains: `cpu`, `cuda` or `cuda:1`. Where the model is if absent, which is
     the CPU for a model of the settings."""
 
     @model_validator(mode="after")
     def _workers_have_an_engine(self) -> RunTable:
-        if self.workers is not None and self.engine != "parallel":
+        if self.workers is not None and self.engine not in {"parallel", "ray"}:
             raise ValueError(
-                f'run.workers = {self.workers} goes with run.engine = "parallel", '
+                f'run.workers = {self.workers} goes with run.engine = "parallel" or "ray", '
                 f'not with "{self.engine}": set that, or leave run.workers out'
             )
         return self

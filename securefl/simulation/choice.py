@@ -22,6 +22,8 @@ from securefl.norms.standardised import Convolution
 from securefl.simulation.clients import Clients
 from securefl.simulation.in_memory import InMemory
 from securefl.simulation.processes.engine import Workers, reason_against_workers
+from securefl.simulation.processes.machines import Machines, Wanted
+from securefl.simulation.processes.worker_process import ThisMachine
 from securefl.simulation.sequential import Sequential
 from securefl.simulation.stacked.engine import Stacked, reason_against
 from securefl.types import Floats
@@ -63,15 +65,16 @@ def chosen_engine(config: Config, trained: Clients, ends: ClientEnds) -> Chosen:
     name = config.run.engine
     if name == "sequential":
         return Chosen(_here(Sequential(trained), ends), "sequential, as asked for")
-    if name == "parallel":
+    if name in {"parallel", "ray"}:
         if reason := reason_against_workers(trained):
             raise ConfigError(
                 f'run.engine = "{name}": no worker can train these clients: {reason}; or set '
                 'run.engine = "sequential"'
             )
         made = ends.clients, ends.profiling, ends.precision
-        engine = Workers(trained, *made, config.run.workers)
-        return Chosen(engine, f"parallel, as asked for: {_hired(engine)} one after the other")
+        wanted = _wanted(config, trained)
+        engine = Workers(trained, *made, _cluster(wanted) if name == "ray" else ThisMachine(wanted))
+        return Chosen(engine, f"{name}, as asked for: {_hired(engine)} one after the other")
     if name == "vectorised":
         if why_not := reason_against(trained):
             raise ConfigError(
@@ -90,6 +93,25 @@ def _here(trainer: Trainer, ends: ClientEnds) -> InMemory:
     return InMemory(trainer, ends.clients, ends.respondent)
 
 
+def _wanted(config: Config, trained: Clients) -> Wanted:
+    run, device = config.run, trained.device
+    first_gpu = device.index or 0 if device.type == "cuda" else None
+    return Wanted(run.workers, trained.training.threads, len(trained.data), first_gpu)
+
+
+def _cluster(wanted: Wanted) -> Machines:
+    try:
+        from securefl.simulation.ray.cluster import Cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError(
+            "run.engine = \"ray\" needs Ray: pip install 'securefl[ray]'; or set "
+            'run.engine = "parallel", which has workers on this machine alone'
+        ) from error
+    return Cluster(wanted)
+
+
 def _hired(engine: Workers) -> str:
     n, n_threads = engine.n_workers, engine.n_threads
     workers = f"{n} worker{'s' if n > 1 else ''}"
@@ -105,7 +127,7 @@ def _slower(clients: Clients) -> str:
             if isinstance(layer, Convolution):
                 return (
                     "convolutions are faster on a CPU one client after the other (on several "
-                    'cores, run.engine = "parallel" is faster still)'
+                    'cores, run.engine = "parallel" is faster still; "ray" is for several machines)'
                 )
         n_parameters = sum(p.numel() for p in clients.model.parameters())
         if n_parameters > MOST_PARAMETERS:

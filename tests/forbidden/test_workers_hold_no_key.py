@@ -35,7 +35,7 @@ def test_a_worker_gets_its_own_clients_identities_and_a_public_key(
     monkeypatch, tiny_config, tiny_task
 ):
     """Of the secret key and of other workers' clients nothing is in what it is told."""
-    monkeypatch.setattr("securefl.simulation.processes.engine.WorkerProcess", Listener)
+    monkeypatch.setattr(worker_process, "WorkerProcess", Listener)
     monkeypatch.setattr(Listener, "told", [])
     keys = KeySet.ephemeral()
     names = [f"client-{i}" for i in range(1, 6)]

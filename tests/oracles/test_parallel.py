@@ -18,7 +18,7 @@ import securefl
 from securefl.errors import Diverged
 from securefl.models import build_model
 from securefl.runs.threads import torch_threads
-from securefl.simulation.processes import engine as parallel
+from securefl.simulation.processes import worker_process
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from combinations import FNR, MOMENTA, POLICIES, PRIVACY, SELECTIONS, SERVERS, SOLVERS, reason
@@ -36,7 +36,7 @@ def agency():
 def lent(agency, monkeypatch):
     """Runs take the agency's workers."""
     agency.at_work.clear()
-    monkeypatch.setattr(parallel, "WorkerProcess", agency)
+    monkeypatch.setattr(worker_process, "WorkerProcess", agency)
     return agency
 
 

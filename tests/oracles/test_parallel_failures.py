@@ -142,7 +142,8 @@ class Logging:
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])
 def test_a_number_of_workers_needs_the_engine_that_has_some(engine):
     """Not silently ignored."""
-    with pytest.raises(ConfigError, match=r'run\.workers = 2 goes with run\.engine = "parallel"'):
+    goes_with = r'run\.workers = 2 goes with run\.engine = "parallel" or "ray"'
+    with pytest.raises(ConfigError, match=goes_with):
         securefl.load_config(None, [f"run.engine={engine}", "run.workers=2"])
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from securefl.simulation.processes.ipc import ALIGNED, Gone, receive, send
+from securefl.simulation.processes.ipc import ALIGNED, Gone, framed, receive, send, unframed
 from securefl.types import Kind, Memory
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -53,6 +53,24 @@ def test_a_pipe_gives_tensors_as_they_lie(values, text):
         require_same(value, got["memory"].own[i])
         got["memory"].own[i].zero_()
         assert torch.equal(value, before[i])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(tensors(), max_size=3), st.binary(max_size=200))
+def test_a_frame_gives_tensors_as_they_lie(values, text):
+    """Also where the carrier lets nobody write to it: what is in it is copied, to be written to."""
+    frame = framed({"text": text, "values": values, "array": np.arange(3.0)})
+    frame.setflags(write=False)
+    before = frame.copy()
+    got = unframed(frame)
+    assert got["text"] == text
+    assert np.array_equal(got["array"], np.arange(3.0))
+    for value, other in zip(values, got["values"], strict=True):
+        require_same(value, other)
+        if other.numel():
+            assert other.untyped_storage().data_ptr() % ALIGNED == 0
+        other.zero_()
+    assert np.array_equal(frame, before)
 
 
 def test_a_pipe_gives_what_was_sent():

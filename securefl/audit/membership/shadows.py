@@ -74,7 +74,7 @@ def train_shadows(  # noqa: PLR0913  (what may be chosen of them)
     if passes < 2:
         raise ConfigError(f"passes = {passes}: must be 2 or more, to tell a deviation")
     if workers > 1:  # the cores are at work
-        engine = "auto" if config.run.engine == "parallel" else config.run.engine
+        engine = "auto" if config.run.engine in {"parallel", "ray"} else config.run.engine
         config = _changed(config, {"run": {"engine": engine, "workers": None, "threads": None}})
     trained_NS = parts(pool, passes, np.random.default_rng(seed))
     jobs = [

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
-import sys
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +28,7 @@ from securefl.federation.site import Ask, Reply, Request
 from securefl.simulation.client_state import ClientStates
 from securefl.simulation.clients import Clients
 from securefl.simulation.processes.ipc import Gone, packed
+from securefl.simulation.processes.machines import Machines, Worker
 from securefl.simulation.processes.messages import (
     Failed,
     Member,
@@ -38,21 +37,11 @@ from securefl.simulation.processes.messages import (
     TorchSettings,
     key_ids,
 )
-from securefl.simulation.processes.worker_process import WorkerProcess
 from securefl.types import Floats, Memory, State
 
 MOST_DEATHS = 3
 """Deaths of workers in one round that end the run."""
 _LOG = logging.getLogger(__name__)
-
-
-def n_cores() -> int:
-    """Return the number of cores that this process may use; 1 where it is itself a worker."""
-    if multiprocessing.parent_process() is not None:
-        return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Workers:
@@ -66,7 +55,7 @@ class Workers:
         clients: Mapping[str, Client],
         profiling: Profiling | None,
         precision: Floats,
-        n_workers: int | None = None,
+        machines: Machines,
     ) -> None:
         """Assign clients to workers; starts none.
 
@@ -75,7 +64,10 @@ class Workers:
             clients: their sending side, which seals and signs.
             profiling: settings of profiles of their data.
             precision: of totals on their way to clients.
-            n_workers: where None, one for each core, or for each GPU where the model is on one.
+            machines: where the workers run, and how many there are.
+
+        Raises:
+            ConfigError: the machines have no place for the workers.
         """
         self._trained = trained
         self._clients = clients
@@ -85,18 +77,18 @@ class Workers:
         self._staged: Mapping[str, Memory] = {}
         self._deaths = (0, 0)
         """Round, and number of workers that have died in it."""
-        on_gpu = trained.device.type == "cuda"
-        usual = torch.cuda.device_count() if on_gpu else n_cores()
-        self.n_workers = min(n_workers or usual, len(trained.data))
+        self._machines = machines
+        self.n_workers = machines.n_workers
         self._home = {name: str(i % self.n_workers) for i, name in enumerate(trained.data)}
-        self._workers: dict[str, WorkerProcess] = {}
-        weakref.finalize(self, _end_all, self._workers)
+        self._workers: dict[str, Worker] = {}
+        self._told: dict[str, tuple[str, ...]] = {}
+        """Ids of the keys given to each worker that has been given its clients."""
+        weakref.finalize(self, _end_all, self._workers, machines)
 
     @property
     def n_threads(self) -> int:
         """Torch's threads in each worker."""
-        wanted = self._trained.training.threads
-        return wanted or max(1, torch.get_num_threads() // self.n_workers)
+        return self._machines.n_threads
 
     @property
     def memories(self) -> Mapping[str, Memory]:
@@ -140,15 +132,15 @@ class Workers:
         """See `Engine.restore`."""
         for name, memory in memories.items():
             self._memories[name] = memory
-        for worker in self._workers.values():
-            worker.is_told = False
+        self._told.clear()
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """See `Engine.leave_out`: no client waits here."""
 
     def close(self) -> None:
         """See `Engine.close`."""
-        _end_all(self._workers)
+        self._told.clear()
+        _end_all(self._workers, self._machines)
 
     def call(
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
@@ -167,23 +159,23 @@ class Workers:
             self.close()  # the workers are in the middle of a round that nobody wants
             raise
 
-    def _worker(self, site: str) -> WorkerProcess:
+    def _worker(self, site: str) -> Worker:
         if site not in self._workers:
-            self._workers[site] = WorkerProcess(self._settings(int(site)))
+            self._workers[site] = self._machines.worker(self._settings(int(site)))
         worker = self._workers[site]
-        if worker.pid is None:
+        if not worker.is_started:
             worker.start()
         return worker
 
-    def _brought_up_to_date(self, site: str) -> WorkerProcess:
+    def _brought_up_to_date(self, site: str) -> Worker:
         """Return the site's worker, after telling it its clients and the keys in use."""
         worker, some = self._workers[site], next(iter(self._clients.values()))
-        if not worker.is_told:
+        if site not in self._told:
             worker.tell(self._setup(site))
-            worker.is_told, worker.keys = True, ()
-        if worker.keys != (keys := key_ids(some)):
+            self._told[site] = ()
+        if self._told[site] != (keys := key_ids(some)):
             worker.tell(SealingKeys.of(some))
-            worker.keys = keys
+            self._told[site] = keys
         return worker
 
     def _setup(self, site: str) -> Setup:
@@ -200,14 +192,12 @@ class Workers:
         return Setup(clients, members, memories, self._profiling, self._precision)
 
     def _settings(self, number: int) -> TorchSettings:
-        device = self._trained.device
-        on_gpu = device.type == "cuda"  # whose own is the first worker's
         return TorchSettings(
             self.n_threads,
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(),
-            ((device.index or 0) + number) % torch.cuda.device_count() if on_gpu else None,
+            self._machines.gpu(number),
         )
 
     def _heard(self, site: str) -> Reply:
@@ -221,36 +211,37 @@ class Workers:
         reply: Reply = heard
         return reply
 
-    def _lost(self, dead: WorkerProcess) -> WorkerLost:
+    def _lost(self, dead: Worker) -> WorkerLost:
         """End all workers, since the others are in the middle of a round that begins again.
 
         Raises:
             ConfigError: it has died before it began.
             PeerError: several have died in this round.
         """
-        code, spoke = dead.exit_code(), dead.has_spoken
+        death = dead.death()
+        self._told.clear()
         for worker in self._workers.values():
             worker.end()
-        if not spoke and code is not None and code >= 0:
-            raise ConfigError(_no_start(code))
+        if death.no_start:
+            raise ConfigError(death.no_start)
         number, n_deaths = self._deaths
         self._deaths = number, n_deaths + 1
         if n_deaths + 1 >= MOST_DEATHS:
             raise PeerError(
-                f"round {number}: workers have died {MOST_DEATHS} times (exit code {code}; -9 is "
-                "how the system ends what takes too much memory): have fewer of them "
-                '(run.workers), or set run.engine = "sequential"; a run folder can be resumed from '
-                "its last round"
+                f"round {number}: workers have died {MOST_DEATHS} times ({death.words}"
+                f"{death.hint}): have fewer of them (run.workers), or set "
+                'run.engine = "sequential"; a run folder can be resumed from its last round'
             )
-        words = f"round {number}: a worker has died (exit code {code}); the round runs again"
+        words = f"round {number}: a worker has died ({death.words}); the round runs again"
         _LOG.warning("%s, with the same seeds", words)
         return WorkerLost(words)
 
 
-def _end_all(workers: dict[str, WorkerProcess]) -> None:
-    """End all processes; safe to call twice."""
+def _end_all(workers: dict[str, Worker], machines: Machines) -> None:
+    """End all workers; safe to call twice."""
     while workers:
         workers.popitem()[1].end()
+    machines.close()
 
 
 def reason_against_workers(clients: Clients) -> str:
@@ -280,12 +271,3 @@ def reason_against_workers(clients: Clients) -> str:
                 "other one can have, such as an open file or a lock"
             )
     return ""
-
-
-def _no_start(exit_code: int) -> str:
-    script = getattr(sys.modules["__main__"], "__file__", "")
-    read = f"Each worker reads {script} anew: put" if script else "Put"
-    return (
-        f"a worker ended (exit code {exit_code}) before it began; what it said is above. {read} "
-        'what the script does under `if __name__ == "__main__":`, or set run.engine = "sequential"'
-    )

@@ -1,4 +1,4 @@
-"""Values in a pipe between this run's own processes.
+"""Values in a pipe, or in a frame, between this run's own processes.
 
 Tensors and arrays cross as their bytes, beside a pickle of all else, and are copied once at each
 end. A tensor on a GPU arrives on the receiver's GPU.
@@ -120,6 +120,28 @@ def receive(pipe: Connection) -> Any:
                 pipe.recv_bytes_into(space[start : start + length])
     except (EOFError, OSError) as error:
         raise Gone from error
+    return _unpacked(lengths, space)
+
+
+def framed(value: Any) -> NDArray[np.uint8]:
+    """Return the bytes of a value in one array, for another carrier than a pipe."""
+    parts = packed(value)
+    lengths = _lengths(parts)
+    *starts, end = _starts([part.nbytes for part in parts])
+    frame = np.zeros(len(lengths) + end, np.uint8)
+    frame[: len(lengths)] = np.frombuffer(lengths, np.uint8)
+    space = frame.data[len(lengths) :]
+    for start, part in zip(starts, parts, strict=True):
+        space[start : start + part.nbytes] = part
+    return frame
+
+
+def unframed(frame: NDArray[np.uint8]) -> Any:
+    """Return the value of a frame; its tensors are copies, which can be written to."""
+    n_parts = int(np.frombuffer(frame, np.int64, 1)[0])
+    lengths: list[int] = np.frombuffer(frame, np.int64, 1 + n_parts).tolist()[1:]
+    space = _space(lengths)
+    space[:] = frame.data[_LENGTH_BYTES * (1 + n_parts) :]
     return _unpacked(lengths, space)
 
 

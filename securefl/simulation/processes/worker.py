@@ -11,7 +11,8 @@ import pickle
 import signal
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from securefl.errors import ConfigError, SecureFLError
 from securefl.exchange.base import Sealer
 from securefl.federation.query import Respondent
-from securefl.federation.site import Site
+from securefl.federation.site import Reply, Site
 from securefl.simulation.client_state import ClientStates, RamStore
 from securefl.simulation.malloc import keep_freed_memory
 from securefl.simulation.processes.ipc import Gone, receive, send
@@ -32,23 +33,18 @@ def work(pipe: Connection, settings: TorchSettings) -> None:
     """Serve the main process until that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    worker: _Worker | None = None
-    keep_freed_memory()
     try:
-        settings.take_over()
+        end = WorkerEnd(settings)
         while True:
-            match _heard(pipe):
-                case Setup() as setup:
-                    worker = _Worker(setup)
-                case SealingKeys() as keys if worker:
-                    worker.take(keys)
-                case request if worker:
-                    send(pipe, worker.site.handle(request))
+            with all_parts():
+                value = receive(pipe)
+            if (reply := end.take(value)) is not None:
+                send(pipe, reply)
     except Gone:
         return
     except Exception as error:
         with suppress(Gone):
-            send(pipe, Failed(_portable(error)))
+            send(pipe, Failed(portable(error)))
 
 
 def _end_with_parent() -> None:
@@ -59,9 +55,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _heard(pipe: Connection) -> Any:
+@contextmanager
+def all_parts() -> Iterator[None]:
+    """Explain why a value cannot be unpickled here; raises ConfigError."""
     try:
-        return receive(pipe)
+        yield
     except (AttributeError, ImportError) as error:
         raise ConfigError(
             f"a worker cannot find a part of the task ({error}): define it at the top level of a "
@@ -69,7 +67,7 @@ def _heard(pipe: Connection) -> Any:
         ) from error
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """Return the same error, or one of the same text where it cannot be pickled."""
     where = "".join(traceback.format_exception(error))
     try:
@@ -80,6 +78,27 @@ def _portable(error: Exception) -> Exception:
     carried = error if known else SecureFLError(f"{type(error).__name__}: {error}")
     carried.add_note(f"In a worker:\n{where}")
     return carried
+
+
+class WorkerEnd:
+    """A worker's end of its connection to the main process, whatever that is."""
+
+    def __init__(self, settings: TorchSettings) -> None:
+        """Take over torch's settings in this process."""
+        keep_freed_memory()
+        settings.take_over()
+        self._worker: _Worker | None = None
+
+    def take(self, value: Any) -> Reply | None:
+        """Return the reply to a request of a site, and None to any other value."""
+        match value:
+            case Setup() as setup:
+                self._worker = _Worker(setup)
+            case SealingKeys() as keys if self._worker:
+                self._worker.take(keys)
+            case request if self._worker:
+                return self._worker.site.handle(request)
+        return None
 
 
 class _Worker:

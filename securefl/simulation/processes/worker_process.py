@@ -1,27 +1,41 @@
-"""The main process's handle of a worker: its process and its pipe."""
+"""Workers in processes of this machine: their processes and their pipes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from securefl.simulation.processes.interrupts import deaf_to_interrupts
 from securefl.simulation.processes.ipc import Gone, receive, send
+from securefl.simulation.processes.machines import Death, Wanted
 from securefl.simulation.processes.messages import TorchSettings
 from securefl.simulation.processes.worker import work
 
 WITHHELD = "SECUREFL_PASSPHRASE"
 """Variable of the command line's passphrase; a worker opens nothing."""
 _PATIENCE_S = 5.0
+_TOO_LARGE = "; -9 is how the system ends what takes too much memory"
 _SPAWN = multiprocessing.get_context("spawn")
 
 
+def n_cores() -> int:
+    """Return the number of cores that this process may use; 1 where it is itself a worker."""
+    if multiprocessing.parent_process() is not None:
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextmanager
-def _without_passphrase() -> Iterator[None]:
+def without_passphrase() -> Iterator[None]:
     """Keep the passphrase out of the environment of processes started within."""
     given = os.environ.pop(WITHHELD, None)
     try:
@@ -32,62 +46,66 @@ def _without_passphrase() -> Iterator[None]:
 
 
 class WorkerProcess:
-    """A worker's process, which can be started again."""
+    """A `Worker` in a process behind a pipe."""
 
     def __init__(self, settings: TorchSettings) -> None:
         """Prepare the process; does not start it."""
         self._settings = settings
         self._pipe: Connection | None = None
         self._process: multiprocessing.process.BaseProcess | None = None
-        self.is_told = False
-        """True once the worker has been given its clients."""
-        self.keys: tuple[str, ...] = ()
-        """Ids of the keys that the worker has been given."""
-        self.has_spoken = False
-        """True once the worker has answered."""
+        self._has_spoken = False
 
     @property
     def pid(self) -> int | None:
         """Id of the process; None where there is none."""
         return self._process.pid if self._process else None
 
+    @property
+    def is_started(self) -> bool:
+        """See `Worker.is_started`."""
+        return self.pid is not None
+
     def start(self) -> None:
-        """Start a fresh process, which knows no clients; ends the one before."""
+        """See `Worker.start`."""
         self.end()
         self._pipe, theirs = _SPAWN.Pipe()
         try:
             self._process = _SPAWN.Process(
                 target=work, args=(theirs, self._settings), name="securefl worker", daemon=True
             )
-            with deaf_to_interrupts(), _without_passphrase():
+            with deaf_to_interrupts(), without_passphrase():
                 self._process.start()
         finally:
             theirs.close()  # or its end would not be noticed
 
-    def exit_code(self) -> int | None:
-        """Return the exit code once the process has ended; negative where a signal ended it."""
-        if self._process is None:
-            return None
-        self._process.join(_PATIENCE_S)
-        return self._process.exitcode
-
     def tell(self, value: Any) -> None:
-        """Send a value; does nothing where the worker has ended, which `hear` reports."""
+        """See `Worker.tell`."""
         with suppress(Gone):
             if self._pipe is None:
                 raise Gone
             send(self._pipe, value)
 
     def hear(self) -> Any:
-        """Return the worker's next message; raises Gone where it has ended."""
+        """See `Worker.hear`."""
         if self._pipe is None:
             raise Gone
         heard = receive(self._pipe)
-        self.has_spoken = True
+        self._has_spoken = True
         return heard
 
+    def death(self) -> Death:
+        """See `Worker.death`; an exit code is negative where a signal ended the process."""
+        code = None
+        if self._process is not None:
+            self._process.join(_PATIENCE_S)
+            code = self._process.exitcode
+        words = f"exit code {code}"
+        if self._has_spoken or code is None or code < 0:
+            return Death(words, _TOO_LARGE)
+        return Death(words, _TOO_LARGE, _no_start(code))
+
     def end(self) -> None:
-        """End the process at once; harmless where it has ended."""
+        """See `Worker.end`."""
         if self._pipe:
             self._pipe.close()
             self._pipe = None
@@ -100,4 +118,40 @@ class WorkerProcess:
                     self._process.join()
             self._process.close()
             self._process = None
-        self.is_told, self.keys, self.has_spoken = False, (), False
+        self._has_spoken = False
+
+
+class ThisMachine:
+    """The `Machines` of workers in processes: the one of the main process."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Take what the settings ask for."""
+        self._wanted = wanted
+        on_gpu = wanted.first_gpu is not None
+        self.n_workers = wanted.at_most(torch.cuda.device_count() if on_gpu else n_cores())
+
+    @property
+    def n_threads(self) -> int:
+        """See `Machines.n_threads`: this process's, shared among the workers."""
+        return self._wanted.n_threads or max(1, torch.get_num_threads() // self.n_workers)
+
+    def gpu(self, number: int) -> int | None:
+        """See `Machines.gpu`: the model's own is the first worker's."""
+        first = self._wanted.first_gpu
+        return None if first is None else (first + number) % torch.cuda.device_count()
+
+    def worker(self, settings: TorchSettings) -> WorkerProcess:
+        """See `Machines.worker`."""
+        return WorkerProcess(settings)
+
+    def close(self) -> None:
+        """See `Machines.close`: there is nothing to leave."""
+
+
+def _no_start(exit_code: int) -> str:
+    script = getattr(sys.modules["__main__"], "__file__", "")
+    read = f"Each worker reads {script} anew: put" if script else "Put"
+    return (
+        f"a worker ended (exit code {exit_code}) before it began; what it said is above. {read} "
+        'what the script does under `if __name__ == "__main__":`, or set run.engine = "sequential"'
+    )

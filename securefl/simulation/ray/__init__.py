@@ -1,0 +1,1 @@
+"""Clients in actors of a Ray cluster, which may span machines."""
