@@ -21,7 +21,7 @@ SILENT_S = 30.0
 FINISH_S = 2.0
 """For the peer to take what was written last."""
 _CLOSED = "has closed the connection"
-_ENDED = (asyncio.InvalidStateError, grpc.aio.UsageError, grpc.aio.InternalError)
+_ENDED = (asyncio.InvalidStateError, grpc.aio.BaseError)
 """What gRPC raises where a stream that has ended is read or written."""
 
 
