@@ -26,6 +26,8 @@ from securefl.network.stream import CallersStream, Stream
 from securefl.network.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
+MOST_STRANGERS = 64
+"""Connections beside those of members: each holds a descriptor, and anybody may open one."""
 MOST_OF_ONE = 4
 """Connections of one name: more than one, as a peer may call anew before its old one is gone."""
 PAUSE_S, MOST_PAUSE_S = 0.3, 2.0
@@ -174,12 +176,14 @@ async def listening(
     at: Address,
     serve: Callable[[Link], Awaitable[None]],
     say: Callable[[str], None],
+    n_peers: int = 1,
 ) -> Door:
     """Listen for peers of the consortium.
 
     `admitted` names the caller with a transport certificate, or raises why not. `serve` has the
     connection from then on; it is closed when `serve` ends. Whatever a peer does, listening goes
-    on: it has at most `MOST_OF_ONE` connections.
+    on: it has at most `MOST_OF_ONE` connections, and all have as many as `n_peers` members may, and
+    `MOST_STRANGERS`.
 
     Raises:
         ConfigError: the address cannot be had.
@@ -222,7 +226,9 @@ async def listening(
         finally:
             placed[name] -= 1
 
-    door.server = server = grpc.aio.server(options=_options())
+    most = n_peers * MOST_OF_ONE + MOST_STRANGERS
+    options = [*_options(), ("grpc.max_allowed_incoming_connections", most)]
+    door.server = server = grpc.aio.server(options=options)
     handler = grpc.stream_stream_rpc_method_handler(arrived)
     service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
     server.add_generic_rpc_handlers((service,))

@@ -131,7 +131,8 @@ class ServerProcess:
                 raise PeerError("the authority: nothing is encrypted in this run")
             return callers_name(certificate, self.bundle, role)
 
-        door = await listening(self.identity, admitted, at, serve, self.say)
+        n_peers = len(self.job.names) + 1
+        door = await listening(self.identity, admitted, at, serve, self.say, n_peers)
         self.say(f"Listening on {door.at}")
         work: asyncio.Future[Any] | None = None
         reason = "the server was stopped"
@@ -292,7 +293,7 @@ class AuthorityLine:
     server: Server
     adders: dict[Kind, Adder]
     _ready: bodies.Ready | None = None
-    """What was announced for this round."""
+    """Announcement of this round."""
     _announced_on: Link | None = None
     """The connection on which it was."""
 

@@ -22,7 +22,7 @@ FINISH_S = 2.0
 """For the peer to take what was written last."""
 _CLOSED = "has closed the connection"
 _ENDED = (asyncio.InvalidStateError, grpc.aio.BaseError)
-"""What gRPC raises where a stream that has ended is read or written."""
+"""Errors of gRPC's where a stream that has ended is read or written."""
 
 
 class Stream:
@@ -39,7 +39,7 @@ class Stream:
         self.closed = asyncio.Event()
         """Set once this end has hung up."""
         self.error: grpc.RpcError | None = None
-        """What gRPC said of a stream that was lost."""
+        """Reason why the stream was lost, in gRPC's words."""
         self._reading = asyncio.ensure_future(self._read_ahead())
 
     async def _read_ahead(self) -> None:

@@ -84,7 +84,7 @@ def test_a_run_outlives_strangers_doubles_and_silence(here):
         "--passphrase-file",
         here.passphrase_file("authority"),
     )
-    assert keeper.ended(60) == 1
+    assert keeper.ended(60) == 2
     assert "another authority process" in keeper.text()
     goes_on(server)
 
