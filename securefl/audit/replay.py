@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -39,7 +40,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
 from securefl.federation.message import split_message
-from securefl.runs.loop import Record
+from securefl.runs.loop import Record, Rounds
 from securefl.selection.round_participants import RoundParticipants
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
@@ -161,7 +162,7 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     try:
         with closing(rounds):
             while rounds.round < min(n_rounds, rounds.last_round):
-                tap.begin_round(rounds.plan)
+                tap.begin_round(rounds.plan, partial(_received_by, rounds))
                 rounds.step()
     except _ENDS as error:
         stopped = str(error)
@@ -170,6 +171,11 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
         ended.append(Leak(rounds.round + 1, "all", "the run", f"it does not go on: {error}"))
     written = sum(entry.bytes for entry in record.ledger.entries)
     return Tapped(rounds.round, [*tap.leaks(), *ended], tap.n_bytes, written, stopped)
+
+
+def _received_by(rounds: Rounds, client: str) -> str:
+    """Return the digest of what a client was sent in the round that goes on."""
+    return rounds.ongoing.received_by(client) if rounds.ongoing else ""
 
 
 def _travelling(config: Config, state: State, task: Task) -> dict[Kind, NamedTensors]:

@@ -62,6 +62,10 @@ class ServerRound:
         self._told = context.told
         """Digest of what all clients were sent, and of the totals since."""
 
+    def received_by(self, client: str) -> str:
+        """Return the digest that a client's header names now: of what it was sent, on its terms."""
+        return self.context.terms(client).bind(self._told)
+
     @property
     def present(self) -> tuple[str, ...]:
         """Clients that are still in the round, in order."""

@@ -196,6 +196,8 @@ class Rounds:
         self._meter = Meter(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
         self._scored: Score | None = None
+        self.ongoing: ServerRound | None = None
+        """The round that was begun last."""
         """Score of the state, where a round of this session has made it."""
         self.counted_in: dict[str, int] = {}
         """The last round of each client whose contributions counted."""
@@ -463,7 +465,8 @@ class Rounds:
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
         since = {client: self.counted_in.get(client, 0) for client in times}
         about = server.run, state, plan, times, since, in_memory, server.job
-        return ServerRound(server, RoundContext(*about))
+        self.ongoing = ServerRound(server, RoundContext(*about))
+        return self.ongoing
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
         """Have clients train, again from the round's start where a worker is lost; same seeds.
@@ -485,7 +488,7 @@ class Rounds:
                 self.parts.engine.train(ongoing, open_once)
             except WorkerLost:
                 del entries[n_entries:], incidents[n_incidents:]
-                ongoing = ServerRound(self.parts.server, ongoing.context)
+                ongoing = self.ongoing = ServerRound(self.parts.server, ongoing.context)
             else:
                 return ongoing
 

@@ -10,7 +10,7 @@ in the noise of a ciphertext, or in when it is sent, is not found.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -82,15 +82,16 @@ class Wiretap:
     _masks: set[bytes] = field(default_factory=set)
     """The second polynomials of ciphertexts: random, so no two are alike."""
     _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
-    _states: dict[tuple[int, int], str] = field(default_factory=dict)
-    """By round and exchange, the digest that headers name: of the model and the totals since."""
+    _received_by: Callable[[str], str] = str
+    """Of a client, in the round that goes on."""
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
     """By round and name, what clients sent to be added up."""
     _gains: dict[str, Values | float] = field(default_factory=dict)
     """Of this round's messages, by name, where they are sealed."""
 
-    def begin_round(self, plan: Plan) -> None:
-        """Before its messages."""
+    def begin_round(self, plan: Plan, received_by: Callable[[str], str]) -> None:
+        """Before its messages; `received_by` gives the digest that a client's header names then."""
+        self._received_by = received_by
         kinds = sealed_kinds(self.config)
         specs = (*plan.sums, *plan.update)
         self._gains = {spec.name: gains_of(spec) for spec in specs if spec.kind in kinds}
@@ -175,9 +176,8 @@ class Wiretap:
         if entry.kind is Kind.PROFILES:
             n_values *= 2 if entry.name == VARIANCES else 1
             return Expected.over(channel, about, PROFILE, n_values)
-        # All clients of an exchange say the same: else one could tell something here.
-        state = self._states.setdefault((entry.round, entry.exchange), said.state)
-        return Expected.over(channel, about, name, n_values, state)
+        # It is what the client was sent: else it could tell something here.
+        return Expected.over(channel, about, name, n_values, self._received_by(said.sender))
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
         if kind is Kind.PROFILES:
