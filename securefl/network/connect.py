@@ -206,6 +206,8 @@ async def listening(
             say("Refused: a peer that says nothing")
         except SecureFLError as error:
             say(f"Refused: {error}")
+        except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
+            pass
         finally:
             link.close()
 

@@ -273,3 +273,10 @@ def test_training_has_a_time_of_its_own_with_every_engine(benchmark):
     assert {shares.engine for shares in part.results} == {"sequential", "vectorised", "auto"}
     for shares in part.results:
         assert shares.seconds["train"] > 0
+
+
+def test_exchanges_over_loopback_are_timed(benchmark):
+    """Of more than a chunk, too."""
+    found = benchmark("transport").main(["--clients", "2", "--sizes", "1000", "3000000"])
+    assert [*found] == [1000, 3_000_000]
+    assert all(ms > 0 for ms in found.values())
