@@ -68,9 +68,8 @@ def homes(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param(FEDTAN, marks=pytest.mark.full), SCAFFOLD], ids=["fedtan", "scaffold"]
-)
+@pytest.mark.full  # one that is killed makes them, too
+@pytest.mark.parametrize("settings", [FEDTAN, SCAFFOLD], ids=["fedtan", "scaffold"])
 def test_actors_make_the_same_bits(nodes, settings):
     require_same_bits(settings, engine="ray")
     assert not ray.is_initialized()  # the connection has ended with the run

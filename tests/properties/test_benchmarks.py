@@ -48,6 +48,7 @@ def test_a_whole_resnet_is_133_ciphertexts_and_twelve_times_its_float32_bytes(be
     assert result.encrypted.max_error < 1e-7
 
 
+@pytest.mark.full
 def test_the_slowdown_is_told_by_phase_and_the_library_is_itself_again(benchmark, capsys):
     """The timers stand in the library's place only while the benchmark runs."""
     module, seal = benchmark("encrypted_fedtan"), CkksSealer.seal
@@ -142,6 +143,7 @@ def test_each_engine_is_timed_or_left_out_with_a_reason(benchmark, tmp_path):
     assert len(json.loads(found.read_text())["results"]) == n_results
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_process")
 def test_a_job_on_a_gpu_is_timed_in_two_precisions(benchmark, tmp_path):
     """Tried on the CPU, whose memory is not told."""
@@ -202,6 +204,7 @@ def test_what_is_compared_takes_the_steps_of_a_round(benchmark, monkeypatch):
         assert batches == [4] * 2 * 2 == [job.batch_size] * job.n_selected * job.local_steps
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("left_out", [("sequential", "vectorised"), pytest.param((), marks=FULL)])
 def test_the_population_is_ten_times_as_large_and_fits_into_two_gibibytes(
