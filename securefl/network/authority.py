@@ -40,7 +40,7 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.opening import RELEASED
-from securefl.network.proof import listeners_name
+from securefl.network.proof import name_of
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
@@ -215,7 +215,7 @@ class AuthorityProcess:
         self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
         self._role.policy = self._policy(standing)
         try:
-            listeners_name(link.certificate, standing.trust, "server")
+            name_of(standing.trust.holder, link.certificate, "server")
         except PeerError as error:
             raise OpeningRefused(str(error)) from error  # it is told
         bundles = standing.bundles if standing.age != asked.known else {}

@@ -11,7 +11,7 @@ from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.parting import part
+from securefl.network.parting import SentHome, part
 
 ANSWER_S = 120.0
 RELEASED = "float64"
@@ -32,9 +32,7 @@ class Line:
             PeerError: another one is connected.
         """
         if self._link and not self._link.lost:
-            why = "another process of the authority is connected: stop one of the two"
-            await part(link, why)
-            raise PeerError(f"{link.name}: {why}")
+            raise SentHome("another process of the authority is connected: stop one of the two")
         async with self._changed:
             self._link = link
             self._changed.notify_all()

@@ -54,7 +54,7 @@ from securefl.network.opening import (
     ask_to_open_scores,
     ask_what_holds,
 )
-from securefl.network.proof import callers_name
+from securefl.network.proof import name_of
 from securefl.network.settings import (
     check_scope,
     settings_digest,
@@ -129,7 +129,7 @@ class ServerProcess:
             role = self._role(certificate)
             if role == "authority" and not line:
                 raise PeerError("the authority: nothing is encrypted in this run")
-            return callers_name(certificate, self.bundle, role)
+            return name_of(self.bundle.transport_holder, certificate, role)
 
         n_peers = len(self.job.names) + 1
         door = await listening(self.identity, admitted, at, serve, self.say, n_peers)
@@ -159,7 +159,7 @@ class ServerProcess:
     def _role(self, certificate: x509.Certificate) -> Role:
         """Return the role in a caller's transport certificate, a client's where it has neither."""
         with suppress(PeerError):
-            callers_name(certificate, self.bundle, "authority")
+            name_of(self.bundle.transport_holder, certificate, "authority")
             return "authority"
         return "client"
 

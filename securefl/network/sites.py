@@ -34,7 +34,7 @@ from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
-from securefl.network.proof import callers_name
+from securefl.network.proof import name_of
 from securefl.network.trust import ServerBundle
 from securefl.types import Memory, State
 
@@ -164,7 +164,7 @@ class NetworkSites:
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
         for name, link in here.items():
             try:
-                callers_name(link.certificate, self.bundle(), "client")
+                name_of(self.bundle().transport_holder, link.certificate, "client")
             except PeerError as error:
                 gone[name] = str(error)
         await self._send_home(gone)
