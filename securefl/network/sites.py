@@ -170,7 +170,7 @@ class NetworkSites:
         await self._send_home(gone)
         here = {name: link for name, link in here.items() if name not in gone}
         if first:
-            gone = {}  # who is none at first takes no part, and is missed in no round
+            gone = {}  # who is none at first takes no part
             if missing := sorted(set(names) - here.keys()):
                 self.say(f"Beginning without {', '.join(missing)}")
         lost = await members.bring_up_to(here, *self.for_clients())
@@ -178,8 +178,13 @@ class NetworkSites:
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
         self._home = {name: name for name in names}
         present = [name for name in here if name not in lost]
-        if self.reproducible and (absent := [name for name in awaited if name not in present]):
+        absent = [name for name in awaited if name not in present]
+        if self.reproducible and absent:
             raise cannot_go_on(f"{', '.join(absent)}: not connected")
+        if len(present) >= self.quorum:  # else the round passes or ends, and says of whom
+            for name in absent:
+                if name not in lost and name not in gone:
+                    self.server.report(_away(round_number, name))
         return present
 
     async def _connected(self) -> list[str]:
@@ -285,6 +290,10 @@ def cannot_go_on(without: str) -> PeerError:
         f"{without}: run.reproducible goes on with all clients or not at all: start those that "
         "have ended, then this server, each with the same command"
     )
+
+
+def _away(round_number: int, name: str) -> Incident:
+    return Incident(round_number, "round", name, f"{name}: is not connected as the round begins")
 
 
 def _claimed_name(message: bytes) -> str:

@@ -13,9 +13,10 @@ import securefl.network.client
 import securefl.network.members
 from securefl.errors import PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
+from securefl.federation.incidents import Incident
 from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
@@ -189,6 +190,19 @@ def test_another_run_goes_on_without_a_lost_client(job, monkeypatch):
     in_round_3(hangs_up)(loop, monkeypatch)
     loop.run()
     assert [m.dropped for m in here.record.metrics][2] == ("carol",)
+
+
+def test_a_client_that_is_away_is_named_in_each_round_that_goes_on_without_it(job, monkeypatch):
+    """Also where nobody waits for it, and where it has never come."""
+    here = job("run.reproducible=false")
+    loop = OnTask(here, joining_s=1.0)
+    del loop.clients["dora"]
+    dies_between_rounds(loop, monkeypatch)
+    loop.run()
+    incidents = read_rows(here.folder / "run" / INCIDENTS, Incident)
+    away = [(of.round, of.client) for of in incidents if "not connected" in of.reason]
+    assert away == [(1, "dora"), (2, "dora"), *((n, c) for n in (3, 4) for c in ("carol", "dora"))]
+    assert [m.dropped for m in here.record.metrics][3] == ("carol", "dora")
 
 
 def silent(job, name):
