@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 STEP_S = 3600
 """By which clocks are stepped."""
 DISK_BYTES = 2**24
+MOST_HEARD = 2**14
 MACHINE_FAULTS = Path(__file__).parent / "machine_faults"
 _RESET = struct.pack("ii", 1, 0)
 
@@ -30,6 +31,8 @@ class Proxy:
         self._port = int(port)
         self._loop = asyncio.new_event_loop()
         self._live: dict[str, set[asyncio.StreamWriter]] = {name: set() for name in callers}
+        self.heard: dict[str, bytes] = {}
+        """Bytes with which each caller has begun its last connection."""
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self.addresses = {name: self._now(self._listen(name)) for name in callers}
 
@@ -52,7 +55,12 @@ class Proxy:
             there, back = await asyncio.open_connection(self._host, self._port)
             ends.add(back)
             live |= ends
-            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+            self.heard[name] = b""
+
+            def hear(chunk: bytes) -> None:
+                self.heard[name] = (self.heard[name] + chunk)[:MOST_HEARD]
+
+            await asyncio.gather(_copy(reader, back, hear), _copy(there, writer))
         except OSError:
             pass
         finally:
@@ -76,9 +84,14 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    hear: Callable[[bytes], None] = lambda _chunk: None,
+) -> None:
     with suppress(OSError):
         while chunk := await reader.read(2**16):
+            hear(chunk)
             writer.write(chunk)
             await writer.drain()
     writer.close()

@@ -74,7 +74,7 @@ name = "{algorithm}"
 local_steps = {steps}
 [train]
 batch_size = 1000
-lr = 0.01
+lr = 0.001
 momentum = 0.5
 momentum_across_rounds = "local"
 [solver]
@@ -98,7 +98,7 @@ class Way:
     encrypt: str
     reproducible: bool = False
     algorithm: str = "fedavg"
-    solver: str = "scaffold"
+    solver: str = "sgd"
 
     @property
     def sealed(self) -> bool:
@@ -109,8 +109,8 @@ class Way:
 WAYS = {
     "in the clear": Way("none"),
     "sealed": Way("model"),
-    "reproducible, in the clear": Way("none", reproducible=True),
-    "reproducible, FedTAN, sealed": Way("statistics", True, "fedtan", "sgd"),
+    "reproducible, in the clear": Way("none", reproducible=True, solver="scaffold"),
+    "reproducible, FedTAN, sealed": Way("statistics", reproducible=True, algorithm="fedtan"),
 }
 """In the last two a run goes on with all its clients or not at all; so nobody goes for good."""
 
@@ -143,7 +143,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Hiccups:
-    """Hiccups, which are taken from the list while a job runs, and one client that goes for good."""
+    """Hiccups, which are taken from the list while a job runs; one client goes for good."""
 
     pending: list[tuple[str, str]]
     rng: random.Random
@@ -173,10 +173,12 @@ class Hiccups:
         if self._due == math.inf and n_done:  # the first round waits for all
             self._due = now + self._pause_s()
         if self.pending and now >= self._due:
-            at = next((i for i, (_, name) in enumerate(self.pending) if name not in job.gone), None)
-            if at is not None and self._happens(job, *self.pending[at], now):
-                self.done[self.pending.pop(at)] += 1
-            self._due = now + self._pause_s()
+            kind, name = self.pending.pop(0)
+            if name not in job.gone and self._happens(job, kind, name, now):
+                self.done[kind, name] += 1
+                self._due = now + self._pause_s()
+            else:  # another comes first
+                self.pending.append((kind, name))
 
     def _pause_s(self) -> float:
         return PAUSE_S + self.rng.expovariate(1 / self.mean_s)
