@@ -141,6 +141,17 @@ class Counts:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Length of a job, and how dense hiccups are."""
+
+    rounds: int = 20
+    steps: int = 500
+    """Local steps of a round."""
+    mean_s: float = 0.6
+    """Between two hiccups, beside `PAUSE_S`."""
+
+
 @dataclass(slots=True)
 class Hiccups:
     """Hiccups, which are taken from the list while a job runs; one client goes for good."""
@@ -186,13 +197,13 @@ class Hiccups:
     def _happens(self, job: Job, kind: str, name: str, now: float) -> bool:
         """Do it to a party; False where it is not there to have it."""
         if kind == "kill":
-            return job.parties[name].kill()
+            return job.parties[name].is_up() and job.parties[name].kill()
         if kind == "cut":
             return self.proxy.cut(name)
         if kind == "step":
             self.clocks[name].step(forwards=self.rng.random() < 0.5)
             return True
-        if name in self._full or not job.parties[name].is_alive():
+        if name in self._full or not job.parties[name].is_up():
             return False
         self.disks[name].fill()
         self._full[name] = now + self.rng.uniform(*FULL_S)
@@ -299,20 +310,20 @@ def _write_table(folder: Path, number: int) -> None:
     (folder / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
 
 
-def settings_of(way: Way, clients: Sequence[str], rounds: int, steps: int, seed: int) -> str:
+def settings_of(way: Way, clients: Sequence[str], pace: Pace, seed: int) -> str:
     """Return a job's settings; each job has its own seed, as the authority asks for."""
     return JOB.format(
-        rounds=rounds,
+        rounds=pace.rounds,
         seed=seed,
         reproducible=json.dumps(way.reproducible),
         names=json.dumps(clients),
         columns=json.dumps(COLUMNS),
         dtype="float32" if way.reproducible else "float64",
         algorithm=way.algorithm,
-        steps=steps,
+        steps=pace.steps,
         solver=way.solver,
         encrypt=way.encrypt,
-        quorum=max(3, len(clients) * 5 // 8),
+        quorum=max(3 if way.sealed else 2, len(clients) * 5 // 8),
     )
 
 
@@ -357,24 +368,24 @@ def outcome(
     way: Way,
     pending: list[tuple[str, str]],
     rng: random.Random,
-    *,
-    rounds: int,
-    steps: int,
-    mean_s: float,
+    pace: Pace,
 ) -> list[Ended]:
     """Run jobs until all hiccups are done, and compare each with one that nothing happens to."""
     ended = list[Ended]()
     parties = (SERVER, AUTHORITY, *federation.clients)
     while pending:
         number, at = len(ended) + 1, f"127.0.0.1:{free_port()}"
-        settings = settings_of(way, federation.clients, rounds, steps, number)
+        settings = settings_of(way, federation.clients, pace, number)
         with closing(Proxy(at, parties)) as proxy:
             job = federation.job(way, f"job-{number}", settings, proxy, at)
             goes = None
             if not way.reproducible:
-                goes = rng.choice(federation.clients), rng.randrange(rounds // 3, rounds - 2)
+                goes = (
+                    rng.choice(federation.clients),
+                    rng.randrange(pace.rounds // 3, pace.rounds - 2),
+                )
             clocks = {party: federation.clock(party) for party in parties}
-            hiccups = Hiccups(pending, rng, mean_s, proxy, clocks, federation.disks, goes)
+            hiccups = Hiccups(pending, rng, pace.mean_s, proxy, clocks, federation.disks, goes)
             start = time.monotonic()
             try:
                 job.run(hiccups)
@@ -464,10 +475,7 @@ def result_of(
     counts: Counts,
     rng: random.Random,
     clients: Sequence[str] = CLIENTS,
-    *,
-    rounds: int = 20,
-    steps: int = 300,
-    mean_s: float = 1.5,
+    pace: Pace = Pace(),
     within: Path | None = None,
 ) -> Result:
     """Run all jobs of one way."""
@@ -476,8 +484,7 @@ def result_of(
         federation = Federation.made(folder, clients, stack)
         parties = (SERVER, *((AUTHORITY,) if way.sealed else ()), *clients)
         pending = counts.shuffled(parties, rng)
-        about = federation, way, pending, rng
-        jobs = outcome(*about, rounds=rounds, steps=steps, mean_s=mean_s)
+        jobs = outcome(federation, way, pending, rng, pace)
         opened, again = releases(federation.keys), n_opened_again(federation.keys)
         if within:
             shutil.copytree(folder / "disks", folder / "left")
@@ -509,9 +516,8 @@ def main(  # noqa: PLR0913, PLR0917
     counts, results = Counts(kills, cuts, steps, full_disks), dict[str, Result]()
     for number, way in enumerate(ways or WAYS):
         within = keep / str(number) if keep else None
-        results[way] = result_of(
-            WAYS[way], counts, random.Random(seed), rounds=rounds, within=within
-        )
+        about = WAYS[way], counts, random.Random(seed), CLIENTS, Pace(rounds)
+        results[way] = result_of(*about, within)
     words = f"python benchmarks/hiccups.py --kills {kills} --cuts {cuts} --steps {steps} "
     words += f"--full-disks {full_disks} --rounds {rounds} --seed {seed}"
     found = page(results, words)

@@ -30,7 +30,7 @@ PASSPHRASE = "any words, for a federation that lasts minutes"
 SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
 LIMIT_S = 240.0
 """Seconds without a new round, after which a run is stuck."""
-LAST_WORDS_S = 20.0
+LAST_WORDS_S = 5.0
 """Seconds that clients have to end once the server has."""
 
 
@@ -86,6 +86,10 @@ class Party:
     def is_alive(self) -> bool:
         """Return whether its process runs."""
         return self.process is not None and self.process.poll() is None
+
+    def is_up(self) -> bool:
+        """Return whether its process runs, and has said something."""
+        return self.is_alive() and not self.said().endswith(f"start {self.n_starts}\n")
 
     def is_done(self) -> bool:
         """Return whether it has ended well; start it again where it has ended otherwise."""

@@ -15,12 +15,14 @@ import os
 import random
 import resource
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from faults import Proxy
@@ -32,6 +34,9 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
 from securefl.runs.folder_reader import read_metrics
 from securefl_keys.sound_bundle import SoundBundle, process_identity
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
 
 SITES = ("amiens", "bremen", "cadiz")
 MEMBER = "mallory"
@@ -57,6 +62,7 @@ local_steps = {steps}
 [exchange]
 encrypt = "none"
 """
+Told: TypeAlias = "Queue[tuple[float, int]]"
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -69,19 +75,22 @@ class Siege:
     handshake: bytes
     """Bytes with which an honest site has begun."""
     folder: Path
+    calls: Counter[str] = field(default_factory=Counter)
+    """Connections so far, by kind."""
 
-    def run(self, said: multiprocessing.Queue[float]) -> None:
-        """Besiege until this process is ended; the seconds of CPU are told each second."""
+    def run(self, said: Told) -> None:
+        """Besiege until this process is ended; tell seconds of CPU and calls, each second."""
         _allow_all_descriptors()
         asyncio.run(self._run(said))
 
-    async def _run(self, said: multiprocessing.Queue[float]) -> None:
+    async def _run(self, said: Told) -> None:
         strangers = [self._speaking(speak) for speak in self._kinds() for _ in range(self.each)]
         strangers += [self._member() for _ in range(self.each)]
         tasks = [asyncio.ensure_future(stranger) for stranger in strangers]
-        while tasks:
-            said.put(time.process_time())
+        while not any(task.done() for task in tasks):
+            said.put((time.process_time(), self.calls.total()))
             await asyncio.sleep(1)
+        raise RuntimeError(next(task for task in tasks if task.done()))
 
     def _kinds(self) -> Sequence[Speak]:
         async def garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -107,6 +116,7 @@ class Siege:
         while True:
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection(host, int(port))
+                self.calls[speak.__name__] += 1
                 try:
                     await speak(reader, writer)
                     await reader.read()
@@ -123,6 +133,7 @@ class Siege:
             await asyncio.sleep(random.uniform(0, 2 * AGAIN_S))
             with suppress(PeerError, OSError):
                 link = await connected(own, bundle, "server", Address(host, int(port)), 0)
+                self.calls["member"] += 1
                 with closing(link):
                     await link.send(Frame.HELLO, bytes(2**20))
                     await link.receive(dict.fromkeys(Frame, 4096))
@@ -141,6 +152,7 @@ class Found:
     besieged_s: Sequence[float]
     cpu_share: float
     """Share of one core that the strangers took themselves."""
+    calls_per_s: float
     n_incidents: int
 
     @property
@@ -178,29 +190,32 @@ def besieged(folder: Path, pairs: int, stretch_s: float, each: int, steps: int) 
 
 def _in_turns(job: Job, siege: Siege, pairs: int, stretch_s: float) -> Found:
     found: dict[bool, list[float]] = {False: [], True: []}
-    cpu_s = []
+    cpu_s, calls = list[float](), list[float]()
     for _ in range(pairs):
         for under_siege in random.sample([False, True], 2):
             if not under_siege:
                 found[False].append(rounds_within(job, stretch_s))
                 continue
-            said: multiprocessing.Queue[float] = SPAWN.Queue()
+            said: Told = SPAWN.Queue()
             process = SPAWN.Process(target=siege.run, args=(said,))
             process.start()
             first = said.get()
             time.sleep(2)  # until all have called
+            start = time.monotonic()
             found[True].append(rounds_within(job, stretch_s))
             last = first
             while not said.empty():
                 last = said.get()
-            cpu_s.append((last - first) / (stretch_s + 2))
+            lasted_s = time.monotonic() - start + 2
+            cpu_s.append((last[0] - first[0]) / lasted_s)
+            calls.append(last[1] / lasted_s)
             process.kill()
             process.join()
             time.sleep(1)
     incidents = job.run_folder / "incidents.jsonl"
     n_incidents = len(incidents.read_text().splitlines()) if incidents.exists() else 0
     assert "Traceback" not in job.parties[SERVER].said()
-    return Found(found[False], found[True], median(cpu_s), n_incidents)
+    return Found(found[False], found[True], median(cpu_s), median(calls), n_incidents)
 
 
 def told(values: Sequence[float], unit: str = "") -> str:
@@ -222,7 +237,8 @@ def main(pairs: int, seconds: float, strangers: int, steps: int) -> None:
     print(f"quiet    {told(found.quiet_s, ' s')} a round")
     print(f"besieged {told(found.besieged_s, ' s')} a round")
     print(f"ratio    {told(found.ratios)}, of each pair")
-    print(f"incidents {found.n_incidents}; strangers took {found.cpu_share:.2f} of a core")
+    print(f"{found.calls_per_s:.0f} connections a second, for {found.cpu_share:.2f} of a core")
+    print(f"{found.n_incidents} incidents")
 
 
 if __name__ == "__main__":

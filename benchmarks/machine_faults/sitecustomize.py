@@ -59,4 +59,4 @@ class SteppedDatetime(_DATETIME, metaclass=_Real):
 time.time = lambda: _time() + _step_s()
 time.time_ns = lambda: _time_ns() + _step_s() * 10**9
 datetime.datetime = SteppedDatetime  # type: ignore[misc]
-os.fsync = _settled
+os.fsync = _settled  # type: ignore[assignment]
