@@ -66,6 +66,7 @@ from securefl.report.finish import at_end
 from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.in_flight import InFlight
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.types import Kind, MessageSpec, State
 
@@ -118,7 +119,7 @@ class ServerProcess:
             self.say,
             code_of(config),
         )
-        rounds, sites = self._rounds(members, line)
+        rounds, sites = self._rounds(members, line, folder)
         rounds.go_on_in(folder)
 
         async def serve(link: Link) -> None:
@@ -163,7 +164,9 @@ class ServerProcess:
             return "authority"
         return "client"
 
-    def _rounds(self, members: Members, to_authority: Line | None) -> tuple[Rounds, NetworkSites]:
+    def _rounds(
+        self, members: Members, to_authority: Line | None, folder: RunFolder
+    ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
         server = Server(
@@ -180,7 +183,8 @@ class ServerProcess:
         line: Opener = InTheClear()
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         if to_authority:
-            line = authority = AuthorityLine(self, to_authority, loop, server, adders)
+            note = folder.note_in_flight
+            line = authority = AuthorityLine(self, to_authority, loop, server, adders, note)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
@@ -195,6 +199,7 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
+            in_flight=folder.in_flight(),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
         ground = Ground(job, server, sites, broadcast, channel, profiling)
@@ -292,6 +297,9 @@ class AuthorityLine:
     loop: asyncio.AbstractEventLoop
     server: Server
     adders: dict[Kind, Adder]
+    note: Callable[[InFlight], None]
+    """Writes down whose total is about to be opened."""
+    _noted: InFlight | None = None
     _ready: bodies.Ready | None = None
     """Announcement of this round."""
     _announced_on: Link | None = None
@@ -316,7 +324,10 @@ class AuthorityLine:
         self.adders |= dict.fromkeys(sealed, CkksAdder(process.bundle.adding))
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """See `Opener.open`."""
+        """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
+        if (opening := InFlight(request.expected.round, tuple(request.signers))) != self._noted:
+            self.note(opening)
+            self._noted = opening
         return self._waited(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:

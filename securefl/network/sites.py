@@ -36,6 +36,7 @@ from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
 from securefl.network.proof import name_of
 from securefl.network.trust import ServerBundle
+from securefl.runs.in_flight import InFlight
 from securefl.types import Memory, State
 
 Result = TypeVar("Result")
@@ -63,6 +64,8 @@ class NetworkSites:
     say: Callable[[str], None]
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
     """Length of a client's answer."""
+    in_flight: InFlight | None = None
+    """Round whose totals an earlier session has asked for."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
@@ -151,7 +154,8 @@ class NetworkSites:
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        awaited = [name for name in names if name in self.server.roster.names]
+        without = self._left_out(round_number, names)
+        awaited = [n for n in names if n in self.server.roster.names and n not in without]
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
@@ -162,6 +166,7 @@ class NetworkSites:
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
+        here = {name: link for name, link in here.items() if name not in without}
         for name, link in here.items():
             try:
                 name_of(self.bundle().transport_holder, link.certificate, "client")
@@ -181,11 +186,26 @@ class NetworkSites:
         absent = [name for name in awaited if name not in present]
         if self.reproducible and absent:
             raise cannot_go_on(f"{', '.join(absent)}: not connected")
+        for name in without:
+            why = f"{name}: the round was begun without it, and its total opens for nobody else"
+            self.server.report(Incident(round_number, "round", name, why))
         if len(present) >= self.quorum:  # else the round passes or ends, and says of whom
             for name in absent:
                 if name not in lost and name not in gone:
                     self.server.report(_away(round_number, name))
         return present
+
+    def _left_out(self, round_number: int, names: Sequence[str]) -> list[str]:
+        """Return the clients without whom a round was begun that is run again.
+
+        With them the authority would refuse its total: the difference would show their values.
+        """
+        known = self.in_flight
+        if self.reproducible or known is None or known.round != round_number:
+            return []
+        if len(known.clients) < self.quorum:  # it was begun with more, and can be so again
+            return []
+        return [name for name in names if name not in known.clients]
 
     async def _connected(self) -> list[str]:
         return list(self.members.here())

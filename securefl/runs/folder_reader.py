@@ -30,11 +30,12 @@ PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
-LOCK, JOB = ".lock", "job.id"
+LOCK, JOB, IN_FLIGHT = ".lock", "job.id", "in-flight.json"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK, JOB),
+        IN_FLIGHT,
     }
 )
 """Names of all files that a run writes, except some of `report.pictures`."""
