@@ -83,11 +83,11 @@ name = "{solver}"
 encrypt = "{encrypt}"
 [sites]
 quorum = {quorum}
-wait_s = 30.0
+wait_s = 60.0
 """
 OPTIONS = {
-    "server": ("--joining", "15", "--timeout", "20"),
-    "client": ("--wait", "20"),
+    "server": ("--joining", "40", "--timeout", "30"),
+    "client": ("--wait", "90"),
 }
 
 
