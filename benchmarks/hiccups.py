@@ -51,6 +51,8 @@ CLIENTS = ("amiens", "bremen", "cadiz", "derby", "emden", "faro", "ghent", "hull
 COLUMNS = ("age", "pressure", "dose", "weight", "height", "pulse")
 PAUSE_S = 0.5
 """Between two hiccups, at least."""
+MOST_A_ROUND = 6
+"""Hiccups until a round is done: a machine on which processes take long to start gets on, too."""
 FULL_S = (1.0, 3.0)
 """Seconds that a disk stays full, at least and at most."""
 JOB = """
@@ -168,6 +170,9 @@ class Hiccups:
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By kind and party."""
     _due: float = math.inf
+    _n_done: int = 0
+    _n_since: int = 0
+    """Hiccups since the last round."""
     _full: dict[str, float] = field(default_factory=dict)
     """Party whose disk is full, and until when."""
 
@@ -183,10 +188,13 @@ class Hiccups:
             self.goes = None
         if self._due == math.inf and n_done:  # the first round waits for all
             self._due = now + self._pause_s()
-        if self.pending and now >= self._due:
+        if n_done > self._n_done:
+            self._n_done, self._n_since = n_done, 0
+        if self.pending and now >= self._due and self._n_since < MOST_A_ROUND:
             kind, name = self.pending.pop(0)
             if name not in job.gone and self._happens(job, kind, name, now):
                 self.done[kind, name] += 1
+                self._n_since += 1
                 self._due = now + self._pause_s()
             else:  # another comes first
                 self.pending.append((kind, name))
