@@ -33,7 +33,9 @@ class Proxy:
         self._live: dict[str, set[asyncio.StreamWriter]] = {name: set() for name in callers}
         self.heard: dict[str, bytes] = {}
         """Bytes with which each caller has begun its last connection."""
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._servers: list[asyncio.Server] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self.addresses = {name: self._now(self._listen(name)) for name in callers}
 
     def _now(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -44,6 +46,7 @@ class Proxy:
             await self._carry(name, reader, writer)
 
         server = await asyncio.start_server(carry, "127.0.0.1", 0)
+        self._servers.append(server)
         host, port = server.sockets[0].getsockname()
         return f"{host}:{port}"
 
@@ -81,7 +84,19 @@ class Proxy:
 
     def close(self) -> None:
         """Carry nothing any more."""
+        self._now(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        carrying = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in carrying:
+            task.cancel()
+        await asyncio.gather(*carrying, return_exceptions=True)
+        await asyncio.sleep(0.1)  # transports close in the loop's next steps
 
 
 async def _copy(
