@@ -32,6 +32,7 @@ from roles import PASSPHRASE, SERVER, Job, ceremony, free_port
 from securefl.errors import PeerError
 from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
+from securefl.network.identity import Identity
 from securefl.runs.folder_reader import read_metrics
 from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -44,8 +45,6 @@ MEMBER = "mallory"
 SPAWN = multiprocessing.get_context("spawn")
 AGAIN_S = 1.0
 """After which a stranger that was hung up on calls again."""
-OVERSIZED = b"\x16\x03\x01\xff\xff" + bytes(2**16)
-"""A TLS record of more bytes than there are in any."""
 JOB = """
 [run]
 rounds = 100000
@@ -84,8 +83,10 @@ class Siege:
         asyncio.run(self._run(said))
 
     async def _run(self, said: Told) -> None:
+        bundle = SoundBundle.load(self.folder / "bundles/client", "client")
+        own = process_identity(self.folder / MEMBER, PASSPHRASE, bundle.ca, "client")
         strangers = [self._speaking(speak) for speak in self._kinds() for _ in range(self.each)]
-        strangers += [self._member() for _ in range(self.each)]
+        strangers += [self._member(own, bundle) for _ in range(self.each)]
         tasks = [asyncio.ensure_future(stranger) for stranger in strangers]
         while not any(task.done() for task in tasks):
             said.put((time.process_time(), self.calls.total()))
@@ -124,10 +125,8 @@ class Siege:
                     writer.close()
             await asyncio.sleep(AGAIN_S)
 
-    async def _member(self) -> None:
-        """Send frames of four gigabytes, as their heads say, with a certificate that is sound."""
-        bundle = SoundBundle.load(self.folder / "bundles/client", "client")
-        own = process_identity(self.folder / MEMBER, PASSPHRASE, bundle.ca, "client")
+    async def _member(self, own: Identity, bundle: SoundBundle) -> None:
+        """Send a megabyte where a small frame is due, under a certificate that is sound."""
         host, _, port = self.at.rpartition(":")
         while True:
             await asyncio.sleep(random.uniform(0, 2 * AGAIN_S))
