@@ -325,6 +325,11 @@ def _require_empty(path: Path) -> None:
 
 def own_task_needed(folder: Path | str, call: str) -> str:
     """Return the message that a run's folder lacks its own task; `call` is one that takes it."""
+    if read_config(Path(folder)).samples:
+        return (
+            f"{folder}: the data are its sites' own, and its folder does not hold them: give "
+            f"--site NAME=SITE.toml, or in Python {call} with securefl.task_of_sites"
+        )
     return (
         f"{folder}: this run had a task of its own, whose data and model its folder does not hold: "
         f"give them in Python with {call}"
