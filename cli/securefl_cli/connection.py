@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from securefl.network.identity import Identity
+    from securefl.network.trust import Role
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -58,6 +63,28 @@ def say(line: str) -> None:
     from securefl.io.text import printable
 
     click.echo(printable(line), err=True)
+
+
+def check_dates(mine: Identity, role: Role, directory: Path) -> None:
+    """Say so where this process's own certificates end soon.
+
+    Raises:
+        CertificateExpired: they have ended, or this machine's clock is wrong.
+    """
+    from securefl_keys.certificate_parts import require_current
+    from securefl_keys.certificates import way_out
+    from securefl_keys.dates import ending
+    from securefl_keys.holders import Holder
+    from securefl_keys.signed_file import now
+
+    at = now()
+    for certificate in filter(None, (mine.certificate, mine.transport)):
+        whose = f"{mine.name}'s certificate"
+        require_current(certificate, at, whose, way_out(Holder(mine.name, role)))
+    if told := ending(mine.certificate, at):
+        command = f"securefl keys renew request {shlex.quote(str(directory))}"
+        renewed = "with the consortium's: make new keys" if role == "authority" else command
+        say(f"The certificate of {mine.name} ends on {told}: {renewed}")
 
 
 def run_until_done(work: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ import click
 
 from securefl_cli.connection import (
     FILE,
+    check_dates,
     config_argument,
     member_options,
     run_until_done,
@@ -81,5 +82,6 @@ def join(  # noqa: PLR0913, PLR0917
     sound = SoundBundle.load(bundle, "client")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")
+    check_dates(mine, "client", identity)
     party = client_party(config, mine, identity, data)
     run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))

@@ -10,6 +10,7 @@ import click
 from securefl.errors import ConfigError
 from securefl_cli.connection import (
     FILE,
+    check_dates,
     config_argument,
     member_options,
     run_until_done,
@@ -78,6 +79,7 @@ def serve_openings(
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
     identity = process_identity(own, passphrase, ca, "authority")
+    check_dates(identity, "authority", own)
 
     async def work() -> None:
         log = Log(directory / layout.LOG, settings_digest(config))
@@ -167,6 +169,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     job = server_job(config, model)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
+    check_dates(mine, "server", identity)
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.begun_or_new(path, config)
