@@ -6,12 +6,16 @@ import asyncio
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+
+from securefl.network.saying import Warned
+from securefl_cli.log import lines_are_of, say
 
 if TYPE_CHECKING:
     from securefl.network.identity import Identity
@@ -58,15 +62,8 @@ def seconds_option(name: str, default: float, least: float, what: str) -> Callab
     )
 
 
-def say(line: str) -> None:
-    """A line of progress, on stderr."""
-    from securefl.io.text import printable
-
-    click.echo(printable(line), err=True)
-
-
-def check_dates(mine: Identity, role: Role, directory: Path) -> None:
-    """Say so where this process's own certificates end soon.
+def introduce(mine: Identity, role: Role, directory: Path) -> None:
+    """Put this party's name in the log, and say so where its own certificates end soon.
 
     Raises:
         CertificateExpired: they have ended, or this machine's clock is wrong.
@@ -77,6 +74,7 @@ def check_dates(mine: Identity, role: Role, directory: Path) -> None:
     from securefl_keys.holders import Holder
     from securefl_keys.signed_file import now
 
+    lines_are_of(mine.name)
     at = now()
     for certificate in filter(None, (mine.certificate, mine.transport)):
         whose = f"{mine.name}'s certificate"
@@ -84,7 +82,32 @@ def check_dates(mine: Identity, role: Role, directory: Path) -> None:
     if told := ending(mine.certificate, at):
         command = f"securefl keys renew request {shlex.quote(str(directory))}"
         renewed = "with the consortium's: make new keys" if role == "authority" else command
-        say(f"The certificate of {mine.name} ends on {told}: {renewed}")
+        say(Warned(f"The certificate of {mine.name} ends on {told}: {renewed}"))
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM ends the command with code 0 and a word, also before it is connected.
+
+    A decorator of a command, too.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        _stopped()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped() -> NoReturn:
+    say("Stopped.")
+    sys.exit(0)
 
 
 def run_until_done(work: Coroutine[Any, Any, None]) -> None:
@@ -115,8 +138,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         if asked != {signal.SIGTERM}:
             raise KeyboardInterrupt from None
-        say("Stopped.")
-        sys.exit(0)
+        _stopped()
 
 
 def _allow_all_descriptors() -> None:

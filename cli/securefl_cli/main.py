@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
-from securefl.io.text import printable
 from securefl.simulation.malloc import keep_freed_memory
 from securefl_cli.audit import audit
 from securefl_cli.compare import compare
@@ -19,6 +18,7 @@ from securefl_cli.interrupt import remembered_interrupts
 from securefl_cli.join import client
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
+from securefl_cli.log import begin, is_plain, say, say_error
 from securefl_cli.passphrase import from_environment
 from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
@@ -37,20 +37,24 @@ class _Commands(click.Group):
     """Turns the library's errors into one line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        begin()
         try:
             with remembered_interrupts():
                 return super().main(*args, **kwargs | {"standalone_mode": False})
         except click.ClickException as error:
-            error.show()
+            if is_plain():
+                error.show()
+            else:
+                say_error(error.format_message())
             sys.exit(error.exit_code)
         except (ConfigError, DataError, KeyFileError) as error:
-            click.echo(f"Error: {printable(str(error))}", err=True)
+            say_error(str(error))
             sys.exit(MISUSED)
         except SecureFLError as error:
-            click.echo(f"Error: {printable(str(error))}", err=True)
+            say_error(str(error))
             sys.exit(FAILED)
         except (click.Abort, KeyboardInterrupt):
-            click.echo("Interrupted.", err=True)
+            say("Interrupted.")
             sys.exit(INTERRUPTED)
 
 

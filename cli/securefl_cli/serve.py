@@ -10,15 +10,16 @@ import click
 from securefl.errors import ConfigError
 from securefl_cli.connection import (
     FILE,
-    check_dates,
     config_argument,
+    ended_by_sigterm,
+    introduce,
     member_options,
     run_until_done,
-    say,
     seconds_option,
     settings_option,
 )
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
+from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import (
     ENVIRONMENT,
     from_environment,
@@ -40,9 +41,11 @@ def authority() -> None:
 @authority.command("serve")
 @config_argument
 @settings_option
+@log_option("authority")
 @KEYS
 @PASSPHRASE_FILE
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@ended_by_sigterm()
 def serve_openings(
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -79,7 +82,7 @@ def serve_openings(
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
     identity = process_identity(own, passphrase, ca, "authority")
-    check_dates(identity, "authority", own)
+    introduce(identity, "authority", own)
 
     async def work() -> None:
         log = Log(directory / layout.LOG, settings_digest(config))
@@ -104,6 +107,7 @@ def server() -> None:
 @server.command("serve")
 @config_argument
 @settings_option
+@log_option("server")
 @member_options
 @click.option(
     "--passphrase-file",
@@ -126,6 +130,7 @@ def server() -> None:
     help="Code of this installation that the settings' model.name may run here.",
 )
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
+@ended_by_sigterm()
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -169,7 +174,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     job = server_job(config, model)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
-    check_dates(mine, "server", identity)
+    introduce(mine, "server", identity)
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.begun_or_new(path, config)

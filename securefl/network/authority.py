@@ -41,6 +41,7 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.opening import RELEASED
 from securefl.network.proof import listeners_name
+from securefl.network.saying import SESSION, Warned
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
@@ -156,14 +157,14 @@ class AuthorityProcess:
             except PeerError as error:
                 if str(error) != said:  # whoever listens there may listen for long
                     said = str(error)
-                    self._say(f"{said}; calling again")
+                    self._say(Warned(f"{said}; calling again"))
                 await asyncio.sleep(PAUSE_S)
                 continue
             said = ""
             try:
                 await self.answer(link)
             except PeerError as error:
-                self._say(f"{error}; calling again")
+                self._say(Warned(f"{error}; calling again"))
             finally:
                 link.close()
             await asyncio.sleep(PAUSE_S)
@@ -182,6 +183,7 @@ class AuthorityProcess:
                 if received.frame is Frame.READY:
                     announced = Announced()  # nothing is opened where the keys cannot be used
                     now = bodies.parsed(bodies.Ready, received.body, link.name)
+                    SESSION.set(now.run)
                     body = await self._ready(link, now)
                     announced = Announced(now, self._standing.matches.score_bytes)
                     await link.send(Frame.STANDING, body)
@@ -194,7 +196,7 @@ class AuthorityProcess:
             except PeerError:
                 raise
             except SecureFLError as error:
-                self._say(f"Refused: {error}")
+                self._say(Warned(f"Refused: {error}"))
                 await link.send(Frame.REFUSED, bodies.refusal(error))
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:

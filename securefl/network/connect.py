@@ -22,6 +22,7 @@ from securefl.network.hosts import host_of
 from securefl.network.identity import Identity
 from securefl.network.parting import part
 from securefl.network.proof import NONCE_BYTES, Challenge
+from securefl.network.saying import Warned
 from securefl.network.stream import CallersStream, Stream
 from securefl.network.trust import Role, Trust
 
@@ -203,9 +204,9 @@ async def listening(
                 await end.write(challenge.answer(identity.certificate, identity.key))
             await _until_closed(served(link), end)
         except TimeoutError:
-            say("Refused: a peer that says nothing")
+            say(Warned("Refused: a peer that says nothing"))
         except SecureFLError as error:
-            say(f"Refused: {error}")
+            say(Warned(f"Refused: {error}"))
         except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
             pass
         finally:

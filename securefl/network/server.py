@@ -55,6 +55,7 @@ from securefl.network.opening import (
     ask_what_holds,
 )
 from securefl.network.proof import callers_name
+from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import (
     check_scope,
     settings_digest,
@@ -118,6 +119,7 @@ class ServerProcess:
             self.say,
             code_of(config),
         )
+        SESSION.set(members.run)
         rounds, sites = self._rounds(members, line)
         rounds.go_on_in(folder)
 
@@ -243,7 +245,7 @@ class ServerProcess:
         known = incident.client in self.bundle.clients().names
         if self.job.config.run.reproducible and known and not incident.diverged:
             raise cannot_go_on(incident.reason)
-        self.say(f"Round {incident.round} goes on without {incident.reason}")
+        self.say(Warned(f"Round {incident.round} goes on without {incident.reason}"))
         body = bodies.reason(incident.reason, round_number=incident.round)
 
         def tell() -> None:

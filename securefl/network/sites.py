@@ -35,6 +35,7 @@ from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
 from securefl.network.proof import callers_name
+from securefl.network.saying import Warned
 from securefl.network.trust import ServerBundle
 from securefl.types import Memory, State
 
@@ -157,7 +158,8 @@ class NetworkSites:
             await members.all_here(awaited, self.joining_s)
         elif not members.are_here(awaited, self.quorum):
             away = ", ".join(name for name in awaited if name not in members.here())
-            self.say(f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}")
+            waits = f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}"
+            self.say(Warned(waits))
             await members.all_here(awaited, self.wait_s, self.quorum)
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
@@ -172,7 +174,7 @@ class NetworkSites:
         if first:
             gone = {}  # who is none at first takes no part, and is missed in no round
             if missing := sorted(set(names) - here.keys()):
-                self.say(f"Beginning without {', '.join(missing)}")
+                self.say(Warned(f"Beginning without {', '.join(missing)}"))
         lost = await members.bring_up_to(here, *self.for_clients())
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
