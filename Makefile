@@ -6,7 +6,9 @@ BIN := .venv/bin
 # A test file per core at a time, each on one: so they are done sooner than one after the other.
 # In their order: else those with fewest tests come last, and some of these take a minute.
 # Byte code is kept, whatever the environment says: a hundred processes are started.
-TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Slow tests wait for processes half of their time: so one file more than cores.
+WAITING := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # The files that have slow tests: nothing is gained by collecting the others.
 SLOW = $(sort $(shell grep -rl mark.slow tests))
 
@@ -16,13 +18,13 @@ demo: .venv/installed
 	$(BIN)/securefl demo
 
 test: .venv/installed
-	$(TEST) -m "not slow and not full"
-	$(TEST) -m "slow and not full" $(SLOW)
+	$(TEST) -n auto -m "not slow and not full"
+	$(TEST) $(WAITING) -m "slow and not full" $(SLOW)
 
 # Every product of settings, of which `make test` has those with every pair: half an hour more.
 test-all: .venv/installed
-	$(TEST) -m "not slow"
-	$(TEST) -m slow $(SLOW)
+	$(TEST) -n auto -m "not slow"
+	$(TEST) $(WAITING) -m slow $(SLOW)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from engine_jobs import CNN, ENGINES, MLP, task_of
 from engine_page import Grid, Part
 from engine_ways import Settings, refusals, started
-from measure import ms_text
+from measure import medians
 from turns import in_turns, typical_ratio
 
 JOBS = (MLP, replace(MLP, algorithm="fedtan"), CNN, replace(CNN, algorithm="fedtan"))
@@ -27,12 +26,7 @@ class BesideRay:
     def row(self) -> list[str]:
         """Of the table."""
         one, other = list(self.parallel_s), list(self.ray_s)
-        return [
-            self.job,
-            ms_text(median(one)),
-            ms_text(median(other)),
-            f"{typical_ratio(other, one):.2f}",
-        ]
+        return [self.job, *medians(one, other), f"{typical_ratio(other, one):.2f}"]
 
 
 def ray_part(settings: Settings) -> Part:

@@ -13,7 +13,7 @@ from engine_jobs import CNN, ENGINES, MANY, MLP, Job, task_of
 from engine_page import Grid, Part
 from engine_plot import curves
 from engine_ways import Rates, Settings, rates, refusals, started, yardsticks
-from measure import ms_text
+from measure import medians, ms_text
 from turns import in_turns, typical_ratio
 
 CLIENTS = (*(replace(MANY, n_clients=n, fraction=1.0) for n in (10, 100, 1000)), MANY)
@@ -35,12 +35,7 @@ class OnCores:
     def row(self) -> list[str]:
         """Of the table."""
         one, two = (list(self.seconds[n]) for n in CORES)
-        return [
-            self.way,
-            ms_text(median(one)),
-            ms_text(median(two)),
-            f"{typical_ratio(one, two):.2f}",
-        ]
+        return [self.way, *medians(one, two), f"{typical_ratio(one, two):.2f}"]
 
 
 def clients_part(settings: Settings) -> Part:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from engine_jobs import ENGINES, MLP, N_CLASSES, model_of, task_of
 from engine_page import Grid, Part
 from engine_ways import Settings, started
-from measure import ms_text
+from measure import medians
 from turns import in_turns, typical_ratio
 
 TWENTY = replace(MLP, n_clients=20)
@@ -19,7 +18,7 @@ WIDTHS = (30, 400, 800, 1600, 3200)
 def beside_each_other(one_by_one_s: Sequence[float], side_by_side_s: Sequence[float]) -> list[str]:
     """The medians, and how many times as fast side by side is."""
     both = list(one_by_one_s), list(side_by_side_s)
-    return [*(ms_text(median(of)) for of in both), f"{typical_ratio(*both):.2f}"]
+    return [*medians(*both), f"{typical_ratio(*both):.2f}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,11 @@ def ms_text(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
+def medians(*readings_s: Sequence[float]) -> list[str]:
+    """Of each way, for a row of a table."""
+    return [ms_text(median(one)) for one in readings_s]
+
+
 def ratio_text(one: float, other: float) -> str:
     """How many times smaller `other` is, or larger."""
     ratio = one / other

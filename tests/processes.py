@@ -200,13 +200,13 @@ class Site:
         self.processes.append(process)
         return process
 
-    def authority(self):
+    def authority(self, said=r"Calling the server"):
         process = self.start(
             "authority",
             *("authority", "serve", self.job, "--keys", self.keys, "--server", self.server_at),
             *("--passphrase-file", self.passphrase_file("authority")),
         )
-        process.wait_for(r"Calling the server")
+        process.wait_for(said)
         return process
 
     def member(self, name, role):
@@ -215,14 +215,14 @@ class Site:
             *("--passphrase-file", self.passphrase_file(name)),
         ]
 
-    def server(self, *more, env=None, out="run"):
+    def server(self, *more, env=None, out="run", said="Listening on"):
         process = self.start(
             SERVER,
             *("server", "serve", self.job, *self.member(SERVER, "server")),
             *("--listen", self.server_at, "--out", self.folder / out, *more),
             env=env,
         )
-        process.wait_for("Listening on")
+        process.wait_for(said)
         return process
 
     def client(self, name, *more):

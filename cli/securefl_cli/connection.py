@@ -19,6 +19,7 @@ from securefl_cli.log import lines_are_of, say
 
 if TYPE_CHECKING:
     from securefl.network.identity import Identity
+    from securefl.network.monitor import Watched
     from securefl.network.trust import Role
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -83,6 +84,33 @@ def introduce(mine: Identity, role: Role, directory: Path) -> None:
         command = f"securefl keys renew request {shlex.quote(str(directory))}"
         renewed = "with the consortium's: make new keys" if role == "authority" else command
         say(Warned(f"The certificate of {mine.name} ends on {told}: {renewed}"))
+
+
+metrics_option = click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Answer /metrics (Prometheus), /healthz and /readyz there over HTTP, on this machine "
+    "alone where no HOST is given; needs securefl[ops].",
+)
+
+
+@contextmanager
+def metrics_at(metrics: str | None, watched: Watched, role: Role) -> Iterator[None]:
+    """Within, the page of `--metrics` is there, where it was asked for.
+
+    Raises:
+        ConfigError: the address cannot be had, or what the page needs is not installed.
+    """
+    if metrics is None:
+        yield
+        return
+    from securefl.network.connect import Address
+    from securefl.network.metrics_page import metrics_page
+
+    at = Address.parse(f"127.0.0.1:{metrics}" if metrics.isdigit() else metrics)
+    with metrics_page(watched, role, at) as where:
+        say(f"Metrics on http://{where}/metrics")
+        yield
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from securefl_cli.connection import (
     ended_by_sigterm,
     introduce,
     member_options,
+    metrics_at,
+    metrics_option,
     run_until_done,
     seconds_option,
     settings_option,
@@ -45,6 +47,7 @@ def authority() -> None:
 @KEYS
 @PASSPHRASE_FILE
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@metrics_option
 @ended_by_sigterm()
 def serve_openings(
     config_file: Path | None,
@@ -52,6 +55,7 @@ def serve_openings(
     directory: Path,
     passphrase_file: Path | None,
     server: str,
+    metrics: str | None,
 ) -> None:
     """Hold the secret keys, call the server, and open for it what the consortium's policy allows.
 
@@ -84,14 +88,12 @@ def serve_openings(
     identity = process_identity(own, passphrase, ca, "authority")
     introduce(identity, "authority", own)
 
-    async def work() -> None:
+    with alone(directory):
         log = Log(directory / layout.LOG, settings_digest(config))
         process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
-        say(f"Calling the server at {at} for consortium {ca.name}")
-        await process.run(identity, at)
-
-    with alone(directory):
-        run_until_done(work())
+        with metrics_at(metrics, process.monitor, "authority"):
+            say(f"Calling the server at {at} for consortium {ca.name}")
+            run_until_done(process.run(identity, at))
 
 
 @click.group()
@@ -130,6 +132,7 @@ def server() -> None:
     help="Code of this installation that the settings' model.name may run here.",
 )
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
+@metrics_option
 @ended_by_sigterm()
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -142,6 +145,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     timeout: float,
     model: str | None,
     out: Path | None,
+    metrics: str | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
 
@@ -185,5 +189,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         key_id = sound.adding.key_id if config.exchange.seals_sums else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own)
-        run_until_done(process.run(at, folder))
+        with metrics_at(metrics, process.monitor, "server"):
+            run_until_done(process.run(at, folder))
     say(f"Run folder: {path}")

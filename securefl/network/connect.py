@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from securefl.network import stream
 from securefl.network.frames import Link
 from securefl.network.hosts import host_of
 from securefl.network.identity import Identity
-from securefl.network.parting import part
+from securefl.network.parting import SentHome, part
 from securefl.network.proof import NONCE_BYTES, Challenge
 from securefl.network.saying import Warned
 from securefl.network.stream import CallersStream, Stream
@@ -153,13 +153,63 @@ def _not_connected(error: BaseException | None) -> str:
 
 @dataclass(slots=True)
 class Door:
-    """Somebody who listens."""
+    """Somebody who listens. Whatever a caller does, listening goes on."""
 
+    identity: Identity
+    admitted: Callable[[x509.Certificate], str]
+    """Names the caller with a transport certificate, or raises why not."""
+    serve: Callable[[Link], Awaitable[None]]
+    """Has a connection from then on; it is closed when this ends."""
+    say: Callable[[str], None]
+    server: Any
+    """gRPC's."""
     at: str = ""
     """HOST:PORT, its port found where it was given as 0."""
-    server: Any = None
-    """gRPC's."""
     shut_because: str = ""
+    _placed: Counter[str] = field(default_factory=Counter)
+    """Connections of each name."""
+
+    async def arrived(self, _: object, context: Any) -> None:
+        """Serve a caller until one of the two has hung up; gRPC's handler."""
+        certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
+        end = Stream(context)
+        link = Link("a peer", end, certificate)
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                nonce = await end.read()
+                if len(nonce) != NONCE_BYTES:
+                    raise PeerError("a peer that does not begin with a number of its own")
+                challenge = Challenge(certificate, nonce)
+                await end.write(challenge.answer(self.identity.certificate, self.identity.key))
+            await _until_closed(self._served(link), end)
+        except TimeoutError:
+            self.say(Warned("Refused: a peer that says nothing"))
+        except SentHome as error:
+            # First: if the caller leaves, this ends.
+            self.say(Warned(f"Refused: {link.name}: {error}"))
+            await part(link, str(error), error.frame)
+        except SecureFLError as error:
+            self.say(Warned(f"Refused: {error}"))
+        except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
+            pass
+        finally:
+            link.close()
+
+    async def _served(self, link: Link) -> None:
+        try:
+            name = self.admitted(link.certificate)
+            if self.shut_because:
+                raise PeerError(self.shut_because)
+            if self._placed[name] >= MOST_OF_ONE:
+                raise PeerError(f"{name}: has {MOST_OF_ONE} connections already: close one")
+        except SecureFLError as error:
+            raise SentHome(str(error)) from error
+        link.name = name
+        self._placed[name] += 1
+        try:
+            await self.serve(link)
+        finally:
+            self._placed[name] -= 1
 
     def shut(self, reason: str) -> None:
         """Let nobody in any more, and tell why; the connections that there are go on."""
@@ -179,60 +229,19 @@ async def listening(
     say: Callable[[str], None],
     n_peers: int = 1,
 ) -> Door:
-    """Listen for peers of the consortium.
+    """Listen for peers of the consortium; for `admitted` and `serve` see `Door`.
 
-    `admitted` names the caller with a transport certificate, or raises why not. `serve` has the
-    connection from then on; it is closed when `serve` ends. Whatever a peer does, listening goes
-    on: it has at most `MOST_OF_ONE` connections, and all have as many as `n_peers` members may, and
+    Each has at most `MOST_OF_ONE` connections, and all have as many as `n_peers` members may, and
     `MOST_STRANGERS`.
 
     Raises:
         ConfigError: the address cannot be had.
     """
-    placed, door = Counter[str](), Door()
-
-    async def arrived(_: object, context: Any) -> None:
-        certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
-        end = Stream(context)
-        link = Link("a peer", end, certificate)
-        try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                nonce = await end.read()
-                if len(nonce) != NONCE_BYTES:
-                    raise PeerError("a peer that does not begin with a number of its own")
-                challenge = Challenge(certificate, nonce)
-                await end.write(challenge.answer(identity.certificate, identity.key))
-            await _until_closed(served(link), end)
-        except TimeoutError:
-            say(Warned("Refused: a peer that says nothing"))
-        except SecureFLError as error:
-            say(Warned(f"Refused: {error}"))
-        except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
-            pass
-        finally:
-            link.close()
-
-    async def served(link: Link) -> None:
-        try:
-            name = admitted(link.certificate)
-            if door.shut_because:
-                raise PeerError(door.shut_because)
-            if placed[name] >= MOST_OF_ONE:
-                raise PeerError(f"{name}: has {MOST_OF_ONE} connections already: close one")
-        except SecureFLError as error:  # the CA vouches for it, so it may know why
-            await part(link, str(error))
-            raise
-        link.name = name
-        placed[name] += 1
-        try:
-            await serve(link)
-        finally:
-            placed[name] -= 1
-
     most = n_peers * MOST_OF_ONE + MOST_STRANGERS
     options = [*_options(), ("grpc.max_allowed_incoming_connections", most)]
-    door.server = server = grpc.aio.server(options=options)
-    handler = grpc.stream_stream_rpc_method_handler(arrived)
+    server = grpc.aio.server(options=options)
+    door = Door(identity, admitted, serve, say, server)
+    handler = grpc.stream_stream_rpc_method_handler(door.arrived)
     service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
     server.add_generic_rpc_handlers((service,))
     door.at = str(Address(at.host, _port(server, identity, at)))

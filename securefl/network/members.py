@@ -12,7 +12,7 @@ from securefl.errors import PeerError
 from securefl.federation.remote import Lost
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.parting import part
+from securefl.network.parting import SentHome, part
 from securefl.network.settings import differing
 
 HELLO_S = 10.0
@@ -53,12 +53,10 @@ class Members:
             raise PeerError(f"{link.name}: no hello within {HELLO_S:g} s") from None
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
         if reason := self._against(link.name, hello):
-            await part(link, reason)
-            raise PeerError(f"{link.name}: {reason}")
+            raise SentHome(reason)
         async with self._changed:
             if reason := self._not_now(link.name):
-                await link.send(Frame.LEAVE, bodies.reason(reason))
-                raise PeerError(f"{link.name}: {reason}")
+                raise SentHome(reason, Frame.LEAVE)
             self._joined_at[link.name] = time.monotonic()
             await link.send(Frame.WELCOME, bodies.Welcome(run=self.run, job=self.job).to_bytes())
             if lost := self.links.get(link.name):

@@ -11,7 +11,7 @@ from securefl.federation.survey import ScoreRequest
 from securefl.federation.total import n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.parting import part
+from securefl.network.parting import SentHome, part
 
 ANSWER_S = 120.0
 RELEASED = "float64"
@@ -32,23 +32,22 @@ class Line:
             PeerError: another one is connected.
         """
         if self._link and not self._link.lost:
-            why = "another process of the authority is connected: stop one of the two"
-            await part(link, why)
-            raise PeerError(f"{link.name}: {why}")
+            raise SentHome("another process of the authority is connected: stop one of the two")
         async with self._changed:
             self._link = link
             self._changed.notify_all()
         await link.ended()
 
+    @property
+    def is_here(self) -> bool:
+        """True while it is connected."""
+        return self._link is not None and not self._link.lost
+
     async def link(self, within_s: float) -> Link:
         """Return its connection, once there is one; raises PeerError where it does not call."""
-
-        def here() -> bool:
-            return self._link is not None and not self._link.lost
-
         try:
             async with asyncio.timeout(within_s), self._changed:
-                await self._changed.wait_for(here)
+                await self._changed.wait_for(lambda: self.is_here)
         except TimeoutError:
             raise PeerError(
                 f"the authority has not called for {within_s:g} s: is it running, with this "

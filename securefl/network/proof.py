@@ -22,6 +22,8 @@ from securefl.errors import KeyFileError, PeerError
 from securefl.network.trust import Role, Trust
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 NONCE_BYTES = 32
@@ -52,7 +54,7 @@ class Challenge:
             certificate = x509.load_der_x509_certificate(proof[_SIGNATURE_BYTES:])
         except ValueError:
             raise PeerError("the peer shows no certificate of its identity") from None
-        name, key = listeners_name(certificate, trust, role), certificate.public_key()
+        name, key = name_of(trust.holder, certificate, role), certificate.public_key()
         try:
             cast("Ed25519PublicKey", key).verify(proof[:_SIGNATURE_BYTES], self._signed())
         except InvalidSignature:
@@ -63,25 +65,15 @@ class Challenge:
         return SIGNED_AS + self.nonce + self.caller.fingerprint(SHA256())
 
 
-def listeners_name(certificate: x509.Certificate, trust: Trust, role: Role) -> str:
-    """Return the name of the listener with this certificate of its identity.
+def name_of(
+    holder: Callable[[x509.Certificate, Role], str], certificate: x509.Certificate, role: Role
+) -> str:
+    """Return the name of the peer with this certificate, by `Trust.holder` or `transport_holder`.
 
     Raises:
         PeerError: it is nobody who has that role now.
     """
     try:
-        return trust.holder(certificate, role)
-    except KeyFileError as error:
-        raise PeerError(f"the peer is no {role} of this consortium: {error}") from error
-
-
-def callers_name(certificate: x509.Certificate, trust: Trust, role: Role) -> str:
-    """Return the name of the caller with this transport certificate.
-
-    Raises:
-        PeerError: it is nobody who has that role now.
-    """
-    try:
-        return trust.transport_holder(certificate, role)
+        return holder(certificate, role)
     except KeyFileError as error:
         raise PeerError(f"the peer is no {role} of this consortium: {error}") from error

@@ -48,13 +48,14 @@ from securefl.network.connect import Address, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.members import Members
+from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.opening import (
     Line,
     ask_to_open,
     ask_to_open_scores,
     ask_what_holds,
 )
-from securefl.network.proof import callers_name
+from securefl.network.proof import name_of
 from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import (
     check_scope,
@@ -98,6 +99,7 @@ class ServerProcess:
     record: Record = field(default_factory=Record)
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
+    monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
     async def run(self, at: Address, folder: RunFolder) -> None:
         """Run all rounds that are left.
@@ -122,8 +124,13 @@ class ServerProcess:
         SESSION.set(members.run)
         rounds, sites = self._rounds(members, line)
         rounds.go_on_in(folder)
+        watched = self.monitor
+        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
+        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
+        watched.authority = (lambda: line.is_here) if line else None
 
         async def serve(link: Link) -> None:
+            link.traffic = watched.traffic
             of_authority = line and self._role(link.certificate) == "authority"
             await (line.welcome if line and of_authority else members.welcome)(link)
 
@@ -131,7 +138,7 @@ class ServerProcess:
             role = self._role(certificate)
             if role == "authority" and not line:
                 raise PeerError("the authority: nothing is encrypted in this run")
-            return callers_name(certificate, self.bundle, role)
+            return name_of(self.bundle.transport_holder, certificate, role)
 
         n_peers = len(self.job.names) + 1
         door = await listening(self.identity, admitted, at, serve, self.say, n_peers)
@@ -161,7 +168,7 @@ class ServerProcess:
     def _role(self, certificate: x509.Certificate) -> Role:
         """Return the role in a caller's transport certificate, a client's where it has neither."""
         with suppress(PeerError):
-            callers_name(certificate, self.bundle, "authority")
+            name_of(self.bundle.transport_holder, certificate, "authority")
             return "authority"
         return "client"
 
@@ -208,7 +215,7 @@ class ServerProcess:
                 return questions["divergence"].n_bytes(state, client)
             return number_bytes(server.run, query.name, state, client)
 
-        sites.answer_bytes = answer_bytes
+        sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
         rounds = Rounds(
             Parts(
                 config=config,
@@ -220,7 +227,7 @@ class ServerProcess:
                 opener=line,
                 broadcast=broadcast,
                 participation=who,
-                score=_Scores(job, server, sites),
+                score=_Scores(job, server, sites, self.monitor),
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
@@ -242,6 +249,7 @@ class ServerProcess:
                 client: neither are its values such that they cannot be sent, nor is it revoked.
         """
         self.record.incidents.append(incident)
+        self.monitor.note(incident)
         known = incident.client in self.bundle.clients().names
         if self.job.config.run.reproducible and known and not incident.diverged:
             raise cannot_go_on(incident.reason)
@@ -265,6 +273,7 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
+            self.monitor.round_done(metrics)
             n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
@@ -319,11 +328,18 @@ class AuthorityLine:
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Opener.open`."""
-        return self._waited(self._asked(ask_to_open, request))
+        return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
         """See `MatchChannel.open`."""
-        return self._waited(self._asked(ask_to_open_scores, request))
+        return self._answered(self._asked(ask_to_open_scores, request))
+
+    def _answered(self, work: Coroutine[Any, Any, Result]) -> Result:
+        monitor = self.process.monitor
+        with monitor.phase(OPEN):
+            answer = self._waited(work)
+        monitor.opened += 1
+        return answer
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
@@ -385,12 +401,17 @@ class _Scores:
     job: Job
     server: Server
     sites: NetworkSites
+    monitor: ServerMonitor
     evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
         self.evaluator = Evaluator(self.job.task, self.job.names)
 
     def __call__(self, model: nn.Module, state: State) -> Score:
+        with self.monitor.phase(EVALUATE):
+            return self._score(model, state)
+
+    def _score(self, model: nn.Module, state: State) -> Score:
         if not self.job.scores_at_clients:
             return self.evaluator.score(model, state, {})
         # The answers belong to the round that has made this state.

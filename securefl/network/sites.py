@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,7 +35,8 @@ from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
-from securefl.network.proof import callers_name
+from securefl.network.monitor import TRAIN, WAIT
+from securefl.network.proof import name_of
 from securefl.network.saying import Warned
 from securefl.network.trust import ServerBundle
 from securefl.types import Memory, State
@@ -64,6 +66,8 @@ class NetworkSites:
     say: Callable[[str], None]
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
     """Length of a client's answer."""
+    phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    """Counts the time of a phase."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
@@ -93,7 +97,8 @@ class NetworkSites:
         Raises:
             PeerError: the server is being stopped, or a client of a reproducible run is missing.
         """
-        here = set(self._waited(self._present(round_number, names)))
+        with self.phase(WAIT):
+            here = set(self._waited(self._present(round_number, names)))
         return [name for name in names if name in here]
 
     def connected(self) -> list[str]:
@@ -125,7 +130,8 @@ class NetworkSites:
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
         """See `Transport.call`."""
-        return self._waited(self._called(requests, ongoing))
+        with self.phase(TRAIN):
+            return self._waited(self._called(requests, ongoing))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
@@ -166,7 +172,7 @@ class NetworkSites:
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
         for name, link in here.items():
             try:
-                callers_name(link.certificate, self.bundle(), "client")
+                name_of(self.bundle().transport_holder, link.certificate, "client")
             except PeerError as error:
                 gone[name] = str(error)
         await self._send_home(gone)

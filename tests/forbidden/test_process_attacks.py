@@ -33,7 +33,7 @@ from securefl.network.connect import (
 )
 from securefl.network.frames import SMALL, Frame
 from securefl.network.members import JOIN_S, Members
-from securefl.network.proof import Challenge, callers_name
+from securefl.network.proof import Challenge, name_of
 from securefl.network.settings import check_scope, settings_digest, table_digests
 from securefl.network.stream import CHUNK_BYTES
 from securefl_keys import sound_bundle
@@ -116,7 +116,7 @@ def attacked(site, attack, before=("alice", "bob")):
         bundle, welcomed = site.bundle("server"), (Frame.WELCOME, "")
         door = await listening(
             site.identity(SERVER, "server"),
-            lambda certificate: callers_name(certificate, bundle, "client"),
+            lambda certificate: name_of(bundle.transport_holder, certificate, "client"),
             ANY_PORT,
             members.welcome,
             said.append,
@@ -523,7 +523,7 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
             open_now -= 1
 
     def named(tls):
-        name = callers_name(tls, made.bundle("server"), "client")
+        name = name_of(made.bundle("server").transport_holder, tls, "client")
         if name == "alice" and not admitted:
             raise PeerError("alice: is no member any more")
         return name

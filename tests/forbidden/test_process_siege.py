@@ -59,33 +59,10 @@ def test_a_run_outlives_strangers_doubles_and_silence(here):
     double = here.client("carol")
     assert double.ended(60) == 1
     assert "another process of this name is connected" in double.text()
-    other = here.start(
-        "hub-2",
-        "server",
-        "serve",
-        here.job,
-        *here.member("hub", "server"),
-        "--listen",
-        here.server_at,
-        "--out",
-        here.folder / "double",
-    )
+    other = here.server(out="double", said="cannot listen there")
     assert other.ended(60) == 2
-    assert "cannot listen there" in other.text()
-    keeper = here.start(
-        "authority-2",
-        "authority",
-        "serve",
-        here.job,
-        "--keys",
-        here.keys,
-        "--server",
-        here.server_at,
-        "--passphrase-file",
-        here.passphrase_file("authority"),
-    )
+    keeper = here.authority(said="another authority process")
     assert keeper.ended(60) == 2
-    assert "another authority process" in keeper.text()
     goes_on(server)
 
     # The server is held still: nobody waits for it, and its place is free.

@@ -74,7 +74,7 @@ def test_nor_do_those_of_another_solver_or_with_momentum(beside, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ["cnn", "resnet20"])
+@pytest.mark.parametrize("name", ["cnn", pytest.param("resnet20", marks=pytest.mark.full)])
 def test_nor_do_those_of_convolutions(name, engine):
     """With FedTAN, whose first step asks for sums."""
     require_no_more(engine, "algorithm.name=fedtan", job=task(name, sizes=SIZES[:2]))

@@ -202,7 +202,7 @@ DIGITS = (
         ("statistics,profiles", "linear", 8),
         pytest.param("statistics,profiles", "linear", 25, marks=pytest.mark.full),
         pytest.param("profiles", "full", 8, marks=pytest.mark.slow),
-        pytest.param("profiles", "plain-variance", 8, marks=pytest.mark.slow),
+        pytest.param("profiles", "plain-variance", 8, marks=pytest.mark.full),
     ],
 )
 def test_encrypted_profiles_choose_the_clients_of_the_clear(encrypt, match, rounds):
