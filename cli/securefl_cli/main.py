@@ -25,6 +25,7 @@ from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
 from securefl_cli.serve import authority, server
+from securefl_cli.status import status
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
 # be said before torch is loaded.
@@ -78,5 +79,5 @@ def main() -> None:
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for part in (keys, privacy, authority, server, client):
+for part in (keys, privacy, authority, server, client, status):
     main.add_command(part)
