@@ -75,7 +75,7 @@ def serve_openings(
     from securefl.config.load import load_config
     from securefl.network.authority import AuthorityProcess, Log
     from securefl.network.connect import Address
-    from securefl.network.settings import settings_digest
+    from securefl.network.settings import settings_digest, study_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -89,7 +89,7 @@ def serve_openings(
     introduce(identity, "authority", own)
 
     with alone(directory):
-        log = Log(directory / layout.LOG, settings_digest(config))
+        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
         process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
         with metrics_at(metrics, process.monitor, "authority"):
             say(f"Calling the server at {at} for consortium {ca.name}")
@@ -131,6 +131,14 @@ def server() -> None:
     metavar="MODULE:FUNCTION",
     help="Code of this installation that the settings' model.name may run here.",
 )
+@click.option(
+    "--admit",
+    "admitted",
+    multiple=True,
+    metavar="NAME",
+    help="A site that joins the run in --out from now on: the settings name it at the end of "
+    "data.names. May be given several times.",
+)
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
 @metrics_option
 @ended_by_sigterm()
@@ -144,6 +152,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     joining: float,
     timeout: float,
     model: str | None,
+    admitted: tuple[str, ...],
     out: Path | None,
     metrics: str | None,
 ) -> None:
@@ -181,7 +190,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     introduce(mine, "server", identity)
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    folder = RunFolder.begun_or_new(path, config)
+    folder = RunFolder.begun_or_new(path, config, admitted)
     if folder.is_finished():  # a server that was killed at its end is started again
         say(f"Run folder: {path}, complete: no round is left")
         return

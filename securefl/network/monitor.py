@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
 
 from securefl.errors import SecureFLError
 from securefl.network.frames import Traffic
@@ -26,6 +26,8 @@ LATE = ": late, "
 """Words of an incident's reason where a client's message has not come in time."""
 ALIVE_S = 5.0
 """For the event loop to do a step, before it counts as stuck."""
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 Labels = tuple[str, ...]
 
 
@@ -104,6 +106,15 @@ class ServerMonitor(_Loop):
         finally:
             self._within = False
             self._now[name] += time.perf_counter() - started
+
+    def timed(self, name: str, work: Callable[Given, Made]) -> Callable[Given, Made]:
+        """Return a function whose time counts as this phase's."""
+
+        def counted(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+            with self.phase(name):
+                return work(*args, **kwargs)
+
+        return counted
 
     def note(self, incident: Incident) -> None:
         """Count a client that is missed in a round."""
