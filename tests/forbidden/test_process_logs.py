@@ -16,6 +16,7 @@ from processes import SERVER, Site
 
 from securefl.runs.folder_reader import METRICS
 from securefl_cli.connection import ended_by_sigterm
+from securefl_cli.log import begin
 from securefl_cli.main import main
 
 ROLES = {"authority": "authority", "alice": "client", SERVER: "server"}
@@ -33,6 +34,13 @@ def site(tmp_path):
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture(autouse=True)
+def _plain_afterwards():
+    """Lines that are of JSON in one test are plain in the next."""
+    yield
+    begin()
 
 
 def rows(process):
@@ -150,7 +158,7 @@ def test_sigterm_ends_each_role_with_code_0_and_the_run_goes_on_later(site):
     server.wait_for("Round 2/40")
     assert server.interrupt(signal.SIGTERM) == 0
     assert server.text().splitlines()[-1] == "Stopped."
-    assert [client.ended(20) for client in clients] == [1, 1, 1]
+    assert [client.ended() for client in clients] == [1, 1, 1]
     for client in clients:
         assert "the server was stopped" in client.text()
     assert authority.interrupt(signal.SIGTERM) == 0

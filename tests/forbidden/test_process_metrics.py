@@ -89,7 +89,7 @@ def where(process):
     return process.wait_for(r"Metrics on http://(\S+)/metrics")[1]
 
 
-def until(holds, within_s=60):
+def until(holds, within_s=120):
     deadline = time.monotonic() + within_s
     while not (found := holds()):
         assert time.monotonic() < deadline
@@ -102,7 +102,7 @@ def until(holds, within_s=60):
 def test_the_pages_of_a_run_say_who_is_there_who_was_late_and_what_is_left(site):
     """Dora is held still, and is late; carol is killed; both by their names."""
     here = site(rounds=400, reproducible=False, names=("alice", "bob", "carol", "dora", "emil"))
-    server = here.server("--metrics", "0", "--timeout", "3")
+    server = here.server("--metrics", "0", "--timeout", "10")
     at = where(server)
     assert get(at, "healthz") == (200, "ok\n")
     assert get(at, "readyz") == (503, "the authority is not connected\n")
@@ -134,7 +134,7 @@ def test_the_pages_of_a_run_say_who_is_there_who_was_late_and_what_is_left(site)
     assert of_authority["key_values_left"][()] <= 2**30 - 2048 * opened
     assert get(where(authority), "readyz") == (200, "ok\n")
     server.process.send_signal(signal.SIGTERM)
-    assert server.ended(30) == 0
+    assert server.ended() == 0
     with pytest.raises(OSError, match="refused"):
         get(at, "metrics")
     until(lambda: get(where(authority), "readyz") == (503, "no server is connected\n"))

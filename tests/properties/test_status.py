@@ -113,8 +113,9 @@ def test_a_servers_folder_says_who_was_missing_and_why(tmp_path):
     names = ("a1", "b1", "c1", "d1", "e1")
     site = Site(tmp_path / "site", rounds=60, reproducible=False, names=names)
     try:
+        site.rotate(revoking="e1")  # and so is not waited for
         site.authority()
-        server = site.server("--joining", "25")
+        server = site.server()
         clients = {name: site.client(name) for name in site.names if name != "e1"}
         server.wait_for("Round 1/60")
         clients["d1"].stop()
