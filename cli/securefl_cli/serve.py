@@ -173,7 +173,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.config.load import load_config
     from securefl.network.connect import Address
     from securefl.network.server import Patience, ServerProcess, server_job
-    from securefl.runs.environment import PROCESSES
     from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -194,10 +193,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     if folder.is_finished():  # a server that was killed at its end is started again
         say(f"Run folder: {path}, complete: no round is left")
         return
-    with folder.locked():
-        key_id = sound.adding.key_id if config.exchange.seals_sums else ""
-        own = config.samples is not None  # its data are the sites' own
-        folder.note_session(config, key_id, PROCESSES, own_task=own)
-        with metrics_at(metrics, process.monitor, "server"):
-            run_until_done(process.run(at, folder))
+    with folder.locked(), metrics_at(metrics, process.monitor, "server"):
+        run_until_done(process.run(at, folder))
     say(f"Run folder: {path}")
