@@ -79,11 +79,11 @@ class Patience:
     """Seconds that the server waits."""
 
     joining_s: float = 120.0
-    """For all clients to join, before the first round."""
+    """For the authority to call and all clients to join, before the first round."""
     client_s: float = 60.0
     """For a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority to call, before a round and where its connection is lost."""
+    """For the authority to call again, before a round and where its connection is lost."""
 
 
 @dataclass
@@ -150,7 +150,7 @@ class ServerProcess:
         reason = "the server was stopped"
         try:
             if line:
-                await line.link(patience.authority_s)
+                await line.link(patience.joining_s)
             work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
             await asyncio.shield(work)
             reason = ""
