@@ -11,13 +11,17 @@ from securefl.errors import ConfigError
 from securefl_cli.connection import (
     FILE,
     config_argument,
+    ended_by_sigterm,
+    introduce,
     member_options,
+    metrics_at,
+    metrics_option,
     run_until_done,
-    say,
     seconds_option,
     settings_option,
 )
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
+from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import (
     ENVIRONMENT,
     from_environment,
@@ -39,15 +43,19 @@ def authority() -> None:
 @authority.command("serve")
 @config_argument
 @settings_option
+@log_option("authority")
 @KEYS
 @PASSPHRASE_FILE
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@metrics_option
+@ended_by_sigterm()
 def serve_openings(
     config_file: Path | None,
     settings: tuple[str, ...],
     directory: Path,
     passphrase_file: Path | None,
     server: str,
+    metrics: str | None,
 ) -> None:
     """Hold the secret keys, call the server, and open for it what the consortium's policy allows.
 
@@ -78,15 +86,14 @@ def serve_openings(
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
     identity = process_identity(own, passphrase, ca, "authority")
-
-    async def work() -> None:
-        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
-        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
-        say(f"Calling the server at {at} for consortium {ca.name}")
-        await process.run(identity, at)
+    introduce(identity, "authority", own)
 
     with alone(directory):
-        run_until_done(work())
+        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
+        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
+        with metrics_at(metrics, process.monitor, "authority"):
+            say(f"Calling the server at {at} for consortium {ca.name}")
+            run_until_done(process.run(identity, at))
 
 
 @click.group()
@@ -102,6 +109,7 @@ def server() -> None:
 @server.command("serve")
 @config_argument
 @settings_option
+@log_option("server")
 @member_options
 @click.option(
     "--passphrase-file",
@@ -132,6 +140,8 @@ def server() -> None:
     "data.names. May be given several times.",
 )
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
+@metrics_option
+@ended_by_sigterm()
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -144,6 +154,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     model: str | None,
     admitted: tuple[str, ...],
     out: Path | None,
+    metrics: str | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
 
@@ -175,12 +186,13 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     job = server_job(config, model)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
+    introduce(mine, "server", identity)
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     folder = RunFolder.begun_or_new(path, config, admitted)
     if folder.is_finished():  # a server that was killed at its end is started again
         say(f"Run folder: {path}, complete: no round is left")
         return
-    with folder.locked():
+    with folder.locked(), metrics_at(metrics, process.monitor, "server"):
         run_until_done(process.run(at, folder))
     say(f"Run folder: {path}")

@@ -24,6 +24,7 @@ from securefl.network.connect import Address, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
+from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import settings_digest, table_digests
 from securefl.network.trust import ClientBundle
 from securefl.runs.threads import torch_threads
@@ -71,7 +72,7 @@ class ClientProcess:
                 elif loop.time() > welcomed_at + patience_s:
                     raise
                 link.close()
-                self.say(f"{error}; joining again")
+                self.say(Warned(f"{error}; joining again"))
                 await asyncio.sleep(PAUSE_S)
             finally:
                 await link.finish()
@@ -84,6 +85,7 @@ class ClientProcess:
     async def _take_part(self, link: Link) -> None:
         welcome = await self._welcome(link)
         self._welcomed = True
+        SESSION.set(welcome.run)
         self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
         self.party.seal_with(self.bundle)
         session = self.party.session(welcome.run, welcome.job)
@@ -152,7 +154,7 @@ class _Turn:
                 if left.round in {0, session.round}:
                     await asyncio.to_thread(session.site.abandon)
                     session.due = None
-                    self.say(f"{name}: the round goes on without: {left.reason}")
+                    self.say(Warned(f"{name}: the round goes on without: {left.reason}"))
             case Frame.COUNTED:
                 self.say(f"{name}: round {session.round} counts")
             case Frame.ROUND:
@@ -251,7 +253,9 @@ class _Turn:
 
     async def _send(self, sent: Sent) -> None:
         if isinstance(sent, Refused):
-            self.say(sent.detail or sent.reason)  # with the value, which is this client's own
+            self.say(
+                Warned(sent.detail or sent.reason)
+            )  # with the value, which is this client's own
             why = bodies.reason(sent.reason, diverged=sent.diverged)
             await self.link.send(Frame.LEAVE, why)
             return

@@ -80,6 +80,14 @@ class Received:
     body: bytes
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of frames that have gone over connections."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
 class Link:
     """A connection to the one peer whose certificate bears this name."""
 
@@ -87,6 +95,8 @@ class Link:
         self.name = name
         self.certificate = certificate
         """The peer's, by which it was let in: its transport's where it has called."""
+        self.traffic = Traffic()
+        """Bytes that are counted here; several connections may share one."""
         self._stream = stream
         self._sending = asyncio.Lock()
 
@@ -98,6 +108,7 @@ class Link:
                 await self._stream.write(_HEAD.pack(frame, len(body)) + body[:first])
                 for start in range(first, len(body), CHUNK_BYTES):
                     await self._stream.write(body[start : start + CHUNK_BYTES])
+            self.traffic.sent_bytes += _HEAD.size + len(body)
         except PeerError as error:
             raise self._loss(error) from error
 
@@ -146,9 +157,11 @@ class Link:
 
     async def _read(self) -> bytes:
         try:
-            return await self._stream.read()
+            chunk = await self._stream.read()
         except PeerError as error:
             raise self._loss(error) from error
+        self.traffic.received_bytes += len(chunk)
+        return chunk
 
     def _loss(self, error: PeerError) -> PeerError:
         return PeerError(f"{self.name}: {error}")

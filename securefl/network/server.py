@@ -44,6 +44,7 @@ from securefl.network.connect import Address, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.members import Members
+from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.opening import (
     Line,
     ask_to_open,
@@ -52,6 +53,7 @@ from securefl.network.opening import (
 )
 from securefl.network.openings import FetchedOpenings
 from securefl.network.proof import name_of
+from securefl.network.saying import SESSION, Warned
 from securefl.network.scores import Scores
 from securefl.network.settings import (
     check_scope,
@@ -96,6 +98,7 @@ class ServerProcess:
     record: Record = field(default_factory=Record)
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
+    monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
     async def run(self, at: Address, folder: RunFolder) -> None:
         """Run all rounds that are left.
@@ -117,14 +120,20 @@ class ServerProcess:
             self.say,
             code_of(config),
         )
+        SESSION.set(members.run)
         key_id = self.bundle.adding.key_id if config.exchange.seals_sums else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
         log = FetchedOpenings(folder, folder.session_ids())
         rounds, sites = self._rounds(members, line, key_id, log)
         rounds.go_on_in(folder)
+        watched = self.monitor
+        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
+        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
+        watched.authority = (lambda: line.is_here) if line else None
 
         async def serve(link: Link) -> None:
+            link.traffic = watched.traffic
             of_authority = line and self._role(link.certificate) == "authority"
             await (line.welcome if line and of_authority else members.welcome)(link)
 
@@ -215,7 +224,7 @@ class ServerProcess:
                 return server.n_bytes(state.round + 1, SCORE_MEAN, client)
             return number_bytes(server.run, query.name, state, client)
 
-        sites.answer_bytes = answer_bytes
+        sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
         rounds = Rounds(
             Parts(
                 config=config,
@@ -227,7 +236,7 @@ class ServerProcess:
                 opener=line,
                 broadcast=broadcast,
                 participation=who,
-                score=Scores(job, server, sites, line.open),
+                score=self.monitor.timed(EVALUATE, Scores(job, server, sites, line.open)),
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
@@ -249,10 +258,11 @@ class ServerProcess:
                 client: neither are its values such that they cannot be sent, nor is it revoked.
         """
         self.record.incidents.append(incident)
+        self.monitor.note(incident)
         known = incident.client in self.bundle.clients().names
         if self.job.config.run.reproducible and known and not incident.diverged:
             raise cannot_go_on(incident.reason)
-        self.say(f"Round {incident.round} goes on without {incident.reason}")
+        self.say(Warned(f"Round {incident.round} goes on without {incident.reason}"))
         body = bodies.reason(incident.reason, round_number=incident.round)
 
         def tell() -> None:
@@ -272,6 +282,7 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
+            self.monitor.round_done(metrics)
             n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
@@ -345,11 +356,18 @@ class AuthorityLine:
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Opener.open`."""
-        return self._waited(self._asked(ask_to_open, request))
+        return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
         """See `MatchChannel.open`."""
-        return self._waited(self._asked(ask_to_open_scores, request))
+        return self._answered(self._asked(ask_to_open_scores, request))
+
+    def _answered(self, work: Coroutine[Any, Any, Result]) -> Result:
+        monitor = self.process.monitor
+        with monitor.phase(OPEN):
+            answer = self._waited(work)
+        monitor.opened += 1
+        return answer
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,7 +35,9 @@ from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
+from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.proof import name_of
+from securefl.network.saying import Warned
 from securefl.network.trust import ServerBundle
 from securefl.types import Memory, State
 
@@ -63,6 +66,8 @@ class NetworkSites:
     say: Callable[[str], None]
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
     """Length of a client's answer."""
+    phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    """Counts the time of a phase."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
@@ -92,7 +97,8 @@ class NetworkSites:
         Raises:
             PeerError: the server is being stopped, or a client of a reproducible run is missing.
         """
-        here = set(self._waited(self._present(round_number, names)))
+        with self.phase(WAIT):
+            here = set(self._waited(self._present(round_number, names)))
         return [name for name in names if name in here]
 
     def connected(self) -> list[str]:
@@ -131,7 +137,8 @@ class NetworkSites:
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
         """See `Transport.call`."""
-        return self._waited(self._called(requests, ongoing))
+        with self.phase(TRAIN):
+            return self._waited(self._called(requests, ongoing))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
@@ -164,7 +171,8 @@ class NetworkSites:
             await members.all_here(awaited, self.joining_s)
         elif not members.are_here(awaited, self.quorum):
             away = ", ".join(name for name in awaited if name not in members.here())
-            self.say(f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}")
+            waits = f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}"
+            self.say(Warned(waits))
             await members.all_here(awaited, self.wait_s, self.quorum)
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
@@ -179,7 +187,7 @@ class NetworkSites:
         if first:
             gone = {}  # who is none at first takes no part, and is missed in no round
             if missing := sorted(set(names) - here.keys()):
-                self.say(f"Beginning without {', '.join(missing)}")
+                self.say(Warned(f"Beginning without {', '.join(missing)}"))
         lost = await members.bring_up_to(here, *self.for_clients())
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
