@@ -102,7 +102,7 @@ def test_three_hospitals_train_one_network(tmp_path):
     north = f"north={out / 'north/site.toml'}"
     told = CliRunner().invoke(main, ["evaluate", str(out / "run"), "--site", north])
     assert told.exit_code == 0, told.output
-    assert re.search(r"north\W+\d+\W+0\.\d", told.output)
+    assert re.search(r"north\W+\d+\W+\d+\.\d %", told.output)
     files = {name: out / name / "site.toml" for name in ("north", "south", "east")}
     task = securefl.task_of_sites(load_config(out / "job.toml"), files)
     trained = securefl.load_trained(out / "run", task)
