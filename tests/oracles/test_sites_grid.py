@@ -26,8 +26,11 @@ pytestmark = [
 ROUNDING = 1e-4
 """Of a weight: as in `test_sites_own_data`."""
 
-RAW = dict.fromkeys(("records", "records, fedprof"), ("samples.standardise=false",))
-"""Statistics of raw columns are clipped to nothing under record-level privacy (own-data.md)."""
+ARRAYS = (
+    *("samples.shape=[1, 4, 4]", 'samples.classes=["a", "b"]', "samples.most=64"),
+    "samples.standardise=false",
+)
+"""For record-level privacy, which clips the statistics of a table's raw columns (own-data.md)."""
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +48,8 @@ def files(tmp_path_factory):
 def job(consortium, files, tmp_path):
     """Makes a job of these settings beside the tables'."""
 
-    def made(*settings):
-        here = OwnData(consortium, tmp_path, (*TABLES, *settings))
+    def made(*settings, form=TABLES):
+        here = OwnData(consortium, tmp_path, (*form, *settings))
         here.files = files
         return here
 
@@ -103,7 +106,8 @@ def test_in_the_clear_the_bits_are_those_of_a_rehearsal(policy, solver, server, 
 
 @pytest.mark.parametrize(("beside", "policy"), [*product(BESIDE, NORMALISATIONS)])
 def test_so_they_are_with_whatever_goes_beside(beside, policy, job):
-    here = job(*NORMALISATIONS[policy], *BESIDE[beside], *RAW.get(beside, ()))
+    form = ARRAYS if "records" in beside else TABLES
+    here = job(*NORMALISATIONS[policy], *BESIDE[beside], form=form)
     if refusal(here):
         refused_alike(here)
         return
