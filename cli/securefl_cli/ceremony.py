@@ -95,6 +95,8 @@ def verify(
     wanted = typed(ca) if ca else None
     verdict = verified(directory, identity, wanted, passphrase=passphrase)
     click.echo("\n".join(_told(verdict, compared=ca is not None)))
+    for note in verdict.notes:
+        click.echo(f"Note: {printable(note)}")
     if not opening and (identity or verdict.role is None):
         click.echo("Not looked into: what is sealed. --open does, with its passphrase.")
     if verdict.problems:

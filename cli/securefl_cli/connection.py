@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+
+from securefl.network.saying import Warned
+from securefl_cli.log import lines_are_of, say
+
+if TYPE_CHECKING:
+    from securefl.network.identity import Identity
+    from securefl.network.monitor import Watched
+    from securefl.network.trust import Role
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -53,11 +63,79 @@ def seconds_option(name: str, default: float, least: float, what: str) -> Callab
     )
 
 
-def say(line: str) -> None:
-    """A line of progress, on stderr."""
-    from securefl.io.text import printable
+def introduce(mine: Identity, role: Role, directory: Path) -> None:
+    """Put this party's name in the log, and say so where its own certificates end soon.
 
-    click.echo(printable(line), err=True)
+    Raises:
+        CertificateExpired: they have ended, or this machine's clock is wrong.
+    """
+    from securefl_keys.certificate_parts import require_current
+    from securefl_keys.certificates import way_out
+    from securefl_keys.dates import ending
+    from securefl_keys.holders import Holder
+    from securefl_keys.signed_file import now
+
+    lines_are_of(mine.name)
+    at = now()
+    for certificate in filter(None, (mine.certificate, mine.transport)):
+        whose = f"{mine.name}'s certificate"
+        require_current(certificate, at, whose, way_out(Holder(mine.name, role)))
+    if told := ending(mine.certificate, at):
+        command = f"securefl keys renew request {shlex.quote(str(directory))}"
+        renewed = "with the consortium's: make new keys" if role == "authority" else command
+        say(Warned(f"The certificate of {mine.name} ends on {told}: {renewed}"))
+
+
+metrics_option = click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Answer /metrics (Prometheus), /healthz and /readyz there over HTTP, on this machine "
+    "alone where no HOST is given; needs securefl[ops].",
+)
+
+
+@contextmanager
+def metrics_at(metrics: str | None, watched: Watched, role: Role) -> Iterator[None]:
+    """Within, the page of `--metrics` is there, where it was asked for.
+
+    Raises:
+        ConfigError: the address cannot be had, or what the page needs is not installed.
+    """
+    if metrics is None:
+        yield
+        return
+    from securefl.network.connect import Address
+    from securefl.network.metrics_page import metrics_page
+
+    at = Address.parse(f"127.0.0.1:{metrics}" if metrics.isdigit() else metrics)
+    with metrics_page(watched, role, at) as where:
+        say(f"Metrics on http://{where}/metrics")
+        yield
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM ends the command with code 0 and a word, also before it is connected.
+
+    A decorator of a command, too.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        _stopped()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped() -> NoReturn:
+    say("Stopped.")
+    sys.exit(0)
 
 
 def run_until_done(work: Coroutine[Any, Any, None]) -> None:
@@ -88,8 +166,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         if asked != {signal.SIGTERM}:
             raise KeyboardInterrupt from None
-        say("Stopped.")
-        sys.exit(0)
+        _stopped()
 
 
 def _allow_all_descriptors() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from securefl_cli.demo_sites import demo_sites
+from securefl_cli.demo_sites import demo_sites, prepare
 from securefl_cli.progress import progress_bar
 from securefl_cli.table import print_runs
 
@@ -24,6 +24,9 @@ RUNS = {
     "--sites", is_flag=True, help="Three hospitals with a table each, every party a process."
 )
 @click.option(
+    "--prepare", "preparing", is_flag=True, help="Write the files of --sites, and run nothing."
+)
+@click.option(
     "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 30 with --sites."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
@@ -33,7 +36,7 @@ RUNS = {
     metavar="DIR",
     help="Where the runs and the picture go; runs/<time>-demo where absent.",
 )
-def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool) -> None:
+def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool, preparing: bool) -> None:
     """Five clients with two classes of handwritten digits each train one network.
 
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and its statistics travel
@@ -54,6 +57,11 @@ def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool) -> Non
     from securefl.runs.folder_writer import write_atomically
 
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
+    if preparing:
+        if not sites:
+            raise click.UsageError("--prepare writes the files of --sites: give both")
+        prepare(rounds or 30, seed, folder)
+        return
     if sites:
         demo_sites(rounds or 30, seed, folder)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import secrets
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import click
 
 from securefl.errors import PeerError
+from securefl_cli.log import ENVIRONMENT
 
 HOSPITALS = {"north": 0.5, "south": 0.3, "east": 0.2}
 """Shares of the samples."""
@@ -54,13 +56,8 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
     from securefl.federation.ledger import Ledger
     from securefl.runs.folder_reader import read_run
     from securefl_cli.table import print_runs
-    from securefl_keys.rehearsal import make_consortium
 
-    folder.mkdir(parents=True)
-    passphrase = secrets.token_urlsafe(24)
-    make_consortium(folder, list(HOSPITALS), SERVER, passphrase, name="Hospitals")
-    _write_data(folder, rounds, seed)
-    click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
+    prepare(rounds, seed, folder)
     words = ("--passphrase-file", "passphrase")
     with _processes(folder) as start:
         server = start(
@@ -92,6 +89,18 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
     )
 
 
+def prepare(rounds: int, seed: int, folder: Path) -> None:
+    """Write what the parties of the demo have: settings, keys, identities, bundles, data."""
+    from securefl_keys.rehearsal import make_consortium
+
+    folder.mkdir(parents=True)
+    passphrase = secrets.token_urlsafe(24)
+    make_consortium(folder, list(HOSPITALS), SERVER, passphrase, name="Hospitals")
+    _write_data(folder, rounds, seed)
+    (folder / "run").mkdir()  # the server's; where it is mounted, it has to be there
+    click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
+
+
 class _Process:
     """One party: its command, and what it says."""
 
@@ -100,7 +109,7 @@ class _Process:
         self._n_shown = 0
         with log.open("ab") as file:
             self._process = subprocess.Popen(  # noqa: S603 -- our own commands
-                [*SECUREFL, *command], cwd=log.parent, stdout=file, stderr=file
+                [*SECUREFL, *command], cwd=log.parent, stdout=file, stderr=file, env=_plain()
             )
 
     def told(self, pattern: str, *, show: bool = False) -> str:
@@ -163,6 +172,11 @@ def _write_data(folder: Path, rounds: int, seed: int) -> None:
     names = json.dumps(list(HOSPITALS))
     job = JOB.format(rounds=rounds, seed=seed, names=names, columns=json.dumps(columns))
     (folder / "job.toml").write_text(job)
+
+
+def _plain() -> dict[str, str]:
+    """The environment, in which lines are as they are read here."""
+    return os.environ | {ENVIRONMENT: "plain"}
 
 
 def _n_opened(folder: Path) -> int:

@@ -9,13 +9,15 @@ import click
 from securefl_cli.connection import (
     FILE,
     config_argument,
+    ended_by_sigterm,
+    introduce,
     member_options,
     run_until_done,
-    say,
     seconds_option,
     settings_option,
 )
 from securefl_cli.key_options import PASSPHRASE_FILE
+from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.review import review
 
@@ -38,6 +40,7 @@ client.add_command(review)
 @client.command()
 @config_argument
 @settings_option
+@log_option("client")
 @member_options
 @PASSPHRASE_FILE
 @click.option(
@@ -48,6 +51,7 @@ client.add_command(review)
 )
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
 @seconds_option("--wait", 60.0, 0, "to wait for the server to be there.")
+@ended_by_sigterm()
 def join(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -81,5 +85,6 @@ def join(  # noqa: PLR0913, PLR0917
     sound = SoundBundle.load(bundle, "client")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")
+    introduce(mine, "client", identity)
     party = client_party(config, mine, identity, data)
     run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))

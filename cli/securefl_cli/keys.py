@@ -10,7 +10,7 @@ import click
 
 from securefl.errors import KeyFileError
 from securefl.io.text import printable
-from securefl_cli import membership, rotation
+from securefl_cli import membership, renewal, rotation
 from securefl_cli.ceremony import export, verify
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
@@ -114,18 +114,24 @@ def init(
 def show(directory: Path) -> None:
     """Show the files in DIR, who may hold each, and what is wrong with them.
 
-    Needs no passphrase. Exits with 1 where something is wrong.
+    Of each certificate, from when until when it is valid. DIR may also be a member's own folder,
+    of which only that is shown. Needs no passphrase. Exits with 1 where something is wrong.
 
     \b
     Example:
       securefl keys show my-keys
+      securefl keys show alice
     """  # noqa: D301  (click wants the backspace itself)
     from rich.console import Console
 
     from securefl_keys import layout
+    from securefl_keys.dates import is_identity
     from securefl_keys.description import describe
     from securefl_keys.policy import load_policy
 
+    if is_identity(directory):
+        click.echo("\n".join(_dates(directory)))
+        return
     files = describe(directory)
     Console(highlight=False).print(_table(files))
     for pair, label in {"sums": "Key id", "match": "Match key id"}.items():
@@ -142,11 +148,26 @@ def show(directory: Path) -> None:
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
             click.echo("\n".join(["", *told(directory, load_policy(directory))]))
+            click.echo("\n".join(["", *_dates(directory)]))
         except KeyFileError as error:
             problems.append(printable(str(error)))
     if problems:
         click.echo("\n".join(["", *(f"Problem: {problem}" for problem in problems)]))
         raise SystemExit(1)
+
+
+def _dates(directory: Path) -> list[str]:
+    """Lines on each certificate in the folder."""
+    from securefl_keys.dates import dates_in
+    from securefl_keys.signed_file import now
+
+    at = now()
+    found = list(dates_in(directory, at))
+    widths = [
+        max(len(text) for text in column)
+        for column in zip(*((d.whose, d.use) for d in found), strict=True)
+    ]
+    return [f"{d.whose:<{widths[0]}}  {d.use:<{widths[1]}}  {d.told(at)}" for d in found]
 
 
 def _table(files: list[Description]) -> Table:
@@ -185,6 +206,7 @@ def _of_no_ckks_key(entry: Description) -> bool:
 
 for command in (
     membership.join,
+    renewal.renew,
     export,
     verify,
     policy,

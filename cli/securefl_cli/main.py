@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from securefl.errors import ConfigError, DataError, KeyFileError, SecureFLError
-from securefl.io.text import printable
 from securefl.simulation.malloc import keep_freed_memory
 from securefl_cli.audit import audit
 from securefl_cli.compare import compare
@@ -19,12 +18,14 @@ from securefl_cli.interrupt import remembered_interrupts
 from securefl_cli.join import client
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
+from securefl_cli.log import begin, is_plain, say, say_error
 from securefl_cli.passphrase import from_environment
 from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
 from securefl_cli.serve import authority, server
+from securefl_cli.status import status
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
 # be said before torch is loaded.
@@ -37,20 +38,24 @@ class _Commands(click.Group):
     """Turns the library's errors into one line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        begin()
         try:
             with remembered_interrupts():
                 return super().main(*args, **kwargs | {"standalone_mode": False})
         except click.ClickException as error:
-            error.show()
+            if is_plain():
+                error.show()
+            else:
+                say_error(error.format_message())
             sys.exit(error.exit_code)
         except (ConfigError, DataError, KeyFileError) as error:
-            click.echo(f"Error: {printable(str(error))}", err=True)
+            say_error(str(error))
             sys.exit(MISUSED)
         except SecureFLError as error:
-            click.echo(f"Error: {printable(str(error))}", err=True)
+            say_error(str(error))
             sys.exit(FAILED)
         except (click.Abort, KeyboardInterrupt):
-            click.echo("Interrupted.", err=True)
+            say("Interrupted.")
             sys.exit(INTERRUPTED)
 
 
@@ -74,5 +79,5 @@ def main() -> None:
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for part in (keys, privacy, authority, server, client):
+for part in (keys, privacy, authority, server, client, status):
     main.add_command(part)

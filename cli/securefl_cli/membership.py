@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,7 +15,10 @@ from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
     from securefl_keys.holders import Role
+    from securefl_keys.membership import Approval
     from securefl_keys.request import JoinRequest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
@@ -26,6 +30,36 @@ def join() -> None:
       securefl keys join request alice
       securefl keys join approve alice/identity.csr --keys my-keys
     """  # noqa: D301  (click wants the backspace itself)
+
+
+def approval_options(command: Command) -> Command:
+    """The requests that are approved, the keys, fingerprints, `--out` and the passphrase."""
+    for option in reversed(_APPROVAL):
+        command = option(command)
+    return command
+
+
+_APPROVAL = (
+    click.argument(
+        "files", metavar="REQUEST...", nargs=-1, required=True, type=click.Path(path_type=Path)
+    ),
+    KEYS,
+    click.option(
+        "--fingerprint",
+        "fingerprints",
+        metavar="HEX",
+        multiple=True,
+        help="What was read aloud, once for each REQUEST and in their order; without it the "
+        "terminal asks.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Where the certificate of a single REQUEST goes; beside it where not given.",
+    ),
+    PASSPHRASE_FILE,
+)
 
 
 @join.command()
@@ -70,25 +104,7 @@ def request(names: tuple[str, ...], role: Role, out: Path, passphrase_file: Path
 
 
 @join.command()
-@click.argument(
-    "files", metavar="REQUEST...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
-@KEYS
-@click.option(
-    "--fingerprint",
-    "fingerprints",
-    metavar="HEX",
-    multiple=True,
-    help="What was read aloud, once for each REQUEST and in their order; without it the terminal "
-    "asks.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where the certificate of a single REQUEST goes; beside it where not given.",
-)
-@PASSPHRASE_FILE
+@approval_options
 def approve(
     files: tuple[Path, ...],
     directory: Path,
@@ -103,6 +119,29 @@ def approve(
       securefl keys join approve alice.csr --keys my-keys --fingerprint "3f2a 91c0 …"
       securefl keys join approve alice.csr bob.csr hub.csr --keys my-keys
     """  # noqa: D301  (click wants the backspace itself)
+    from securefl_keys.membership import approve as approved
+
+    approvals = compared(files, fingerprints, out)
+    passphrase = read_passphrase(passphrase_file, confirm=False)
+    roster = approved(directory, approvals, passphrase)
+    for approval in approvals:
+        name, role = approval.request.name, approval.request.role
+        click.echo(
+            f"{name} is a {role} in roster version {roster.file.version}.\n"
+            f"{approval.certificate}: send it back to {name}"
+        )
+    click.echo(f"Next: securefl keys export --keys {shlex.quote(str(directory))} --out …")
+
+
+def compared(
+    files: tuple[Path, ...], fingerprints: tuple[str, ...], out: Path | None
+) -> list[Approval]:
+    """The requests, each of which has the fingerprint that was read aloud.
+
+    Raises:
+        UsageError: the options do not go together.
+        RequestRefused: a file holds no request, or another than was read aloud.
+    """
     if fingerprints and len(fingerprints) != len(files):
         raise click.UsageError(
             f"{len(fingerprints)} fingerprints for {len(files)} requests: give one for each, in "
@@ -112,24 +151,14 @@ def approve(
         raise click.UsageError("--out names one certificate: leave it out, or approve one by one")
 
     from securefl_keys.membership import Approval
-    from securefl_keys.membership import approve as approved
 
     asked = [_read(file) for file in files]
     for number, (file, requested) in enumerate(zip(files, asked, strict=True)):
         _compare(file, requested, fingerprints[number] if fingerprints else None)
-    passphrase = read_passphrase(passphrase_file, confirm=False)
-    approvals = [
+    return [
         Approval(requested, out or file.with_suffix(".crt"))
         for file, requested in zip(files, asked, strict=True)
     ]
-    roster = approved(directory, approvals, passphrase)
-    for approval in approvals:
-        name, role = approval.request.name, approval.request.role
-        click.echo(
-            f"{name} is a {role} in roster version {roster.file.version}.\n"
-            f"{approval.certificate}: send it back to {name}"
-        )
-    click.echo(f"Next: securefl keys export --keys {shlex.quote(str(directory))} --out …")
 
 
 def _read(file: Path) -> JoinRequest:

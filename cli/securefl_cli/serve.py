@@ -11,13 +11,17 @@ from securefl.errors import ConfigError
 from securefl_cli.connection import (
     FILE,
     config_argument,
+    ended_by_sigterm,
+    introduce,
     member_options,
+    metrics_at,
+    metrics_option,
     run_until_done,
-    say,
     seconds_option,
     settings_option,
 )
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
+from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import (
     ENVIRONMENT,
     from_environment,
@@ -39,15 +43,19 @@ def authority() -> None:
 @authority.command("serve")
 @config_argument
 @settings_option
+@log_option("authority")
 @KEYS
 @PASSPHRASE_FILE
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@metrics_option
+@ended_by_sigterm()
 def serve_openings(
     config_file: Path | None,
     settings: tuple[str, ...],
     directory: Path,
     passphrase_file: Path | None,
     server: str,
+    metrics: str | None,
 ) -> None:
     """Hold the secret keys, call the server, and open for it what the consortium's policy allows.
 
@@ -67,7 +75,7 @@ def serve_openings(
     from securefl.config.load import load_config
     from securefl.network.authority import AuthorityProcess, Log
     from securefl.network.connect import Address
-    from securefl.network.settings import settings_digest
+    from securefl.network.settings import settings_digest, study_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -78,15 +86,14 @@ def serve_openings(
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
     identity = process_identity(own, passphrase, ca, "authority")
-
-    async def work() -> None:
-        log = Log(directory / layout.LOG, settings_digest(config))
-        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
-        say(f"Calling the server at {at} for consortium {ca.name}")
-        await process.run(identity, at)
+    introduce(identity, "authority", own)
 
     with alone(directory):
-        run_until_done(work())
+        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
+        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
+        with metrics_at(metrics, process.monitor, "authority"):
+            say(f"Calling the server at {at} for consortium {ca.name}")
+            run_until_done(process.run(identity, at))
 
 
 @click.group()
@@ -102,6 +109,7 @@ def server() -> None:
 @server.command("serve")
 @config_argument
 @settings_option
+@log_option("server")
 @member_options
 @click.option(
     "--passphrase-file",
@@ -111,7 +119,7 @@ def server() -> None:
     "asks: the server's environment is to hold no secret.",
 )
 @click.option("--listen", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
-@seconds_option("--joining", 120.0, 0, "to wait for all clients before the first round.")
+@seconds_option("--joining", 120.0, 0, "to wait for authority and clients before the first round.")
 @seconds_option(
     "--timeout",
     60.0,
@@ -123,7 +131,17 @@ def server() -> None:
     metavar="MODULE:FUNCTION",
     help="Code of this installation that the settings' model.name may run here.",
 )
+@click.option(
+    "--admit",
+    "admitted",
+    multiple=True,
+    metavar="NAME",
+    help="A site that joins the run in --out from now on: the settings name it at the end of "
+    "data.names. May be given several times.",
+)
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
+@metrics_option
+@ended_by_sigterm()
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
     settings: tuple[str, ...],
@@ -134,7 +152,9 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     joining: float,
     timeout: float,
     model: str | None,
+    admitted: tuple[str, ...],
     out: Path | None,
+    metrics: str | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
 
@@ -153,7 +173,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.config.load import load_config
     from securefl.network.connect import Address
     from securefl.network.server import Patience, ServerProcess, server_job
-    from securefl.runs.environment import PROCESSES
     from securefl.runs.folder_writer import RunFolder
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -167,15 +186,13 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     job = server_job(config, model)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
+    introduce(mine, "server", identity)
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    folder = RunFolder.begun_or_new(path, config)
+    folder = RunFolder.begun_or_new(path, config, admitted)
     if folder.is_finished():  # a server that was killed at its end is started again
         say(f"Run folder: {path}, complete: no round is left")
         return
-    with folder.locked():
-        key_id = sound.adding.key_id if config.exchange.seals_sums else ""
-        own = config.samples is not None  # its data are the sites' own
-        folder.note_session(config, key_id, PROCESSES, own_task=own)
+    with folder.locked(), metrics_at(metrics, process.monitor, "server"):
         run_until_done(process.run(at, folder))
     say(f"Run folder: {path}")

@@ -42,8 +42,8 @@ from securefl_keys.member_names import require_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 MEMBER_LIFETIME = timedelta(days=398)
-RENEW = "revoke it, and let its holder join again: securefl keys join request"
-"""The way out of an expired certificate."""
+_RENEW = "renew it: securefl keys renew request, then securefl keys renew approve at the authority"
+_MAKE_NEW = "make new keys"
 
 _EXTENDED_USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
@@ -87,11 +87,16 @@ class HolderCertificate(Holder):
 
     def require_current(self, at: datetime) -> None:
         """Raises CertificateExpired where it is not valid at this time."""
-        require_current(self.certificate, at, f"{self.name}'s certificate", RENEW)
+        require_current(self.certificate, at, f"{self.name}'s certificate", way_out(self))
 
     def require_role(self, role: Role) -> None:
         """Raises CertificateRefused where it is of another role."""
         require_role(self, role)
+
+
+def way_out(holder: Holder) -> str:
+    """The way out of an expired certificate: the authority's last as long as its CA's."""
+    return _MAKE_NEW if holder.role == AUTHORITY.role else _RENEW
 
 
 def require_role(holder: Holder, role: Role) -> None:
@@ -146,7 +151,7 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
         raise FileSignatureRefused("the certificate was changed: its signature is wrong") from None
     except UNREADABLE as error:
         raise KeyFileError(f"no certificate of a consortium: {error}") from None
-    require_current(certificate, at, "the consortium's certificate", "make new keys")
+    require_current(certificate, at, "the consortium's certificate", _MAKE_NEW)
     return ConsortiumAuthority(name, certificate, sha256(der_of(certificate)), key)
 
 

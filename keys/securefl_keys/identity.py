@@ -151,6 +151,14 @@ def listed(directory: Path, roster: VerifiedRoster) -> HolderCertificate:
         return found
 
 
+def no_tls(holder: Holder) -> str:
+    """Why an identity of an older release takes part in no run over processes, and the way out."""
+    way_out = "renew it: securefl keys renew request, then securefl keys renew approve"
+    if holder.role == "authority":
+        way_out = "the next securefl keys join approve, or renew approve, adds it"
+    return f"has no certificate for TLS, as those of older releases: {way_out}"
+
+
 def name_in(directory: Path) -> str:
     """Whose folder it is, by its key's header: nothing has vouched for it yet."""
     return load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse).name

@@ -12,6 +12,7 @@ from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
 from securefl.exchange.keyset import for_round
 from securefl.exchange.match_open import for_scores
+from securefl.exchange.policy import most_releases
 from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
@@ -80,10 +81,11 @@ class FolderKeeper:
         self._keys = keys = load_all(self._directory, self._passphrase)
         self._matches = load_match(self._directory, self._passphrase)
         signer = open_signer(self._directory, self._passphrase, now())
-        if keys.policy is None:
+        policy = keys.policy
+        if policy is None:
             raise KeyFileError(f"{self._directory}: has no policy")
         roster = signer.roster
-        opener = keys.opener(keys.policy.flooding, len(roster.clients()))
+        opener = keys.opener(policy.flooding, len(roster.clients()))
         bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
         age = roster.file.epoch, roster.file.version
         if age < self._age:
@@ -96,9 +98,10 @@ class FolderKeeper:
             age=age,
             opener=opener,
             trust=RosterTrust(roster),
-            policy=keys.policy,
+            policy=policy,
             bundles=bundles,
             matches=self._matches,
+            values_left=lambda: max(0, most_releases(policy.flooding) - keys.n_released),
         )
         self._seen = texts
 

@@ -55,7 +55,9 @@ def approve(
     at = at or now()
     finish_rotation(directory)
     with changing(directory):
-        _require_distinct(approvals)
+        require_distinct(approvals)
+        for approval in approvals:
+            _require_free(approval.certificate)
         signer = open_signer(directory, passphrase, at)
         for approval in approvals:
             _require_new(approval.request, signer.roster)
@@ -106,15 +108,25 @@ def without(
     return listing(kept), (*old.revoked, entry)
 
 
-def _require_distinct(approvals: Sequence[Approval]) -> None:
+def require_distinct(approvals: Sequence[Approval]) -> None:
+    """Raises RequestRefused, or KeyFileError where two certificates would be one file."""
     names = {alike(approval.request.name) for approval in approvals}
     key_ids = {key_id_of(approval.request.public_key) for approval in approvals}
     if not len(names) == len(key_ids) == len(approvals):
         raise RequestRefused("two of the requests are for one name or one key: nobody was approved")
     paths = [approval.certificate for approval in approvals]
     for path in paths:
-        if lexists(path) or paths.count(path) > 1:
-            raise KeyFileError(f"{path} exists: name another with --out, or move it away")
+        if paths.count(path) > 1:
+            raise _taken(path)
+
+
+def _require_free(path: Path) -> None:
+    if lexists(path):
+        raise _taken(path)
+
+
+def _taken(path: Path) -> KeyFileError:
+    return KeyFileError(f"{path} exists: name another with --out, or move it away")
 
 
 def _require_new(request: JoinRequest, roster: VerifiedRoster) -> None:
@@ -124,7 +136,8 @@ def _require_new(request: JoinRequest, roster: VerifiedRoster) -> None:
     for name, member in roster.members.items():
         if alike(name) == alike(request.name):
             raise RequestRefused(
-                f"{request.name!r}: the roster lists {name!r} already; to renew it, first: "
+                f"{request.name!r}: the roster lists {name!r} already; if it is the same "
+                "member with the same key: securefl keys renew approve; with another key, first: "
                 f"securefl keys revoke {shlex.quote(name)} --keys DIR"
             )
         if member.key_id == key_id:

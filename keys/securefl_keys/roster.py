@@ -114,6 +114,9 @@ class VerifiedRoster:
     def holder_of(self, certificate: x509.Certificate, role: Role) -> HolderCertificate:
         """Who shows this certificate, found to have that role now.
 
+        It is the roster's, or another of the same key, as an earlier one of a renewed member: both
+        must be valid at this time.
+
         Raises:
             ForeignAuthority: another consortium's.
             CertificateRefused: of another role.
@@ -125,8 +128,12 @@ class VerifiedRoster:
             shown.require_current(self.at)  # in no roster: the certificate says it all
             return shown
         self._require_not_revoked(shown.key_id, shown.name)
-        if self.member(shown.name).certificate != certificate:
-            raise UnknownClient(f"{shown.name!r}: the roster lists another certificate")
+        member = self.member(shown.name)
+        if (member.role, member.key_id) != (shown.role, shown.key_id):
+            raise UnknownClient(
+                f"{shown.name!r}: the roster lists another certificate, of another key"
+            )
+        shown.require_current(self.at)
         return shown
 
     def transport_holder_of(

@@ -28,10 +28,10 @@ from securefl_keys.certificate_parts import (
 )
 from securefl_keys.certificate_text import UNREADABLE
 from securefl_keys.certificates import (
-    RENEW,
     ConsortiumAuthority,
     HolderCertificate,
     require_role,
+    way_out,
 )
 from securefl_keys.holders import ROLES, Holder, Role, holder_uri
 from securefl_keys.transport import transport_public_key_of
@@ -56,7 +56,7 @@ class TransportCertificate(Holder):
 
     def require_current(self, at: datetime) -> None:
         """Raises CertificateExpired where it is not valid at this time."""
-        require_current(self.certificate, at, f"{self.name}'s certificate for TLS", RENEW)
+        require_current(self.certificate, at, f"{self.name}'s certificate for TLS", way_out(self))
 
     def require_role(self, role: Role) -> None:
         """Raises CertificateRefused where it is of another role."""

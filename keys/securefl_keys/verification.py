@@ -10,11 +10,12 @@ from pathlib import Path
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import Bundle
+from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.description import describe
 from securefl_keys.epochs import require_one_epoch
 from securefl_keys.holders import Role
-from securefl_keys.identity import listed, load_identity
+from securefl_keys.identity import listed, load_identity, no_tls
 from securefl_keys.journal import require_settled
 from securefl_keys.loading import load_all, load_match
 from securefl_keys.no_secret import require_no_secret
@@ -38,6 +39,8 @@ class Verdict:
     can: tuple[str, ...]
     cannot: tuple[str, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What is in order, and not enough for everything."""
 
 
 CAN = {
@@ -144,7 +147,7 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
     for entry in files:
         if entry.path.parts[0] != "authority":
             problems += _secrets(directory / entry.path)
-    roster = None
+    roster, notes = None, list[str]()
     owner = "owner" if (directory / layout.AUTHORITY_KEY).exists() else None
     if (directory / layout.CA_CERTIFICATE).exists():
         try:
@@ -152,7 +155,11 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
             load_policy(directory, at)
             if owner:
                 require_one_epoch(directory, at)
-                listed(directory / layout.AUTHORITY, roster).require_role("authority")
+                mine = listed(directory / layout.AUTHORITY, roster)
+                mine.require_role("authority")
+                path = directory / layout.AUTHORITY_CERTIFICATE
+                if CertificateFile.parse(text_of(path)).transport is None:
+                    notes.append(f"{path}: {no_tls(mine)}")
         except KeyFileError as error:
             problems.append(str(error))
         if not owner:
@@ -162,7 +169,8 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
         problems.append("nothing in it is signed: it has no consortium")
     can, cannot = (CAN[owner], CANNOT[owner]) if owner else ((), ())
     ca = roster.ca if roster else None
-    return Verdict("A key folder", ca, None, roster, can, cannot, _all(problems, roster))
+    found = _all(problems, roster)
+    return Verdict("A key folder", ca, None, roster, can, cannot, found, tuple(notes))
 
 
 def _secrets(path: Path) -> list[str]:
@@ -188,6 +196,9 @@ def _with_identity(verdict: Verdict, identity: Path) -> Verdict:
         mine.require_role(verdict.role or mine.role)
     except KeyFileError as error:
         return replace(verdict, problems=(*verdict.problems, str(error)))
+    path = identity / layout.IDENTITY_CERTIFICATE
+    if CertificateFile.parse(text_of(path)).transport is None:
+        verdict = replace(verdict, notes=(*verdict.notes, f"{path}: {no_tls(mine)}"))
     can = (*verdict.can, f"{WITH_IDENTITY[mine.role]} {mine.name}")
     cannot = tuple(text for text in verdict.cannot if not text.startswith("sign contributions"))
     return replace(verdict, can=can, cannot=cannot)

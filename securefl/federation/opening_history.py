@@ -77,6 +77,10 @@ class OpeningHistory:
         self._note_asked(asked)
         return self._n_asked[asked[0]]
 
+    def n_asked(self, run: str) -> int:
+        """Return the number of totals that were asked for in a run."""
+        return self._n_asked.get(run, 0)
+
     def require_alike(self, asked: TotalId, signers: Mapping[str, Terms], at_least: int) -> None:
         """Refuse a total that would show too few clients, together with those of other runs.
 

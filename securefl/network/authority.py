@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -39,8 +40,11 @@ from securefl.network.announced import Announced
 from securefl.network.connect import Address, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
+from securefl.network.monitor import AuthorityMonitor
 from securefl.network.opening import RELEASED
+from securefl.network.openings import MAX_LOG_BYTES
 from securefl.network.proof import name_of
+from securefl.network.saying import SESSION, Warned
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
@@ -49,6 +53,7 @@ QUESTIONS = {
     Frame.READY: SMALL,
     Frame.OPEN: MAX_OPEN_BYTES,
     Frame.SCORES: MAX_OPEN_BYTES,
+    Frame.LOG: SMALL,
     Frame.GOODBYE: SMALL,
 }
 """Frames that a server may send at any time, and the bytes that fit."""
@@ -69,10 +74,13 @@ class Log:
     folder: Path
     settings: str
     """Digest of the settings that this process serves."""
+    study: str = ""
+    """Digest of those without the clients' names, under which totals are held against each other;
+    where empty, that of all."""
     history: OpeningHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.history = OpeningHistory(self.settings, self._keep)
+        self.history = OpeningHistory(self.study or self.settings, self._keep)
         path = self.folder / RELEASES
         try:
             make_folder(self.folder, mode=0o700)
@@ -87,6 +95,19 @@ class Log:
     def note(self, opening: Opening) -> None:
         """Write one line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
+
+    def rows(self, run: str, known: int) -> bytes:
+        """Return the lines of a session after so many, whole ones, and as many as may travel."""
+        path, found, size = self.folder / OPENINGS, list[bytes](), 0
+        if not path.exists():
+            return b""
+        lines = (line for line in read_lines(path) if f'"run": "{run}"'.encode() in line)
+        for line in islice(lines, known, None):
+            size += len(line) + 1
+            if size > MAX_LOG_BYTES:
+                break
+            found.append(line)
+        return b"\n".join(found)
 
     def _keep(self, row: Row) -> None:
         self._append(RELEASES, row)
@@ -123,6 +144,12 @@ class AuthorityProcess:
         self._config = config
         self._log = log
         self._say = say
+        self.monitor = AuthorityMonitor(
+            openings_left=self._openings_left,
+            values_left=self._values_left,
+            epoch=lambda: self._standing.age[0],
+        )
+        self._session = ""
         self._standing = standing = keeper.now(0)
         clients, policy = standing.trust.clients(), self._policy(standing)
         self._role = Authority(standing.opener, clients, policy, log.note, log.history)
@@ -142,13 +169,22 @@ class AuthorityProcess:
         opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
         return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
+    def _openings_left(self) -> int:
+        """Return the number of totals that the policy still opens in this session."""
+        n_asked = self._log.history.n_asked(self._session)
+        return max(0, self._role.policy.openings_per_run - n_asked)
+
+    def _values_left(self) -> int:
+        """Return the number of values that the key in force may still release."""
+        return self._standing.values_left()
+
     async def run(self, identity: Identity, server: Address) -> None:
         """Call the server and answer it, until this is cancelled; a lost connection is taken up.
 
         Raises:
             KeyFileError: as `Keeper.now`.
         """
-        said = ""
+        said, self.monitor.loop = "", asyncio.get_running_loop()
         while True:
             try:
                 trust = self._keeper.now(0).trust
@@ -156,20 +192,22 @@ class AuthorityProcess:
             except PeerError as error:
                 if str(error) != said:  # whoever listens there may listen for long
                     said = str(error)
-                    self._say(f"{said}; calling again")
+                    self._say(Warned(f"{said}; calling again"))
                 await asyncio.sleep(PAUSE_S)
                 continue
             said = ""
             try:
                 await self.answer(link)
             except PeerError as error:
-                self._say(f"{error}; calling again")
+                self._say(Warned(f"{error}; calling again"))
             finally:
+                self.monitor.server = ""
                 link.close()
             await asyncio.sleep(PAUSE_S)
 
     async def answer(self, link: Link) -> None:
         """Answer until the run is over; raises PeerError where the server breaks the protocol."""
+        self.monitor.server, link.traffic = link.name, self.monitor.traffic
         self._say(f"{link.name} is connected")
         announced = Announced()
         while True:
@@ -182,9 +220,15 @@ class AuthorityProcess:
                 if received.frame is Frame.READY:
                     announced = Announced()  # nothing is opened where the keys cannot be used
                     now = bodies.parsed(bodies.Ready, received.body, link.name)
+                    SESSION.set(now.run)
+                    self._session = now.run
                     body = await self._ready(link, now)
                     announced = Announced(now, self._standing.matches.score_bytes)
                     await link.send(Frame.STANDING, body)
+                elif received.frame is Frame.LOG:
+                    row = bodies.parsed(bodies.LogRequest, received.body, link.name)
+                    rows = await asyncio.to_thread(self._log.rows, row.run, row.known)
+                    await link.send(Frame.LOG_ROWS, rows)
                 elif received.frame is Frame.OPEN:
                     body = await self._opened(link, received.body, announced)
                     await link.send(Frame.OPENED, body)
@@ -194,7 +238,8 @@ class AuthorityProcess:
             except PeerError:
                 raise
             except SecureFLError as error:
-                self._say(f"Refused: {error}")
+                self.monitor.refused += received.frame in {Frame.OPEN, Frame.SCORES}
+                self._say(Warned(f"Refused: {error}"))
                 await link.send(Frame.REFUSED, bodies.refusal(error))
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
@@ -236,6 +281,7 @@ class AuthorityProcess:
         except MessageRefused as error:
             raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(self._role.open, request)
+        self.monitor.opened += 1
         self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
         return total_bytes(opened, RELEASED)
 
@@ -253,6 +299,7 @@ class AuthorityProcess:
         except MessageRefused as error:
             raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(self._score_authority().open, request)
+        self.monitor.opened += 1
         self._say(f"Round {asked.round}: opened {SCORE}, {len(opened)} clients")
         return bodies.scores_bytes(opened)
 
@@ -271,6 +318,7 @@ class AuthorityProcess:
             refused=why,
             key_id=asked.key_id,
             epoch=asked.epoch,
+            run=asked.run,
         )
         self._log.note(opening)
         return OpeningRefused(why)

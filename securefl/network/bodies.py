@@ -43,7 +43,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 4
+VERSION = 5
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -104,6 +104,14 @@ class Ready(Body):
     """Values that the round will have opened."""
     scores: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Scores of profiles that it may have opened."""
+
+
+class LogRequest(Body):
+    """The server's question for the authority's log of one of its sessions."""
+
+    run: Hex32
+    known: Annotated[int, Field(ge=0, lt=2**31)]
+    """Number of rows that it has."""
 
 
 Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]

@@ -18,11 +18,13 @@ from securefl.federation.contribution import Refused, Sent
 from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
 from securefl.federation.total import read_total
+from securefl.metrics import shown, title
 from securefl.network import bodies
 from securefl.network.connect import Address, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
+from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import settings_digest, table_digests
 from securefl.network.trust import ClientBundle
 from securefl.runs.threads import torch_threads
@@ -70,7 +72,7 @@ class ClientProcess:
                 elif loop.time() > welcomed_at + patience_s:
                     raise
                 link.close()
-                self.say(f"{error}; joining again")
+                self.say(Warned(f"{error}; joining again"))
                 await asyncio.sleep(PAUSE_S)
             finally:
                 await link.finish()
@@ -83,6 +85,7 @@ class ClientProcess:
     async def _take_part(self, link: Link) -> None:
         welcome = await self._welcome(link)
         self._welcomed = True
+        SESSION.set(welcome.run)
         self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
         self.party.seal_with(self.bundle)
         session = self.party.session(welcome.run, welcome.job)
@@ -151,13 +154,14 @@ class _Turn:
                 if left.round in {0, session.round}:
                     await asyncio.to_thread(session.site.abandon)
                     session.due = None
-                    self.say(f"{name}: the round goes on without: {left.reason}")
+                    self.say(Warned(f"{name}: the round goes on without: {left.reason}"))
             case Frame.COUNTED:
                 self.say(f"{name}: round {session.round} counts")
             case Frame.ROUND:
                 await self._handle(self._begin, received.body)
             case Frame.QUESTION:
                 await self._handle(self._question, received.body)
+                self._say_own_score()
             case _:
                 await self._handle(self._total, received.body)
 
@@ -190,7 +194,20 @@ class _Turn:
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
         session.store.claim(head.name, head.round)
-        return Ask(session.run, Query(head.name, head.unit), state, [name], {name: head.since})
+        return Ask(
+            session.run, Query(head.name, head.unit), state, [name], {name: head.since}, session.job
+        )
+
+    def _say_own_score(self) -> None:
+        """Say this client's own score, which nobody else may be told, once for each model."""
+        session, name = self.session, self.session.party.name
+        score = session.respondent.last_score(name)
+        if score and score is not session.said:
+            session.said = score
+            self.say(
+                f"{name}: {title(score.metric)} {shown(score.metric, score.value)}, "
+                f"loss {score.loss:.4g}, on its own test samples"
+            )
 
     def _require_planned(self, round_number: int) -> None:
         rounds = self.session.party.job.config.run.rounds
@@ -236,7 +253,9 @@ class _Turn:
 
     async def _send(self, sent: Sent) -> None:
         if isinstance(sent, Refused):
-            self.say(sent.detail or sent.reason)  # with the value, which is this client's own
+            self.say(
+                Warned(sent.detail or sent.reason)
+            )  # with the value, which is this client's own
             why = bodies.reason(sent.reason, diverged=sent.diverged)
             await self.link.send(Frame.LEAVE, why)
             return

@@ -22,6 +22,7 @@ from securefl.network.hosts import host_of
 from securefl.network.identity import Identity
 from securefl.network.parting import SentHome, part
 from securefl.network.proof import NONCE_BYTES, Challenge
+from securefl.network.saying import Warned
 from securefl.network.stream import CallersStream, Stream
 from securefl.network.trust import Role, Trust
 
@@ -182,12 +183,13 @@ class Door:
                 await end.write(challenge.answer(self.identity.certificate, self.identity.key))
             await _until_closed(self._served(link), end)
         except TimeoutError:
-            self.say("Refused: a peer that says nothing")
+            self.say(Warned("Refused: a peer that says nothing"))
         except SentHome as error:
-            self.say(f"Refused: {link.name}: {error}")  # first: if the caller leaves, this ends
+            # First: if the caller leaves, this ends.
+            self.say(Warned(f"Refused: {link.name}: {error}"))
             await part(link, str(error), error.frame)
         except SecureFLError as error:
-            self.say(f"Refused: {error}")
+            self.say(Warned(f"Refused: {error}"))
         except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
             pass
         finally:

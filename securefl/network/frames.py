@@ -60,6 +60,10 @@ class Frame(IntEnum):
     """Server to client: what it is asked beside its training, under these tensors."""
     DONE = 22
     """Client to server: it has trained, in a round to whose end nobody sends anything."""
+    LOG = 23
+    """Server to authority: which rows of its log the run's folder lacks."""
+    LOG_ROWS = 24
+    """Authority to server: these rows, a line each; none where the folder has all."""
     SCORES = 18
     """Server to authority: which profiles' scores are to be opened, and who has signed them."""
     SCORE_BYTES = 19
@@ -76,6 +80,14 @@ class Received:
     body: bytes
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of frames that have gone over connections."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
 class Link:
     """A connection to the one peer whose certificate bears this name."""
 
@@ -83,6 +95,8 @@ class Link:
         self.name = name
         self.certificate = certificate
         """The peer's, by which it was let in: its transport's where it has called."""
+        self.traffic = Traffic()
+        """Bytes that are counted here; several connections may share one."""
         self._stream = stream
         self._sending = asyncio.Lock()
 
@@ -94,6 +108,7 @@ class Link:
                 await self._stream.write(_HEAD.pack(frame, len(body)) + body[:first])
                 for start in range(first, len(body), CHUNK_BYTES):
                     await self._stream.write(body[start : start + CHUNK_BYTES])
+            self.traffic.sent_bytes += _HEAD.size + len(body)
         except PeerError as error:
             raise self._loss(error) from error
 
@@ -142,9 +157,11 @@ class Link:
 
     async def _read(self) -> bytes:
         try:
-            return await self._stream.read()
+            chunk = await self._stream.read()
         except PeerError as error:
             raise self._loss(error) from error
+        self.traffic.received_bytes += len(chunk)
+        return chunk
 
     def _loss(self, error: PeerError) -> PeerError:
         return PeerError(f"{self.name}: {error}")

@@ -61,9 +61,8 @@ class Identity:
         if self.transport is None or self.transport_key is None:
             raise KeyFileError(
                 f"{self.name}: its identity.crt has no certificate for TLS, as those of older "
-                "releases: a client or a server is revoked and joins again, with: securefl keys "
-                "join request; with the next approval (securefl keys join approve) the authority "
-                "gets its own"
+                "releases: a client or a server renews it, with: securefl keys renew request; with "
+                "the next approval (securefl keys join approve) the authority gets its own"
             )
         return self.transport, self.transport_key
 

@@ -38,15 +38,16 @@ class Line:
             self._changed.notify_all()
         await link.ended()
 
+    @property
+    def is_here(self) -> bool:
+        """True while it is connected."""
+        return self._link is not None and not self._link.lost
+
     async def link(self, within_s: float) -> Link:
         """Return its connection, once there is one; raises PeerError where it does not call."""
-
-        def here() -> bool:
-            return self._link is not None and not self._link.lost
-
         try:
             async with asyncio.timeout(within_s), self._changed:
-                await self._changed.wait_for(here)
+                await self._changed.wait_for(lambda: self.is_here)
         except TimeoutError:
             raise PeerError(
                 f"the authority has not called for {within_s:g} s: is it running, with this "

@@ -6,14 +6,12 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from cryptography import x509
-from torch import nn
 
-from securefl.algorithms.scoring import Score
 from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.own_data import task_at
@@ -25,9 +23,7 @@ from securefl.errors import (
     KeyFileError,
     PeerError,
     SecureFLError,
-    TooFewContributions,
 )
-from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.match_ckks import CkksMatcher
@@ -38,8 +34,8 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
-from securefl.federation.query import SCORE_LOSS, SCORE_VALUE, Query
-from securefl.federation.questions import NumberQuestion, number_bytes
+from securefl.federation.query import SCORE_MEAN, Query
+from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
@@ -48,13 +44,17 @@ from securefl.network.connect import Address, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.members import Members
+from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.opening import (
     Line,
     ask_to_open,
     ask_to_open_scores,
     ask_what_holds,
 )
+from securefl.network.openings import FetchedOpenings
 from securefl.network.proof import name_of
+from securefl.network.saying import SESSION, Warned
+from securefl.network.scores import Scores
 from securefl.network.settings import (
     check_scope,
     settings_digest,
@@ -62,7 +62,8 @@ from securefl.network.settings import (
 )
 from securefl.network.sites import NetworkSites, cannot_go_on
 from securefl.network.trust import Role, ServerBundle
-from securefl.report.finish import at_end
+from securefl.privacy.history import History
+from securefl.report.finish import AtEnd, at_end
 from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
@@ -79,11 +80,11 @@ class Patience:
     """Seconds that the server waits."""
 
     joining_s: float = 120.0
-    """For all clients to join, before the first round."""
+    """For the authority to call and all clients to join, before the first round."""
     client_s: float = 60.0
     """For a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority to call, before a round and where its connection is lost."""
+    """For the authority to call again, before a round and where its connection is lost."""
 
 
 @dataclass
@@ -98,6 +99,7 @@ class ServerProcess:
     record: Record = field(default_factory=Record)
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
+    monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
     async def run(self, at: Address, folder: RunFolder) -> None:
         """Run all rounds that are left.
@@ -119,10 +121,20 @@ class ServerProcess:
             self.say,
             code_of(config),
         )
-        rounds, sites = self._rounds(members, line, folder)
+        SESSION.set(members.run)
+        key_id = self.bundle.adding.key_id if config.exchange.seals_sums else ""
+        own = config.samples is not None  # its data are the sites' own
+        folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
+        log = FetchedOpenings(folder, folder.session_ids())
+        rounds, sites = self._rounds(members, line, key_id, log)
         rounds.go_on_in(folder)
+        watched = self.monitor
+        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
+        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
+        watched.authority = (lambda: line.is_here) if line else None
 
         async def serve(link: Link) -> None:
+            link.traffic = watched.traffic
             of_authority = line and self._role(link.certificate) == "authority"
             await (line.welcome if line and of_authority else members.welcome)(link)
 
@@ -139,7 +151,7 @@ class ServerProcess:
         reason = "the server was stopped"
         try:
             if line:
-                await line.link(patience.authority_s)
+                await line.link(patience.joining_s)
             work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
             await asyncio.shield(work)
             reason = ""
@@ -165,7 +177,7 @@ class ServerProcess:
         return "client"
 
     def _rounds(
-        self, members: Members, to_authority: Line | None, folder: RunFolder
+        self, members: Members, to_authority: Line | None, key_id: str, log: FetchedOpenings
     ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
@@ -182,9 +194,10 @@ class ServerProcess:
         )
         line: Opener = InTheClear()
         channel: MatchChannel = MatchInTheClear(score_noise(config))
+        finish = at_end(config)
         if to_authority:
-            note = folder.note_in_flight
-            line = authority = AuthorityLine(self, to_authority, loop, server, adders, note)
+            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log)
+            finish = authority.before(finish)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
@@ -199,7 +212,7 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
-            in_flight=folder.in_flight(),
+            in_flight=log.folder.in_flight(),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
         ground = Ground(job, server, sites, broadcast, channel, profiling)
@@ -209,9 +222,11 @@ class ServerProcess:
         def answer_bytes(query: Query, state: State, client: str) -> int:
             if query.name == PROFILE:
                 return questions["divergence"].n_bytes(state, client)
+            if query.name == SCORE_MEAN.name:
+                return server.n_bytes(state.round + 1, SCORE_MEAN, client)
             return number_bytes(server.run, query.name, state, client)
 
-        sites.answer_bytes = answer_bytes
+        sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
         rounds = Rounds(
             Parts(
                 config=config,
@@ -223,15 +238,15 @@ class ServerProcess:
                 opener=line,
                 broadcast=broadcast,
                 participation=who,
-                score=_Scores(job, server, sites),
+                score=self.monitor.timed(EVALUATE, Scores(job, server, sites, line.open)),
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
                 quorum=quorum,
                 spending=job.spending(),
-                key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",
+                key_id=key_id,
                 advice=lambda done: divergence_advice(config, done),
-                at_end=at_end(config),
+                at_end=finish,
             )
         )
         sites.since = lambda: rounds.counted_in
@@ -245,10 +260,11 @@ class ServerProcess:
                 client: neither are its values such that they cannot be sent, nor is it revoked.
         """
         self.record.incidents.append(incident)
+        self.monitor.note(incident)
         known = incident.client in self.bundle.clients().names
         if self.job.config.run.reproducible and known and not incident.diverged:
             raise cannot_go_on(incident.reason)
-        self.say(f"Round {incident.round} goes on without {incident.reason}")
+        self.say(Warned(f"Round {incident.round} goes on without {incident.reason}"))
         body = bodies.reason(incident.reason, round_number=incident.round)
 
         def tell() -> None:
@@ -268,10 +284,11 @@ class ServerProcess:
         """Return what says a line of each round."""
 
         def told(metrics: RoundMetrics) -> None:
+            self.monitor.round_done(metrics)
             n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
-                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"
+                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients{_worst(metrics)}"
             )
 
         return told
@@ -297,8 +314,7 @@ class AuthorityLine:
     loop: asyncio.AbstractEventLoop
     server: Server
     adders: dict[Kind, Adder]
-    note: Callable[[InFlight], None]
-    """Writes down whose total is about to be opened."""
+    log: FetchedOpenings
     _noted: InFlight | None = None
     _ready: bodies.Ready | None = None
     """Announcement of this round."""
@@ -309,7 +325,8 @@ class AuthorityLine:
         """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
         process, sealed = self.process, self.server.sealed
         parameters, config = process.bundle.adding.parameters, process.job.config
-        needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in sealed)
+        sums = (*specs, *process.job.score_sums)
+        needed = sum(parameters.n_released(s.n_values) for s in sums if s.kind in sealed)
         ready = bodies.Ready(
             run=self.server.run,
             settings=settings_digest(config),
@@ -320,19 +337,43 @@ class AuthorityLine:
         )
         self._ready, self._announced_on = ready, None
         self._waited(self._link())
+        self._waited(self._fetched())
         self.server.roster = process.bundle.clients()
         self.adders |= dict.fromkeys(sealed, CkksAdder(process.bundle.adding))
+
+    def before(self, finish: AtEnd) -> AtEnd:
+        """Return the function that fetches the last rows of the authority's log, then finishes."""
+
+        def fetched(folder: RunFolder, history: History) -> None:
+            self._waited(self._fetched())
+            finish(folder, history)
+
+        return fetched
+
+    async def _fetched(self) -> None:
+        """Fetch what the folder lacks of the log; a connection that breaks is no failure."""
+        try:
+            await self.log.fetch(await self._link())
+        except PeerError as error:
+            self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
         if (opening := InFlight(request.expected.round, tuple(request.signers))) != self._noted:
-            self.note(opening)
+            self.log.folder.note_in_flight(opening)
             self._noted = opening
-        return self._waited(self._asked(ask_to_open, request))
+        return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
         """See `MatchChannel.open`."""
-        return self._waited(self._asked(ask_to_open_scores, request))
+        return self._answered(self._asked(ask_to_open_scores, request))
+
+    def _answered(self, work: Coroutine[Any, Any, Result]) -> Result:
+        monitor = self.process.monitor
+        with monitor.phase(OPEN):
+            answer = self._waited(work)
+        monitor.opened += 1
+        return answer
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
@@ -387,31 +428,12 @@ class RemoteMatch:
         return self.authority.open_scores(request)
 
 
-@dataclass(slots=True)
-class _Scores:
-    """Scores the model here, or where clients have models or tests of their own, at them."""
-
-    job: Job
-    server: Server
-    sites: NetworkSites
-    evaluator: Evaluator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.evaluator = Evaluator(self.job.task, self.job.names)
-
-    def __call__(self, model: nn.Module, state: State) -> Score:
-        if not self.job.scores_at_clients:
-            return self.evaluator.score(model, state, {})
-        # The answers belong to the round that has made this state.
-        made, here = replace(state, round=state.round - 1), self.sites.connected()
-        values, losses = (
-            NumberQuestion(self.server, self.sites, name).ask(made, here)
-            for name in (SCORE_VALUE, SCORE_LOSS)
-        )
-        scores = {name: Score(values[name], losses[name]) for name in values if name in losses}
-        if not scores:
-            raise TooFewContributions(f"round {state.round}: no client has scored its model")
-        return self.evaluator.mean_of(scores)
+def _worst(metrics: RoundMetrics) -> str:
+    """Return words on the client with the largest loss; empty where only their mean is read."""
+    if not metrics.clients:
+        return ""
+    name, score = max(metrics.clients.items(), key=lambda item: item[1].loss)
+    return f", worst {name} with {shown(metrics.metric, score.score)}"
 
 
 def server_job(config: Config, model: str | None = None) -> Job:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,7 +35,9 @@ from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
+from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.proof import name_of
+from securefl.network.saying import Warned
 from securefl.network.trust import ServerBundle
 from securefl.runs.in_flight import InFlight
 from securefl.types import Memory, State
@@ -66,6 +69,8 @@ class NetworkSites:
     """Length of a client's answer."""
     in_flight: InFlight | None = None
     """Round whose totals an earlier session has asked for."""
+    phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    """Counts the time of a phase."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
@@ -95,7 +100,8 @@ class NetworkSites:
         Raises:
             PeerError: the server is being stopped, or a client of a reproducible run is missing.
         """
-        here = set(self._waited(self._present(round_number, names)))
+        with self.phase(WAIT):
+            here = set(self._waited(self._present(round_number, names)))
         return [name for name in names if name in here]
 
     def connected(self) -> list[str]:
@@ -114,7 +120,14 @@ class NetworkSites:
         self, run: str, query: Query, state: State, names: Collection[str]
     ) -> Mapping[str, bytes | Refused]:
         """See `Engine.answers`."""
-        return answers(self, self._home, Ask(run, query, state, names, self.since()))
+        return answers(
+            self,
+            self._home,
+            Ask(run, query, state, names, self._last_rounds(names), self.server.job),
+        )
+
+    def _last_rounds(self, names: Collection[str]) -> dict[str, int]:
+        return {name: self.since().get(name, 0) for name in names}
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """See `Engine.leave_out`."""
@@ -127,7 +140,8 @@ class NetworkSites:
         self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
     ) -> dict[str, Reply | Lost]:
         """See `Transport.call`."""
-        return self._waited(self._called(requests, ongoing))
+        with self.phase(TRAIN):
+            return self._waited(self._called(requests, ongoing))
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
@@ -161,7 +175,8 @@ class NetworkSites:
             await members.all_here(awaited, self.joining_s)
         elif not members.are_here(awaited, self.quorum):
             away = ", ".join(name for name in awaited if name not in members.here())
-            self.say(f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}")
+            waits = f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}"
+            self.say(Warned(waits))
             await members.all_here(awaited, self.wait_s, self.quorum)
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
@@ -177,7 +192,7 @@ class NetworkSites:
         if first:
             gone = {}  # who is none at first takes no part
             if missing := sorted(set(names) - here.keys()):
-                self.say(f"Beginning without {', '.join(missing)}")
+                self.say(Warned(f"Beginning without {', '.join(missing)}"))
         lost = await members.bring_up_to(here, *self.for_clients())
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
@@ -257,7 +272,7 @@ class NetworkSites:
                     round=request.state.round + 1,
                     name=request.query.name,
                     unit=request.query.unit,
-                    since=request.since.get(name, 0),
+                    since=request.since[name],
                     whole=whole,
                 )
                 frame, body = Frame.QUESTION, bodies.with_tensors(question, tensors)

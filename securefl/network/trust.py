@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
@@ -94,6 +94,8 @@ class Standing:
     bundles: Mapping[Role, str]
     """Files signed for each role, to be passed on."""
     matches: ScoreKeys
+    values_left: Callable[[], int] = lambda: 0
+    """Returns the number of values that the key of sums may still release."""
 
 
 class Keeper(Protocol):

@@ -12,7 +12,7 @@ import errno
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
 from securefl.config.schema import Config
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
@@ -46,6 +46,7 @@ from securefl.runs.folder_reader import (
     IN_FLIGHT,
     INCIDENTS,
     JOB,
+    JOINED,
     LEDGER,
     LOCK,
     METRICS,
@@ -60,10 +61,12 @@ from securefl.runs.folder_reader import (
     RoundMetrics,
     holds_run,
     read_config,
+    read_joined,
     read_rows,
     read_soundly,
 )
 from securefl.runs.in_flight import InFlight
+from securefl.runs.joining import joining
 from securefl.selection.devices import Device
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import NamedTensors
@@ -106,8 +109,11 @@ class RunFolder:
         return folder
 
     @classmethod
-    def begun_or_new(cls, path: Path, config: Config) -> RunFolder:
+    def begun_or_new(cls, path: Path, config: Config, admitted: Collection[str] = ()) -> RunFolder:
         """Take a folder with a run of these settings, or else make a new one.
+
+        Settings may name clients beside the run's, at the end, all of which are `admitted`: they
+        join it, and the folder has these settings from then on.
 
         Raises:
             RunFolderError: it holds a run of other settings, or a simulation, or cannot be used.
@@ -120,12 +126,14 @@ class RunFolder:
                 f"{path}: holds a simulation, whose clients are no processes: name another folder, "
                 f"or go on with {way_on(path) or 'nothing: it is complete'}"
             )
-        if read_config(path) != config:
-            raise RunFolderError(
-                f"{path}: holds a run of other settings: name another folder, or give the settings "
-                "that it began with"
-            )
-        return cls(path)
+        try:
+            new = joining(read_config(path), config, admitted)
+        except ConfigError as error:
+            raise RunFolderError(f"{path}: {error}") from error
+        folder = cls(path)
+        if new:
+            folder._note_joined(new, config)
+        return folder
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -146,18 +154,34 @@ class RunFolder:
         finally:
             lock.release()
 
-    def note_session(self, config: Config, key_id: str, engine: str, *, own_task: bool) -> None:
+    def _note_joined(self, names: Sequence[str], config: Config) -> None:
+        """Write down in which round clients have joined, then the settings that name them."""
+        checkpoint = self.checkpoint()
+        first = checkpoint.state.round + 1 if checkpoint else 1
+        joined = read_joined(self.path) | dict.fromkeys(names, first)
+        self._write(JOINED, json.dumps(joined, indent=1).encode())
+        self._write(CONFIG, json.dumps(config.tables(own_task=False), indent=1).encode())
+
+    def note_session(
+        self, config: Config, key_id: str, engine: str, *, own_task: bool, run: str = ""
+    ) -> None:
         """Write down the machine, the versions, the seed and the key; resuming adds a session.
 
-        `engine` describes the engine that trains the clients.
+        `engine` describes the engine that trains the clients, `run` is the id of a session whose
+        authority has its log elsewhere.
         """
-        sessions = (*self._environment().sessions, this_session(key_id, engine, config.run.threads))
+        now = this_session(key_id, engine, config.run.threads) | ({"run": run} if run else {})
+        sessions = (*self._environment().sessions, now)
         noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
         self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
 
     def has_own_task(self) -> bool:
         """Return whether the run was started with a model and data of the caller's."""
         return self._environment().own_task
+
+    def session_ids(self) -> list[str]:
+        """Return the ids of the sessions whose authority has its log elsewhere, in order."""
+        return [str(s["run"]) for s in self._environment().sessions if "run" in s]
 
     def is_over_processes(self) -> bool:
         """Return whether the run's clients are other processes, and the folder its server's."""
@@ -187,8 +211,12 @@ class RunFolder:
 
     def note_opening(self, opening: Opening) -> None:
         """Write down a total that the authority opens, or refuses to open."""
+        self.note_openings([opening])
+
+    def note_openings(self, openings: Iterable[Opening]) -> None:
+        """Write down totals that the authority has opened, or has refused to open."""
         with _explained(self.path):
-            self._append(OPENINGS, [opening])
+            self._append(OPENINGS, openings)
 
     def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
         """Write down a round's messages and refusals, also of a round that fails."""
@@ -325,6 +353,11 @@ def _require_empty(path: Path) -> None:
 
 def own_task_needed(folder: Path | str, call: str) -> str:
     """Return the message that a run's folder lacks its own task; `call` is one that takes it."""
+    if read_config(Path(folder)).samples:
+        return (
+            f"{folder}: the data are its sites' own, and its folder does not hold them: give "
+            f"--site NAME=SITE.toml, or in Python {call} with securefl.task_of_sites"
+        )
     return (
         f"{folder}: this run had a task of its own, whose data and model its folder does not hold: "
         f"give them in Python with {call}"

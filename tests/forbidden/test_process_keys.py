@@ -710,7 +710,7 @@ def test_an_authority_that_is_away_before_a_round_is_waited_for(site):
 def test_an_authority_that_does_not_call_ends_the_run_in_words(site):
     here = site()
     loop = Loop(here)
-    loop.keeper, loop.patience = None, replace(loop.patience, authority_s=0.2)
+    loop.keeper, loop.patience = None, replace(loop.patience, joining_s=0.2)
     loop.server.patience = loop.patience
     with pytest.raises(PeerError, match=r"has not called for 0.2 s: .* --server"):
         loop.run()

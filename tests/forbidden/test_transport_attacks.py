@@ -305,7 +305,9 @@ def test_a_folder_of_an_older_release_says_what_to_do(consortium):
     own = process(consortium, "client")
     assert (own.name, own.transport, own.transport_key) == ("alice", None, None)
     for needed in (lambda: own.transport_pem, own.transport_key_pem):
-        with pytest.raises(KeyFileError, match=r"alice: .*older releases: .*join request.*approve"):
+        with pytest.raises(
+            KeyFileError, match=r"alice: .*older releases: .*renew request.*join approve"
+        ):
             needed()
     assert not verify(consortium.bundle("client"), consortium.root / "alice").problems
 

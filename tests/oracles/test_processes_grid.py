@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import cycle, product
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
 from over_loopback import NAMES, SHORT, Consortium, Job, incidents_of, made_up_task, model_of
 from pairs import grid
+from process_axes import BESIDE, CENTRAL, ENCRYPT, LOCAL, NORMALISATIONS, RECORDS, SELECTIONS
 
 import securefl
 from securefl.build.job import job_of
@@ -21,43 +20,8 @@ from securefl.federation.authority import Opening
 from securefl.federation.query import SCORES
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-from combinations import POLICIES, SERVERS, SOLVERS
-
 pytestmark = pytest.mark.usefixtures("quick")
 
-NORMALISATIONS = {
-    name: POLICIES[name]
-    for name in (
-        *("fedavg", "fedtan", "fedtan-ii", "forward-only", "fixbn", "fixbn, window"),
-        *("static-bn", "fedbn", "silobn", "local-affine", "singlenet"),
-    )
-}
-LOCAL = {name: SOLVERS[name] for name in ("sgd", "scaffold", "fedprox")}
-CENTRAL = {name: SERVERS[name] for name in ("average", "fedadam")}
-SOME = ("selection.fraction=0.6",)
-SELECTIONS = {
-    "random": ("selection.name=random", *SOME),
-    "data-share": ("selection.name=data-share", "selection.replacement=with", *SOME),
-    "fedprof": ("selection.name=fedprof", *SOME),
-    "afl": ("selection.name=afl", *SOME),
-}
-SEEDED = ("privacy.noise=seeded", "algorithm.weights=uniform")
-RECORDS = ("privacy.level=record", "privacy.records=50", "privacy.statistics_sigma=0.1", *SEEDED)
-BESIDE = {
-    **SELECTIONS,
-    "random, full": (*SELECTIONS["random"], "selection.aggregation=full"),
-    "momentum, local": ("train.momentum=0.5", "train.momentum_across_rounds=local"),
-    "momentum, global": ("train.momentum=0.5", "train.momentum_across_rounds=global"),
-    "fnr, matched": ("fnr.name=matched", "fnr.share=0.4", "fnr.epochs=1"),
-    "fnr, server": ("fnr.name=server", "fnr.epochs=1"),
-    "records": RECORDS,
-    "records, fedprof": (*RECORDS, *SELECTIONS["fedprof"]),
-    "clients": ("privacy.level=client", *SEEDED),
-    "clients, fedprof": ("privacy.level=client", *SEEDED, *SELECTIONS["fedprof"]),
-    "bfloat16": ("train.precision=bfloat16",),
-}
-"""Settings beside the algorithm. CFCFM needs simulated devices, which no process is."""
 FIRST = dict(
     zip(
         BESIDE,
@@ -70,7 +34,6 @@ FIRST = dict(
     )
 )
 """The normalisation that each of them goes with where not all products are run."""
-ENCRYPT = ("statistics", "model")
 SEALED_AS = dict(zip(NORMALISATIONS, cycle(ENCRYPT)))
 PROFILED = ("exchange.encrypt=profiles", *SELECTIONS["fedprof"])
 ROUNDING = 1e-6
@@ -263,4 +226,4 @@ def nearly_the_same_run(job, key_set):
 
 def openings(path):
     """What was opened, of whom; keys are others."""
-    return [replace(row, key_id="", epoch=0) for row in read_rows(path, Opening)]
+    return [replace(row, key_id="", epoch=0, run="") for row in read_rows(path, Opening)]

@@ -295,9 +295,11 @@ def test_a_folder_without_consortium_says_how_to_get_one(tmp_path):
     assert "--consortium NAME" in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    "command", ["join", "join request", "join approve", "export", "verify", "policy", "revoke"]
-)
+COMMANDS = ["join", "join request", "join approve", "renew", "renew request", "renew approve"]
+COMMANDS += ["export", "verify", "policy", "revoke"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_and_loads_no_torch(command):
     """Help appears without the seconds that torch and TenSEAL take to load."""
     script = (

@@ -1,0 +1,66 @@
+"""`securefl status`: how a run stands, by its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from securefl.io.text import printable
+
+if TYPE_CHECKING:
+    from securefl.runs.status import RunStatus
+
+_AT_WORK = {
+    True: "a process is at work on it",
+    False: "no process is at work on it",
+    None: "and this system does not tell whether a process is at work on it",
+}
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def status(run: Path, as_json: bool) -> None:
+    """Show how the run in the folder RUN stands: its round, who takes part, and who is missing.
+
+    Reads the folder alone, a server's or a simulation's, and changes nothing: no process is asked.
+    Exits with 1 where the run has stopped before its end.
+
+    \b
+    Example:
+      securefl status runs/first
+      securefl status runs/first --json
+    """  # noqa: D301  (click wants the backspace itself)
+    from securefl.runs.status import status_of
+
+    found = status_of(run)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        click.echo("\n".join(map(printable, _told(found))))
+    if found.state == "stopped":
+        raise SystemExit(1)
+
+
+def _told(found: RunStatus) -> list[str]:
+    from securefl.metrics import shown, title
+
+    lines = [f"{found.name}: {found.state}, {_AT_WORK[found.at_work]}"]
+    lines.append(f"Round {found.round} of {found.rounds}")
+    if found.ended:
+        lines[-1] += f", which ended at {found.ended}"
+    if found.score is not None:
+        lines.append(f"{title(found.metric)}: {shown(found.metric, found.score)}")
+    lines.append(f"Took part: {', '.join(found.clients) or 'nobody yet'}")
+    for name, why in found.missing.items():
+        lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")
+    if found.openings:
+        lines.append(
+            f"Opened by the authority: {found.openings:,}; the rounds left will ask for about "
+            f"{found.openings_to_come:,}. How many it still opens, it says itself (--metrics)"
+        )
+    return lines

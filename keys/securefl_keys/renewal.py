@@ -1,0 +1,137 @@
+"""Renewal: new certificates for the key that a member has, before the old ones end, or after.
+
+A member writes its request anew; the authority issues certificates of new dates and lists them in
+the place of the old. Name, role and identity key stay, so nothing of a run changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from os.path import lexists
+from pathlib import Path
+
+from securefl.errors import KeyFileError, RequestRefused
+from securefl.io.files import settle
+from securefl_keys import layout
+from securefl_keys.certificate_file import CertificateFile, issue_file
+from securefl_keys.certificate_text import public_key_of
+from securefl_keys.consortium import lacking_transport
+from securefl_keys.fingerprints import key_id_of
+from securefl_keys.journal import finish_rotation
+from securefl_keys.key_files import load_secret, replace
+from securefl_keys.membership import Approval, require_distinct
+from securefl_keys.reading import text_of
+from securefl_keys.request import JoinRequest, make_request, read_request
+from securefl_keys.roster import VerifiedRoster, listing
+from securefl_keys.sealed_identity import open_identity_key
+from securefl_keys.signed_file import now
+from securefl_keys.signer import changing, open_signer
+
+
+def write_request(directory: Path, passphrase: str) -> JoinRequest:
+    """Write the request of a member's folder anew, of the key that lies there.
+
+    Raises:
+        RequestRefused: the folder is the authority's, whose certificates last as long as its CA's.
+        WrongPassphrase: another passphrase, or the key's file was changed.
+        KeyFileError: a file is missing, damaged or readable by other users, or cannot be written.
+    """
+    path = directory / layout.IDENTITY_KEY
+    owner, key = load_secret(path, lambda text: open_identity_key(text, passphrase))
+    text = make_request(owner, key)
+    request = directory / layout.IDENTITY_REQUEST
+    try:
+        replace(request, text, mode=0o644)
+    except OSError as error:
+        raise KeyFileError(f"{request}: cannot be written: {error.strerror or error}") from error
+    return read_request(text)
+
+
+def renew(
+    directory: Path, approvals: Sequence[Approval], passphrase: str, at: datetime | None = None
+) -> VerifiedRoster:
+    """Issue certificates in the place of those that the roster lists; all of them or none.
+
+    The old ones end when they would have ended: they are of the same key. The authority of an older
+    release gets its own certificate for TLS by the way.
+
+    Raises:
+        RequestRefused: the roster lists no such member, or not with these keys and this role.
+        CertificateRevoked, UnknownClient: it is no member any more, or never was.
+        WrongPassphrase: of the certificate authority's key.
+        KeyFileError: a file is missing, damaged or cannot be written, or is of another key.
+    """
+    at = at or now()
+    finish_rotation(directory)
+    with changing(directory):
+        require_distinct(approvals)
+        signer = open_signer(directory, passphrase, at)
+        for approval in approvals:
+            _require_member(approval.request, signer.roster)
+            _require_own(approval)
+        new = {
+            a.request.name: issue_file(
+                signer.ca,
+                signer.key,
+                a.request,
+                (a.request.public_key, a.request.transport_key),
+                at,
+            )
+            for a in approvals
+        }
+        completed = lacking_transport(directory, signer, passphrase)
+        members, old = signer.roster.members, signer.roster.file
+        certificates = [
+            new[name].identity if name in new else member.certificate
+            for name, member in members.items()
+        ]
+        text = old.signed_anew(
+            signer.ca, signer.key, at, version=old.version + 1, certificates=listing(certificates)
+        )
+        try:
+            if completed:
+                replace(directory / layout.AUTHORITY_CERTIFICATE, completed, mode=0o644)
+            # A new certificate of a listed key is believed before the roster has it, too.
+            for approval in approvals:
+                replace(approval.certificate, new[approval.request.name].text, mode=0o644)
+                settle(approval.certificate.parent)
+            replace(directory / layout.ROSTER, text, mode=0o644)
+        except OSError as error:
+            raise KeyFileError(
+                f"{error.filename or directory}: cannot be written: {error.strerror or error}"
+            ) from error
+    return VerifiedRoster.parse(text, signer.ca, at)
+
+
+def _require_member(request: JoinRequest, roster: VerifiedRoster) -> None:
+    member = roster.members.get(request.name)
+    if member is None:
+        roster.member(request.name)  # says why not
+        return
+    if (member.role, member.key_id) != (request.role, key_id_of(request.public_key)):
+        raise RequestRefused(
+            f"{request.name!r}: the roster lists a {member.role} of this name with key "
+            f"{member.key_id[:16]}…, and this is a request of a {request.role} with key "
+            f"{key_id_of(request.public_key)[:16]}…: a renewal keeps both"
+        )
+    if request.transport_key is None:
+        raise RequestRefused(
+            f"{request.name!r}: a request of an older release, without a key for TLS: make it anew "
+            "with: securefl keys renew request"
+        )
+
+
+def _require_own(approval: Approval) -> None:
+    """Refuse to write over a file that is no certificate of this key."""
+    path, key = approval.certificate, approval.request.public_key
+    if not lexists(path):
+        return
+    with suppress(KeyFileError):
+        if public_key_of(CertificateFile.parse(text_of(path)).identity) == key:
+            return
+    raise KeyFileError(
+        f"{path} exists, and is no certificate of {approval.request.name}'s key: name another with "
+        "--out, or move it away"
+    )

@@ -1,0 +1,202 @@
+"""Counts of a running server and of a running authority, for their operators.
+
+Names of clients, numbers and seconds: nothing that a client has computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
+
+from securefl.errors import SecureFLError
+from securefl.network.frames import Traffic
+
+if TYPE_CHECKING:
+    from securefl.federation.incidents import Incident
+    from securefl.runs.folder_reader import RoundMetrics
+
+WAIT, TRAIN, OPEN, EVALUATE, ADD = "wait", "train", "open", "evaluate", "add"
+LATE = ": late, "
+"""Words of an incident's reason where a client's message has not come in time."""
+ALIVE_S = 5.0
+"""For the event loop to do a step, before it counts as stuck."""
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One measured quantity, by its labels."""
+
+    name: str
+    help: str
+    kind: Literal["counter", "gauge"]
+    values: Mapping[Labels, float]
+    labels: Labels = ()
+
+
+class Watched(Protocol):
+    """A process that an operator looks at."""
+
+    def numbers(self) -> Iterator[Number]:
+        """Yield its counts."""
+
+    def not_ready(self) -> str:
+        """Return why it cannot do its work now; empty where it can."""
+
+    def is_alive(self) -> bool:
+        """Return whether its event loop goes on."""
+
+
+@dataclass(slots=True)
+class _Loop:
+    """The event loop of the process; None before it runs."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def is_alive(self) -> bool:
+        """See `Watched.is_alive`."""
+        if self.loop is None:
+            return True  # it still loads what it needs
+        step = threading.Event()
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(step.set)
+        return step.wait(ALIVE_S)
+
+
+@dataclass(slots=True)
+class ServerMonitor(_Loop):
+    """Counts of one session of a server."""
+
+    rounds: int = 0
+    """Rounds that the settings ask for."""
+    done: int = 0
+    """Rounds that are done, those of earlier sessions included."""
+    quorum: int = 1
+    connected: Callable[[], int] = lambda: 0
+    """Returns the number of clients that are connected."""
+    authority: Callable[[], bool] | None = None
+    """Returns whether the authority is connected; None where nothing is encrypted."""
+    opened: int = 0
+    """Totals and lists of scores that the authority has opened."""
+    missed: Counter[Labels] = field(default_factory=Counter)
+    """Incidents by client, and by reason: `late` or `dropped`."""
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Time by phase, of rounds that are done."""
+    traffic: Traffic = field(default_factory=Traffic)
+    _now: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _within: bool = False
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of a block; where one lies in another, the outer one counts."""
+        if self._within:
+            yield
+            return
+        self._within, started = True, time.perf_counter()
+        try:
+            yield
+        finally:
+            self._within = False
+            self._now[name] += time.perf_counter() - started
+
+    def timed(self, name: str, work: Callable[Given, Made]) -> Callable[Given, Made]:
+        """Return a function whose time counts as this phase's."""
+
+        def counted(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+            with self.phase(name):
+                return work(*args, **kwargs)
+
+        return counted
+
+    def note(self, incident: Incident) -> None:
+        """Count a client that is missed in a round."""
+        self.missed[incident.client, "late" if LATE in incident.reason else "dropped"] += 1
+
+    def round_done(self, metrics: RoundMetrics) -> None:
+        """Count a round; time of no other phase is the server's own, for adding up."""
+        self.done = metrics.round
+        self._now[ADD] = max(0.0, metrics.seconds - sum(self._now.values()))
+        for name, seconds in self._now.items():
+            self.seconds[name] += seconds
+        self._now.clear()
+
+    def numbers(self) -> Iterator[Number]:
+        """See `Watched.numbers`."""
+        yield gauge("rounds_done", "Rounds that are done", self.done)
+        yield gauge("rounds", "Rounds that the settings ask for", self.rounds)
+        yield gauge("clients_connected", "Clients that are connected now", self.connected())
+        yield gauge("clients_needed", "Clients without whom no round begins", self.quorum)
+        if self.authority:
+            here = float(self.authority())
+            yield gauge("authority_connected", "1 where the authority is here", here)
+            yield counter("openings", "Totals, and lists of scores, that were opened", self.opened)
+        missed = "Times that a client was late, or else lost or refused"
+        yield Number("client_missed", missed, "counter", dict(self.missed), ("client", "why"))
+        by_phase: dict[Labels, float] = {(name,): s for name, s in self.seconds.items()}
+        phases = "Time of rounds that are done, by phase"
+        yield Number("phase_seconds", phases, "counter", by_phase, ("phase",))
+        yield from _bytes(self.traffic)
+
+    def not_ready(self) -> str:
+        """See `Watched.not_ready`."""
+        if self.authority and not self.authority():
+            return "the authority is not connected"
+        if (here := self.connected()) < self.quorum:
+            return f"{here} clients are connected, and a round needs {self.quorum}"
+        return ""
+
+
+@dataclass(slots=True)
+class AuthorityMonitor(_Loop):
+    """Counts of an authority process."""
+
+    server: str = ""
+    """Name of the server that is connected."""
+    opened: int = 0
+    refused: int = 0
+    openings_left: Callable[[], int] = lambda: 0
+    """Returns the number of totals that the policy still opens in this session."""
+    values_left: Callable[[], int] = lambda: 0
+    """Returns the number of values that the key may still release before it is rotated."""
+    epoch: Callable[[], int] = lambda: 0
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def numbers(self) -> Iterator[Number]:
+        """See `Watched.numbers`."""
+        yield gauge("server_connected", "1 where a server is connected", float(bool(self.server)))
+        yield counter("openings", "Totals, and lists of scores, that were opened", self.opened)
+        yield counter("refusals", "Totals, and lists of scores, that were refused", self.refused)
+        with suppress(SecureFLError):  # a damaged folder: the log says it
+            left = self.openings_left()
+            yield gauge("openings_left", "Totals that the policy still opens in this session", left)
+            left = self.values_left()
+            yield gauge("key_values_left", "Values before the key of sums is rotated", left)
+            yield gauge("epoch", "Epoch of the keys", self.epoch())
+        yield from _bytes(self.traffic)
+
+    def not_ready(self) -> str:
+        """See `Watched.not_ready`."""
+        return "" if self.server else "no server is connected"
+
+
+def gauge(name: str, help_text: str, value: float) -> Number:
+    """Return a number that may fall, without labels."""
+    return Number(name, help_text, "gauge", {(): value})
+
+
+def counter(name: str, help_text: str, value: float) -> Number:
+    """Return a number that only rises, without labels."""
+    return Number(name, help_text, "counter", {(): value})
+
+
+def _bytes(traffic: Traffic) -> Iterator[Number]:
+    yield counter("sent_bytes", "Bytes of frames that were sent", traffic.sent_bytes)
+    yield counter("received_bytes", "Bytes of frames that have come", traffic.received_bytes)

@@ -1,0 +1,163 @@
+"""State of a run, from its folder alone: the process that writes there is not asked.
+
+Reading changes nothing. A server's folder and a simulation's have the same files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from securefl.config.schema import Config
+from securefl.errors import RunFolderError
+from securefl.federation.incidents import Incident
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.io.files import read_lines
+from securefl.io.json import parsed
+from securefl.metrics import ACCURACY
+from securefl.runs.folder_reader import (
+    CHECKPOINT,
+    INCIDENTS,
+    LEDGER,
+    LOCK,
+    SELECTIONS,
+    read_config,
+    read_metrics,
+    read_rows,
+    read_soundly,
+)
+from securefl.runs.folder_writer import RunFolder
+
+State = Literal["running", "stopped", "complete"]
+NOT_THERE = "was not there"
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+_OPENED = f'"sender": "{AUTHORITY}"'.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """State of a run when its folder was read."""
+
+    folder: str
+    name: str
+    state: State
+    at_work: bool | None
+    """True while a process has the folder's lock; None where this system cannot tell."""
+    over_processes: bool
+    """True where a server writes the folder, of clients in other processes."""
+    round: int
+    """Rounds that are done."""
+    rounds: int
+    """Rounds that the settings ask for."""
+    ended: str | None
+    """Time at which the last round ended, UTC; None before the first."""
+    metric: str
+    score: float | None
+    """Score of the last round."""
+    clients: tuple[str, ...]
+    """Clients that were in the last round to its end."""
+    missing: Mapping[str, str]
+    """Clients that the last round, or one that failed after it, has gone on without, and why."""
+    openings: int
+    """Totals, and lists of scores, that the authority has opened for this run."""
+    openings_to_come: int
+    """Those that the rounds left will ask for, if each is as the last one."""
+
+
+def status_of(path: Path) -> RunStatus:
+    """Read the state of the run in a folder.
+
+    Raises:
+        RunFolderError: no run's folder, or a damaged one.
+    """
+    config, metrics, folder = read_config(path), read_metrics(path), RunFolder(path)
+    last, at_work = metrics[-1] if metrics else None, is_at_work(path)
+    n_done, over_processes = len(metrics), folder.is_over_processes()
+    senders, n_opened, n_opened_last = _messages(path, n_done)
+    missing = _missing(path, config, n_done, senders)
+    state: State = "running" if at_work else "complete" if folder.is_finished() else "stopped"
+    rounds = n_done if folder.is_finished() else config.run.rounds
+    return RunStatus(
+        folder=str(path),
+        name=config.name,
+        state=state,
+        at_work=at_work,
+        over_processes=over_processes,
+        round=n_done,
+        rounds=config.run.rounds,
+        ended=_ended(path / CHECKPOINT) if last else None,
+        metric=last.metric if last else ACCURACY,
+        score=last.score if last else None,
+        clients=tuple(name for name in senders if name not in missing),
+        missing=missing,
+        openings=n_opened,
+        openings_to_come=n_opened_last * (rounds - n_done),
+    )
+
+
+def is_at_work(path: Path) -> bool | None:
+    """Return whether a process has the lock of a run's folder; None where nobody can tell.
+
+    A lock that is shared for a moment finds out; whoever begins just then is told to come again.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 -- Windows has none
+    except ImportError:
+        return None
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFolderError(f"{path / LOCK}: cannot be read ({reason})") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _messages(path: Path, round_number: int) -> tuple[tuple[str, ...], int, int]:
+    """Return a round's senders, and the openings of all rounds and of that round."""
+    begins, senders = b'{"round": %d, ' % round_number, dict[str, None]()
+    n_opened = n_in_round = 0
+    ledger = path / LEDGER
+    if not ledger.is_file():
+        return (), 0, 0
+    with read_soundly(ledger):
+        for line in read_lines(ledger):
+            n_opened += _OPENED in line
+            if line.startswith(begins):
+                n_in_round += _OPENED in line
+                senders[parsed(_ENTRY, line, RunFolderError).sender] = None
+    sending = tuple(name for name in senders if name not in {SERVER, AUTHORITY})
+    return sending, n_opened, n_in_round
+
+
+def _missing(
+    path: Path, config: Config, round_number: int, senders: tuple[str, ...]
+) -> dict[str, str]:
+    """Return who was missing, by name; a server's round asks all that the settings name."""
+    incidents = read_rows(path / INCIDENTS, Incident)
+    found = {i.client: i.reason for i in incidents if i.round >= max(1, round_number)}
+    if round_number and not (path / SELECTIONS).exists():
+        names = config.data.names or ()
+        found |= {n: NOT_THERE for n in names if n not in {*senders, *found}}
+    return found
+
+
+def _ended(checkpoint: Path) -> str | None:
+    try:
+        seconds = checkpoint.stat().st_mtime
+    except OSError:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,126 @@
+"""All of the grid over gRPC, of sites that each have a file of their own."""
+
+from itertools import product
+
+import pytest
+import torch
+from key_folders import cheap
+from over_loopback import NAMES, Consortium, incidents_of, model_of
+from process_axes import BESIDE, CENTRAL, ENCRYPT, LOCAL, NORMALISATIONS
+from processes import Loop
+from site_files import TABLES, OwnData, written
+
+import securefl
+from securefl.build.own_data import task_at
+from securefl.build.simulation import simulated
+from securefl.errors import ConfigError, DataError
+from securefl.network.party import client_party
+from securefl.network.server import server_job
+from securefl.runs.folder_reader import read_run
+
+pytestmark = [
+    *(pytest.mark.full, pytest.mark.usefixtures("quick")),
+    # Of clients in threads of one process, one restores the filters under which another ignores it.
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
+]
+ROUNDING = 1e-4
+"""Of a weight: as in `test_sites_own_data`."""
+
+ARRAYS = (
+    *("samples.shape=[1, 4, 4]", 'samples.classes=["a", "b"]', "samples.most=64"),
+    "samples.standardise=false",
+)
+"""For record-level privacy, which clips the statistics of a table's raw columns (own-data.md)."""
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory):
+    return Consortium(tmp_path_factory.mktemp("consortium"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each client's table, and its site.toml."""
+    return written(tmp_path_factory.mktemp("sites"))
+
+
+@pytest.fixture
+def job(consortium, files, tmp_path):
+    """Makes a job of these settings beside the tables'."""
+
+    def made(*settings, form=TABLES):
+        here = OwnData(consortium, tmp_path, (*form, *settings))
+        here.files = files
+        return here
+
+    return made
+
+
+def refusal(job):
+    """Why a rehearsal refuses these settings; empty where it runs them."""
+    try:
+        simulated(job.config, task_at(job.config, job.sites))
+    except (ConfigError, DataError) as error:
+        return str(error)
+    return ""
+
+
+def refused_alike(job):
+    """Server and clients refuse the settings, too, before they connect to anybody."""
+    for party in (
+        lambda: server_job(job.config),
+        lambda: client_party(job.config, job.identity("alice"), job.folder, job.sites["alice"]),
+    ):
+        with pytest.raises((ConfigError, DataError)):
+            party()
+
+
+def both(job, key_set=None):
+    """Models over gRPC and of the rehearsal; no incident."""
+    loop = Loop(job)
+    with cheap():
+        loop.run()
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    assert incidents_of(job.folder / "run") == ""
+    config, alone = job.config, job.folder / "alone"
+    if key_set:  # which outlives the run
+        run = config.run.model_copy(update={"reproducible": False})
+        config = config.model_copy(update={"run": run})
+    securefl.run(config, securefl.task_of_sites(config, job.sites), keys=key_set, out=alone)
+    model, wanted = model_of(job.folder / "run"), model_of(alone)
+    assert model.keys() == wanted.keys()
+    there, here = read_run(job.folder / "run"), read_run(alone)
+    assert there.participants == here.participants
+    return model, wanted
+
+
+@pytest.mark.parametrize(("policy", "solver", "server"), [*product(NORMALISATIONS, LOCAL, CENTRAL)])
+def test_in_the_clear_the_bits_are_those_of_a_rehearsal(policy, solver, server, job):
+    here = job(*NORMALISATIONS[policy], *LOCAL[solver], *CENTRAL[server])
+    if refusal(here):
+        refused_alike(here)
+        return
+    model, wanted = both(here)
+    assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
+
+
+@pytest.mark.parametrize(("beside", "policy"), [*product(BESIDE, NORMALISATIONS)])
+def test_so_they_are_with_whatever_goes_beside(beside, policy, job):
+    form = ARRAYS if "records" in beside else TABLES
+    here = job(*NORMALISATIONS[policy], *BESIDE[beside], form=form)
+    if refusal(here):
+        refused_alike(here)
+        return
+    model, wanted = both(here)
+    assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
+
+
+@pytest.mark.parametrize(("policy", "encrypt"), [*product(NORMALISATIONS, ENCRYPT)])
+def test_sealed_they_are_the_same_to_the_rounding(policy, encrypt, job, key_set):
+    here = job(*NORMALISATIONS[policy], f"exchange.encrypt={encrypt}")
+    if refusal(here):
+        refused_alike(here)
+        return
+    model, wanted = both(here, key_set)
+    for name, value in wanted.items():
+        torch.testing.assert_close(model[name], value, atol=ROUNDING, rtol=ROUNDING)

@@ -1,0 +1,140 @@
+"""`securefl status` tells from a run's folder how it stands, and leaves the folder as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+from processes import Site
+
+import securefl
+from securefl.federation.incidents import Incident
+from securefl.runs.folder_reader import INCIDENTS, MODEL, TRAFFIC
+from securefl.runs.folder_writer import RunFolder
+from securefl.runs.status import status_of
+from securefl_cli.main import main
+
+
+def told(folder, *more):
+    return CliRunner().invoke(main, ["status", str(folder), *more])
+
+
+def contents(folder):
+    """Names, bytes and times."""
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def simulated(tmp_path, quick):
+    """The folder of a sealed simulation of two rounds."""
+    settings = {"run.rounds": 2, "run.name": "first", "run.engine": "sequential"}
+    settings |= {"data.clients": 3, "data.partition": "classes:4", "model.name": "mlp"}
+    config = securefl.load_config(None, [f"{k}={json.dumps(v)}" for k, v in settings.items()])
+    result = securefl.run(config, out=tmp_path / "run")
+    (tmp_path / "run" / TRAFFIC).touch()  # pictures are left out here
+    return tmp_path / "run", result
+
+
+def test_a_simulation_that_is_complete(simulated):
+    """Round, score, clients and openings are the run's own."""
+    folder, result = simulated
+    before = contents(folder)
+    found = status_of(folder)
+    assert contents(folder) == before
+    assert (found.name, found.state, found.at_work) == ("first", "complete", False)
+    assert (found.round, found.rounds, found.over_processes) == (2, 2, False)
+    assert found.score == result.score
+    assert found.openings == len(result.openings) > 0
+    assert found.openings_to_come == 0
+    assert len(found.clients) == 3
+    assert found.missing == {}
+    ended = datetime.fromisoformat(found.ended)
+    assert timedelta() <= datetime.now(UTC) - ended < timedelta(minutes=5)
+    done = told(folder)
+    assert done.exit_code == 0
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "first: complete, no process is at work on it"
+    assert second == f"Round 2 of 2, which ended at {found.ended}"
+    assert json.loads(told(folder, "--json").stdout) == json.loads(json.dumps(asdict(found)))
+
+
+def test_a_run_at_work_and_one_that_has_stopped(simulated):
+    """By the lock that a writer has; one that stopped before its end is code 1."""
+    folder, _ = simulated
+    (folder / MODEL).unlink()
+    stopped = told(folder)
+    assert stopped.exit_code == 1
+    assert "first: stopped, no process is at work on it" in stopped.stdout
+    with RunFolder(folder).locked():
+        assert told(folder).exit_code == 0
+        assert status_of(folder).state == "running"
+    with RunFolder(folder).locked():  # who looked has left nothing behind
+        pass
+
+
+def test_what_a_peer_has_said_is_shown_as_text(simulated):
+    """A name or a reason is no command to a terminal, and no line of its own."""
+    folder, _ = simulated
+    reason = "eve: late\n\x1b[2JRound 9 of 9"
+    row = asdict(Incident(2, "model", "eve", reason))
+    (folder / INCIDENTS).write_text(json.dumps(row) + "\n")
+    done = told(folder)
+    assert r"Missing: eve: late\n\x1b[2JRound 9 of 9" in done.stdout.splitlines()
+    assert status_of(folder).missing == {"eve": reason}
+
+
+def test_a_run_that_has_not_begun_and_a_folder_that_is_none(tmp_path):
+    """No round, nobody; and words where there is no run."""
+    RunFolder.create(tmp_path / "new", securefl.Config())
+    found = status_of(tmp_path / "new")
+    assert (found.state, found.round, found.ended, found.score) == ("stopped", 0, None, None)
+    assert "Took part: nobody yet" in told(tmp_path / "new").stdout
+    done = told(tmp_path)
+    assert done.exit_code == 1
+    assert "is no run's folder" in done.output
+
+
+def test_a_ledger_that_is_damaged_is_told(simulated):
+    folder, _ = simulated
+    with (folder / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"round": 2, "exchange": "\n')
+    assert "damaged" in told(folder).output
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+def test_a_servers_folder_says_who_was_missing_and_why(tmp_path):
+    """While the server is at work, and after it was killed."""
+    names = ("a1", "b1", "c1", "d1", "e1")
+    site = Site(tmp_path / "site", rounds=60, reproducible=False, names=names)
+    try:
+        site.rotate(revoking="e1")  # and so is not waited for
+        site.authority()
+        server = site.server()
+        clients = {name: site.client(name) for name in site.names if name != "e1"}
+        server.wait_for("Round 1/60")
+        clients["d1"].stop()
+        server.wait_for("without d1")
+        said = server.wait_for(r"without d1(?s:.*)Round (\d+)/60")
+        found = status_of(site.folder / "run")
+        assert (found.state, found.over_processes, found.rounds) == ("running", True, 60)
+        assert found.round >= int(said[1])
+        assert set(found.clients) == {"a1", "b1", "c1"}
+        assert found.missing["e1"] == "was not there"
+        assert set(found.missing) == {"d1", "e1"}
+        openings = len(site.openings.read_text().splitlines())
+        assert 0 < found.openings <= openings
+        assert found.openings_to_come == 4 * (60 - found.round)
+        server.process.send_signal(signal.SIGKILL)
+        server.ended()
+        done = told(site.folder / "run")
+        assert done.exit_code == 1
+        assert "stopped, no process is at work on it\n" in done.stdout
+        assert re.search(r"^Round \d+ of 60, which ended at \S*Z$", done.stdout, re.MULTILINE)
+    finally:
+        site.stop()
