@@ -36,7 +36,7 @@ from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.announced import Announced
-from securefl.network.connect import Address, connected
+from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.opening import RELEASED
@@ -142,7 +142,7 @@ class AuthorityProcess:
         opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
         return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
-    async def run(self, identity: Identity, server: Address) -> None:
+    async def run(self, identity: Identity, server: Destination) -> None:
         """Call the server and answer it, until this is cancelled; a lost connection is taken up.
 
         Raises:

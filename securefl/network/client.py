@@ -19,7 +19,7 @@ from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
 from securefl.federation.total import read_total
 from securefl.network import bodies
-from securefl.network.connect import Address, connected
+from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
@@ -46,7 +46,7 @@ class ClientProcess:
     _welcomed: bool = False
     """On the connection that it has, or had last."""
 
-    async def run(self, server: Address, patience_s: float) -> None:
+    async def run(self, server: Destination, patience_s: float) -> None:
         """Take part until the run is over; a lost connection is taken up again.
 
         Raises:
