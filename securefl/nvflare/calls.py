@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from securefl.errors import PeerError
@@ -49,12 +49,13 @@ class _Unreachable(PeerError):
     """A call that has not come through."""
 
 
-@dataclass(frozen=True, slots=True)
 class CallersWay:
     """A caller's end; a `Way`. It waits for answers in threads."""
 
-    calls: Calls
-    connection: str = field(default_factory=lambda: secrets.token_hex(16))
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.connection = secrets.token_hex(16)
+        self._begun = asyncio.Event()
 
     async def give(self, chunk: bytes) -> None:
         """See `Way.give`."""
@@ -62,9 +63,11 @@ class CallersWay:
             pass
         if said != TAKEN:
             raise PeerError(CLOSED)
+        self._begun.set()
 
     async def take(self) -> bytes:
         """See `Way.take`."""
+        await self._begun.wait()  # a call may overtake another, and a chunk is the first
         while (chunk := await _through(self.calls.take, self.connection)) is None:
             pass
         return chunk
