@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -16,7 +16,6 @@ from processes import ONE_THREAD, SERVER
 
 from securefl_cli.nvflare_export import SIDES
 
-AUTHORITY = "keeper"
 ADMIN = "admin@nvidia.com"
 LETS_RUN = (f"{SIDES}.", "nvflare.collab.runtime.")
 """Classes of a job that a site lets run, beside those that it does anyway."""
@@ -25,25 +24,20 @@ HUB = ("server.server_train", "fed_server.json")
 
 
 class Poc:
-    """Server and sites of a federation, whose files are a `processes.Site`'s."""
+    """Server and sites; each job's federation is a `processes.Site`."""
 
-    def __init__(self, site, folder):
-        self.site = site
+    authority = "keeper"
+
+    def __init__(self, folder, clients):
         self.folder = folder
         self.env = {**os.environ, **ONE_THREAD, "HOME": str(folder)}
         self.env |= {"NVFLARE_POC_WORKSPACE": str(folder / "poc")}
-        self.names = [*site.names, AUTHORITY]
+        self.names = [*clients, self.authority]
         self.processes = {}
+        self.session = None
         folder.mkdir()
-        self._prepare()
-
-    def _prepare(self):
         command = [Path(sys.executable).parent / "nvflare", "poc", "prepare", "-c", *self.names]
         subprocess.run([*command, "--force"], env=self.env, check=True, capture_output=True)
-        self.own(SERVER, "server", bundle="bundles/server", identity=SERVER, out="run")
-        for name in self.site.names:
-            self.own(name, name, bundle="bundles/client", identity=name)
-        self.own("authority", AUTHORITY, keys="keys")
         for name in ("server", *self.names):
             local = self.kit(name) / "local"
             resources = json.loads((local / "resources.json.default").read_text())
@@ -52,16 +46,23 @@ class Poc:
             resources["class_allow_list"] += LETS_RUN
             (local / "resources.json").write_text(json.dumps(resources))
 
+    def own_files(self, site):
+        """Write what each site has in the next job."""
+        self.own(SERVER, "server", site, bundle="bundles/server", identity=SERVER, out="run")
+        for name in site.names:
+            self.own(name, name, site, bundle="bundles/client", identity=name)
+        self.own("authority", self.authority, site, keys="keys")
+
+    def own(self, party, name, site, **paths):
+        """Write what one site has, as its securefl.toml."""
+        files = {"settings": site.job, "passphrase_file": site.passphrase_file(party)}
+        files |= {key: site.folder / path for key, path in paths.items()}
+        lines = [f'{key} = "{path}"\n' for key, path in files.items()]
+        (self.kit(name) / "local/securefl.toml").write_text("".join(lines))
+
     def kit(self, name):
         """The startup kit of a site."""
         return self.folder / "poc/example_project/prod_00" / name
-
-    def own(self, party, name, **paths):
-        """Write what a site has, as its securefl.toml."""
-        files = {"settings": self.site.job, "passphrase_file": self.site.passphrase_file(party)}
-        files |= {key: self.site.folder / path for key, path in paths.items()}
-        lines = [f'{key} = "{path}"\n' for key, path in files.items()]
-        (self.kit(name) / "local/securefl.toml").write_text("".join(lines))
 
     def start(self, name):
         module, file = HUB if name == "server" else CLIENT
@@ -71,7 +72,10 @@ class Poc:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [*command, "org=nvidia", "config_folder=config"],
-                **{"env": self.env, "stdout": log, "stderr": log, "cwd": self.folder},
+                env=self.env,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
             )
 
     @contextmanager
@@ -82,42 +86,36 @@ class Poc:
             time.sleep(3)
             for name in self.names:
                 self.start(name)
-            with self.session() as session:
-                deadline = time.monotonic() + 90
-                while len(session.get_system_info().client_info) < len(self.names):
-                    assert time.monotonic() < deadline, self.said("server")
-                    time.sleep(0.5)
-                yield session
+            self.until(self._console, within_s=60)
+            self.until(lambda: len(self.session.get_system_info().client_info) == len(self.names))
+            yield self
         finally:
+            if self.session:
+                self.session.close()
             for process in self.processes.values():
                 self.end(process)
 
-    @contextmanager
-    def session(self):
-        """The console of whoever hands jobs over."""
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                session = new_secure_session(ADMIN, str(self.kit(ADMIN)))
-                break
-            except Exception:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(1)
+    def _console(self):
+        """Log in as whoever hands jobs over; return False where nobody answers yet."""
         try:
-            yield session
-        finally:
-            session.close()
+            self.session = new_secure_session(ADMIN, str(self.kit(ADMIN)))
+        except Exception:
+            return False
+        return True
+
+    def until(self, happens, within_s=90):
+        deadline = time.monotonic() + within_s
+        while not happens():
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.2)
 
     def end(self, process):
-        with_all = [process]
+        """Kill a process of ours, and those that it has started."""
         if process.poll() is None:
-            with_all += psutil.Process(process.pid).children(recursive=True)
-        for each in with_all:
-            try:
-                each.kill()
-            except psutil.NoSuchProcess:
-                continue
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+            process.kill()
         process.wait()
 
     def job_process(self, name):
@@ -127,13 +125,18 @@ class Poc:
                 return child
         raise AssertionError(f"{name}: no job runs there")
 
-    def said(self, name):
+    def said(self, name="server"):
         return (self.folder / f"{name}.log").read_text()
 
-    def ended(self, session, job, within_s=240):
+    def error_logs(self, name):
+        """What NVIDIA FLARE hands on to its server."""
+        return self.kit(name).rglob("error_log.txt")
+
+    def ended(self, job, within_s=240):
         """How NVIDIA FLARE says that a job has ended."""
-        deadline = time.monotonic() + within_s
-        while not (status := session.get_job_meta(job)["status"]).startswith("FINISHED"):
-            assert time.monotonic() < deadline, status + self.said("server")[-4000:]
-            time.sleep(0.3)
-        return status
+
+        def status():
+            return self.session.get_job_meta(job)["status"]
+
+        self.until(lambda: status().startswith("FINISHED"), within_s)
+        return status()

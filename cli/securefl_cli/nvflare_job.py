@@ -1,8 +1,7 @@
 """Both sides of a job, as NVIDIA FLARE builds and calls them in its job processes.
 
-It carries the sites' calls of `give`, `take` and `leave` to the server, and sees sealed chunks.
-
-Lines go to its log below ERROR: errors it may pass on to the server, with a site's paths in them.
+It carries the sites' calls to the server, and sees sealed chunks. Lines go to its log below ERROR:
+errors it may pass on to the server, with a site's paths in them.
 """
 
 from __future__ import annotations
@@ -63,14 +62,15 @@ class ServerSide:
         self._opened.set()
 
     @collab.publish  # type: ignore[untyped-decorator]
+    def begin(self, connection: str, chunk: bytes) -> str:
+        """See `Calls.begin`; until the server listens, it is to be tried again."""
+        self._opened.wait(HELD_S)
+        return self._desk.begin(collab.caller, connection, chunk) if self._desk else FULL
+
+    @collab.publish  # type: ignore[untyped-decorator]
     def give(self, connection: str, chunk: bytes) -> str:
         """See `Calls.give`."""
-        self._opened.wait(HELD_S)
-        if self._desk is None:
-            return FULL
-        if not isinstance(connection, str) or not isinstance(chunk, bytes):
-            return OVER
-        return self._desk.give(collab.caller, connection, chunk)
+        return self._desk.give(collab.caller, connection, chunk) if self._desk else OVER
 
     @collab.publish  # type: ignore[untyped-decorator]
     def take(self, connection: str) -> bytes | None:
@@ -89,6 +89,10 @@ class _ServersCalls:
 
     def __init__(self) -> None:
         self._server = collab.server(timeout=CALL_S)
+
+    def begin(self, connection: str, chunk: bytes) -> str:
+        """See `Calls.begin`."""
+        return str(self._server.begin(connection, chunk))
 
     def give(self, connection: str, chunk: bytes) -> str:
         """See `Calls.give`."""

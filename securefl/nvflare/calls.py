@@ -1,4 +1,4 @@
-"""Connections as three functions that a caller calls: `give`, `take` and `leave`.
+"""Connections as functions that a caller calls: `begin`, `give`, `take` and `leave`.
 
 The system in between calls the listener's functions in threads, each call of which ends after
 seconds, and is asked again: so chunks go both ways, though one end alone can call.
@@ -35,8 +35,11 @@ Result = TypeVar("Result")
 class Calls(Protocol):
     """The listener's functions, as a caller reaches them; any error is the end of a connection."""
 
+    def begin(self, connection: str, chunk: bytes) -> str:
+        """Begin a connection with its first chunk; see `give`."""
+
     def give(self, connection: str, chunk: bytes) -> str:
-        """Hand a chunk over: TAKEN, FULL or OVER. The first begins the connection."""
+        """Hand the next chunk over; return TAKEN, FULL or OVER."""
 
     def take(self, connection: str) -> bytes | None:
         """Return the next chunk; None where none has come yet, empty where none will."""
@@ -59,7 +62,8 @@ class CallersWay:
 
     async def give(self, chunk: bytes) -> None:
         """See `Way.give`."""
-        while (said := await _through(self.calls.give, self.connection, chunk)) == FULL:
+        give = self.calls.give if self._begun.is_set() else self.calls.begin
+        while (said := await _through(give, self.connection, chunk)) == FULL:
             pass
         if said != TAKEN:
             raise PeerError(CLOSED)
@@ -196,8 +200,12 @@ class Desk:
         self._told = asyncio.Event()
         self._closing = False
 
+    def begin(self, caller: str, connection: str, chunk: bytes) -> str:
+        """See `Calls.begin`; `caller` is a name that the system in between vouches for."""
+        return self._waited(self._begin((caller, connection), chunk), OVER)
+
     def give(self, caller: str, connection: str, chunk: bytes) -> str:
-        """See `Calls.give`; `caller` is a name that the system in between vouches for."""
+        """See `Calls.give`."""
         return self._waited(self._give((caller, connection), chunk), OVER)
 
     def take(self, caller: str, connection: str) -> bytes | None:
@@ -221,7 +229,7 @@ class Desk:
             return after
 
     async def _give(self, key: tuple[str, str], chunk: bytes) -> str:
-        way = self._ways.get(key) or self._begun(key)
+        way = self._ways.get(key)
         if way is None or not 0 < len(chunk) <= stream.CHUNK_BYTES + TAG_BYTES:
             return OVER
         way.hear()
@@ -253,18 +261,18 @@ class Desk:
         self._ways.pop(key, None)
         self._told.set()
 
-    def _begun(self, key: tuple[str, str]) -> ListenersWay | None:
-        """Begin a connection; None where there are too many."""
+    async def _begin(self, key: tuple[str, str], chunk: bytes) -> str:
         self._ways = {k: w for k, w in self._ways.items() if not (w.back.ended and w.silent)}
         of_each = Counter(caller for caller, _ in self._ways)
-        if self._closing or len(self._ways) >= self._most or of_each[key[0]] >= MOST_OF_ONE:
-            return None
+        full = len(self._ways) >= self._most or of_each[key[0]] >= MOST_OF_ONE
+        if self._closing or full or key in self._ways:
+            return OVER
         self._ways[key] = way = ListenersWay()
         end = SealedStream(way)
         work = self._door.arrived(end, greeted(self._door.identity, end))
         self._serving.add(task := asyncio.ensure_future(work))
         task.add_done_callback(self._serving.discard)
-        return way
+        return await self._give(key, chunk)
 
     async def stop(self) -> None:
         """End all connections, of which each has a moment more to be told."""
