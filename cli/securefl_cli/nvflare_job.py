@@ -39,25 +39,15 @@ def _say(line: str) -> None:
     _log.info("%s", printable(line))
 
 
-class ServerSide:
-    """The server's part, in the process of the job at NVIDIA FLARE's server."""
+class Published:
+    """Functions of the server that sites may call, once it listens."""
 
-    def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
-        """Take the job's settings as digests, see `nvflare_site.server`."""
-        self.settings = settings
-        self.tables = tables
+    def __init__(self) -> None:
         self._desk: Desk | None = None
         self._opened = Event()
 
-    @collab.main  # type: ignore[untyped-decorator]
-    def run(self) -> None:
-        """Run all rounds that are left; NVIDIA FLARE ends the job with what this raises."""
-        file, aborted = site_file(_local()), collab.context.is_aborted
-        with server(file, self.settings, self.tables, _say) as work:
-            if work:
-                asyncio.run(_until(aborted, work(CalledHere(self._publish))))
-
-    def _publish(self, desk: Desk) -> None:
+    def listens(self, desk: Desk) -> None:
+        """Take what answers from now on."""
         self._desk = desk
         self._opened.set()
 
@@ -84,7 +74,25 @@ class ServerSide:
             self._desk.leave(collab.caller, connection)
 
 
-class _ServersCalls:
+class ServerSide(Published):
+    """The server's part, in the process of the job at NVIDIA FLARE's server."""
+
+    def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
+        """Take the job's settings as digests, see `nvflare_site.server`."""
+        super().__init__()
+        self.settings = settings
+        self.tables = tables
+
+    @collab.main  # type: ignore[untyped-decorator]
+    def run(self) -> None:
+        """Run all rounds that are left; NVIDIA FLARE ends the job with what this raises."""
+        file, aborted = site_file(_local()), collab.context.is_aborted
+        with server(file, self.settings, self.tables, _say) as work:
+            if work:
+                asyncio.run(_until(aborted, work(CalledHere(self.listens))))
+
+
+class ServersCalls:
     """The server's functions, over NVIDIA FLARE; they may be called in any thread."""
 
     def __init__(self) -> None:
@@ -128,7 +136,7 @@ class SiteSide:
             except SecureFLError as error:
                 _say(f"This site does not take part: {error}")
                 raise RuntimeError("this site does not take part; its own log says why") from None
-            job, calls = stack.pop_all(), ByCalls(_ServersCalls())
+            job, calls = stack.pop_all(), ByCalls(ServersCalls())
         self._thread = Thread(target=self._run, args=(job, work(calls)), daemon=True)
         self._thread.start()
 
