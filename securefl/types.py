@@ -34,6 +34,8 @@ class Kind(StrEnum):
     """Which share of the clients stays within a clip norm that adapts (differential privacy)."""
     PROFILES = "profiles"
     """Representation profiles and their scores (FedProf)."""
+    SCORES = "scores"
+    """Mean over clients of their own models' scores."""
     SELECTION = "selection"
     """What else clients are selected by: their number of samples, their loss."""
 

@@ -40,6 +40,7 @@ SHORT = (
     "train.lr=0.1",
     "exchange.encrypt=none",
     "sites.wait_s=0",
+    "sites.scores=each",
     f"data.names={list(NAMES)}".replace("'", '"'),
 )
 

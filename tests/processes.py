@@ -28,7 +28,7 @@ from securefl.network.connect import Address, listening
 from securefl.network.frames import SMALL, Frame
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
-from securefl.network.settings import settings_digest
+from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
@@ -396,7 +396,7 @@ async def first(coroutine, other):
 
 def authority_process(site, keeper, config, say, settings=None):
     """The authority, with the log of the site."""
-    log = Log(site.openings.parent, settings or settings_digest(config))
+    log = Log(site.openings.parent, settings or settings_digest(config), study_digest(config))
     return AuthorityProcess(keeper, config, log, say)
 
 

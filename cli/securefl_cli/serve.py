@@ -67,7 +67,7 @@ def serve_openings(
     from securefl.config.load import load_config
     from securefl.network.authority import AuthorityProcess, Log
     from securefl.network.connect import Address
-    from securefl.network.settings import settings_digest
+    from securefl.network.settings import settings_digest, study_digest
     from securefl_keys import layout
     from securefl_keys.keeper import FolderKeeper, alone
     from securefl_keys.roster import load_roster
@@ -80,7 +80,7 @@ def serve_openings(
     identity = process_identity(own, passphrase, ca, "authority")
 
     async def work() -> None:
-        log = Log(directory / layout.LOG, settings_digest(config))
+        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
         process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
         say(f"Calling the server at {at} for consortium {ca.name}")
         await process.run(identity, at)
@@ -123,6 +123,14 @@ def server() -> None:
     metavar="MODULE:FUNCTION",
     help="Code of this installation that the settings' model.name may run here.",
 )
+@click.option(
+    "--admit",
+    "admitted",
+    multiple=True,
+    metavar="NAME",
+    help="A site that joins the run in --out from now on: the settings name it at the end of "
+    "data.names. May be given several times.",
+)
 @click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
 def serve_rounds(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -134,6 +142,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     joining: float,
     timeout: float,
     model: str | None,
+    admitted: tuple[str, ...],
     out: Path | None,
 ) -> None:
     """Wait for the consortium's clients, and run all rounds of the settings with them.
@@ -169,7 +178,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     mine = process_identity(identity, passphrase, sound.ca, "server")
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    folder = RunFolder.begun_or_new(path, config)
+    folder = RunFolder.begun_or_new(path, config, admitted)
     if folder.is_finished():  # a server that was killed at its end is started again
         say(f"Run folder: {path}, complete: no round is left")
         return

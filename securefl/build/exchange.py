@@ -14,7 +14,7 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Kind
 
 SEALED: dict[Encrypt, set[Kind]] = {
-    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING},
+    Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING, Kind.SCORES},
     Encrypt.PROFILES: {Kind.PROFILES},
     Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
 }

@@ -33,11 +33,12 @@ from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.exchange.plain import PlainChannel
+from securefl.federation.query import SCORE_MEAN
 from securefl.federation.server import Shares
 from securefl.federation.training import Training
 from securefl.privacy.spending import Spending
 from securefl.task import Task, client_data, configured_task, own_settings, placed
-from securefl.types import Kind, Plan
+from securefl.types import Kind, MessageSpec, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,12 @@ class Job:
     def scores_at_clients(self) -> bool:
         """True where clients score the model, having layers or test data of their own."""
         return bool(self.task.client_tests) or clients_keep_layers(self.config)
+
+    @property
+    def score_sums(self) -> tuple[MessageSpec, ...]:
+        """Sums after a round between separate processes: the clients' scores, where they are."""
+        summed = self.scores_at_clients and self.config.sites.scores == "mean"
+        return (SCORE_MEAN,) if summed else ()
 
     @property
     def shares(self) -> Shares | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from securefl.build.job import Job
-from securefl.build.selection import asked_for
+from securefl.build.selection import numbers_of
 from securefl.config.schema import Weights
 from securefl.exchange.matching import PROFILE
-from securefl.federation.query import SCORES, SIZE
+from securefl.federation.query import SIZE
 from securefl.privacy.history import History
 from securefl.types import Weighing
 
@@ -63,13 +63,12 @@ def _messages(job: Job, rounds: int) -> Iterator[tuple[str, int, bool, bool]]:
     """Yield each message of each round, as `Outgoing` has it."""
     by_size = job.config.algorithm.weights != Weights.UNIFORM
     model, first = job.task.model, job.algorithm.init(job.task.model)
-    answers = (*asked_for(job.config.selection), *(SCORES if job.scores_at_clients else ()))
     for done in range(rounds):
         plan = job.algorithm.plan(replace(first, round=done), model)
-        for spec in (*plan.sums, *plan.update):
+        for spec in (*plan.sums, *plan.update, *job.score_sums):
             sized = by_size and spec.weighing is Weighing.OWN
             yield spec.name, spec.n_values, spec.kind in job.sealed, sized
-        for name in answers:
+        for name in numbers_of(job):
             is_profile = name == PROFILE
             sealed = is_profile and job.config.seals_scores
             yield name, 0 if is_profile else 1, sealed, name == SIZE

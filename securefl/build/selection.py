@@ -16,7 +16,7 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.engine import Engine
 from securefl.federation.profile_match import MatchChannel, ProfileQuestion
 from securefl.federation.profiling import Profiling
-from securefl.federation.query import LOSS, SIZE
+from securefl.federation.query import LOSS, SCORES, SIZE
 from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
 from securefl.federation.training import DEVICES, PROFILING, round_generator
@@ -117,6 +117,12 @@ def asked_for(table: SelectionTable) -> tuple[str, ...]:
             return (SIZE,)
         case _:
             return ()
+
+
+def numbers_of(job: Job) -> tuple[str, ...]:
+    """Return the names of the answers that a job asks of single clients, scores among them."""
+    scores = SCORES if job.scores_at_clients and not job.score_sums else ()
+    return (*asked_for(job.config.selection), *scores)
 
 
 def most_times(config: Config, n_clients: int) -> int:

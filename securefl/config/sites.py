@@ -1,4 +1,4 @@
-"""The table `[sites]`: rounds that lack clients."""
+"""The table `[sites]`: rounds that lack clients, and the clients' scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from securefl.config.table import Table
 
 
 class SitesTable(Table):
-    """The table `[sites]`: what becomes of a round that lacks clients."""
+    """The table `[sites]`: what becomes of a round that lacks clients, and who reads scores."""
 
     quorum: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
     """Clients that are there when a round begins, at least; as many as no total may have fewer of
@@ -21,3 +21,7 @@ class SitesTable(Table):
     """What becomes of a round that lacks its quorum, or that loses so many clients that no total
     may be opened: it ends the run, which the same commands resume, or it passes. The model then
     stays as it is, and the next round waits."""
+    scores: Literal["mean", "each"] = "mean"
+    """Scores that the server reads where clients score their own models, between separate
+    processes: their mean, opened as a sum where any sum is sealed; or each client's, in the clear,
+    so that the worst is named."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
 from securefl.algorithms.base import Loss, load_tensors
@@ -17,15 +18,21 @@ from securefl.errors import DataError, ValueRefused
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.profile import Profile
 from securefl.federation.client import Client
+from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused
 from securefl.federation.profiling import Profiling
 from securefl.federation.total import state_digest
-from securefl.types import Memory, NamedTensors, State
+from securefl.types import Kind, Memory, MessageSpec, NamedTensors, Plan, State, Weighing
 
 SIZE, LOSS = "selection/size", "selection/loss"
 SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"
 """Names of a client's score by the run's metric and by its loss, where it has a model or test data
-of its own."""
+of its own and the server reads each client's."""
+_NUMBER = torch.zeros((), dtype=torch.float64)
+SCORE_MEAN = MessageSpec(
+    "score/mean", Kind.SCORES, 2, Weighing.EQUAL, like={"value": _NUMBER, "loss": _NUMBER}
+)
+"""Sum of both where the server reads their mean over clients alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +40,16 @@ class Query:
     """Query that several clients get alike."""
 
     name: str
-    """Name of the message that answers it: `SIZE`, `LOSS`, `PROFILE`, or one of `SCORES`."""
+    """Name of the message that answers it: `SIZE`, `LOSS`, `PROFILE`, `SCORE_MEAN`'s, or one of
+    `SCORES`."""
     unit: float = 1.0
     """Unit that a profile is measured in."""
+
+
+def scoring(run: str, state: State, since: Mapping[str, int], job: str) -> RoundContext:
+    """Return the terms of the sum of scores under a state, of the clients in `since`, in order."""
+    once = dict.fromkeys(since, 1)
+    return RoundContext(run, state, Plan(update=(SCORE_MEAN,)), once, since, job=job)
 
 
 class Respondent:
@@ -100,23 +114,52 @@ class Respondent:
             for name in names
         }
 
+    def scores(
+        self, context: RoundContext, memories: Mapping[str, Memory]
+    ) -> dict[str, bytes | Refused]:
+        """Return each client's contribution to the sum of scores (`scoring`), or its refusal."""
+        scored, found = self._scorer(context.state, memories), dict[str, bytes | Refused]()
+        for name in context.times:
+            score, received = scored(name), context.terms(name).bind(context.told)
+            values = {
+                part: torch.tensor(getattr(score, part), dtype=torch.float64)
+                for part in ("value", "loss")
+            }
+            about = context.run, context.number, SCORE_MEAN, values
+            try:
+                found[name] = self._clients[name].contribute(*about, state=received)
+            except ValueRefused as error:
+                found[name] = Refused(SCORE_MEAN.name, error.without_value, str(error))
+        return found
+
+    def last_score(self, name: str) -> Score | None:
+        """Return what a client has worked out of its own model last; None before."""
+        return self._scored[name][1] if name in self._scored else None
+
     def _part_of_score(
         self, name: str, state: State, memories: Mapping[str, Memory]
     ) -> Callable[[str], float]:
+        scored = self._scorer(state, memories)
+
+        def number(client: str) -> float:
+            return scored(client).value if name == SCORE_VALUE else scored(client).loss
+
+        return number
+
+    def _scorer(self, state: State, memories: Mapping[str, Memory]) -> Callable[[str], Score]:
         score = self._score
         if score is None:
             raise DataError("clients are asked for scores, which they have no test data for")
 
         now = state.round, state_digest(state)
 
-        def number(client: str) -> float:
+        def scored(client: str) -> Score:
             if client not in self._scored or self._scored[client][0] != now:
                 found = score(self._model, state, client, memories[client].own)
                 self._scored[client] = now, found
-            found = self._scored[client][1]
-            return found.value if name == SCORE_VALUE else found.loss
+            return self._scored[client][1]
 
-        return number
+        return scored
 
     @property
     def _model(self) -> nn.Module:

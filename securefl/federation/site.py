@@ -17,7 +17,7 @@ from securefl.federation.client import Client
 from securefl.federation.clients_round import Answer, ClientsRound, RoundContext
 from securefl.federation.contribution import PlainRows, Refused, Sent
 from securefl.federation.pausable import Pausable, Waiting
-from securefl.federation.query import SCORES, Query, Respondent
+from securefl.federation.query import SCORE_MEAN, SCORES, Query, Respondent, scoring
 from securefl.types import Floats, Memory, Plan, State
 
 # Requests.
@@ -64,6 +64,8 @@ class Ask:
     names: Collection[str]
     since: Mapping[str, int] = field(default_factory=dict)
     """See `Begin.since`."""
+    job: str = ""
+    """See `RoundContext.job`."""
 
 
 Request = Begin | Continue | Counted | Ask
@@ -232,8 +234,11 @@ class Site:
 
     def _answers(self, request: Ask) -> dict[str, bytes | Refused]:
         memories: Mapping[str, Memory] = {}
-        if request.query.name in SCORES:
+        if request.query.name in {SCORE_MEAN.name, *SCORES}:
             memories = self._store.of_rounds(request.since)
+        if request.query.name == SCORE_MEAN.name:
+            context = scoring(request.run, request.state, request.since, request.job)
+            return self._respondent.scores(context, memories)
         about = request.run, request.query, request.state, request.names
         return self._respondent.answers(*about, memories)
 

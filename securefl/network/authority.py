@@ -69,10 +69,13 @@ class Log:
     folder: Path
     settings: str
     """Digest of the settings that this process serves."""
+    study: str = ""
+    """Digest of those without the clients' names, under which totals are held against each other;
+    where empty, that of all."""
     history: OpeningHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.history = OpeningHistory(self.settings, self._keep)
+        self.history = OpeningHistory(self.study or self.settings, self._keep)
         path = self.folder / RELEASES
         try:
             make_folder(self.folder, mode=0o700)

@@ -43,7 +43,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 4
+VERSION = 5
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16

@@ -18,6 +18,7 @@ from securefl.federation.contribution import Refused, Sent
 from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
 from securefl.federation.total import read_total
+from securefl.metrics import shown, title
 from securefl.network import bodies
 from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
@@ -158,6 +159,7 @@ class _Turn:
                 await self._handle(self._begin, received.body)
             case Frame.QUESTION:
                 await self._handle(self._question, received.body)
+                self._say_own_score()
             case _:
                 await self._handle(self._total, received.body)
 
@@ -190,7 +192,20 @@ class _Turn:
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
         session.store.claim(head.name, head.round)
-        return Ask(session.run, Query(head.name, head.unit), state, [name], {name: head.since})
+        return Ask(
+            session.run, Query(head.name, head.unit), state, [name], {name: head.since}, session.job
+        )
+
+    def _say_own_score(self) -> None:
+        """Say this client's own score, which nobody else may be told, once for each model."""
+        session, name = self.session, self.session.party.name
+        score = session.respondent.last_score(name)
+        if score and score is not session.said:
+            session.said = score
+            self.say(
+                f"{name}: {title(score.metric)} {shown(score.metric, score.value)}, "
+                f"loss {score.loss:.4g}, on its own test samples"
+            )
 
     def _require_planned(self, round_number: int) -> None:
         rounds = self.session.party.job.config.run.rounds

@@ -12,7 +12,7 @@ from torch import nn
 from securefl.algorithms.scoring import Score
 from securefl.build.job import Job
 from securefl.build.own_data import site_job
-from securefl.build.selection import asked_for, most_times, profiling_of
+from securefl.build.selection import most_times, numbers_of, profiling_of
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
@@ -22,7 +22,7 @@ from securefl.exchange.match_ckks import CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.federation.client import Client
-from securefl.federation.query import SCORES, Respondent
+from securefl.federation.query import Respondent
 from securefl.federation.site import Site
 from securefl.federation.total import n_total_bytes, state_digest
 from securefl.network import bodies
@@ -49,6 +49,7 @@ class Session:
     job: str
     """Id of the job, the same in all of its sessions."""
     site: Site
+    respondent: Respondent
     store: FileStore
     like: State
     """State with the names, shapes and types of all others."""
@@ -58,6 +59,8 @@ class Session:
     """The sum whose total is waited for."""
     round: int = 0
     """The last one that it takes part in."""
+    said: Score | None = None
+    """The client's own score that its log has last."""
 
     def frames(self) -> dict[Frame, int]:
         """Return what the server may say next, and how long it may be."""
@@ -118,8 +121,8 @@ class ClientParty:
     @property
     def questions(self) -> frozenset[str]:
         """Names of the messages that the client may be asked for beside its training."""
-        scores = SCORES if self.job.scores_at_clients else ()
-        return frozenset((*asked_for(self.job.config.selection), *scores))
+        sums = (spec.name for spec in self.job.score_sums)
+        return frozenset((*numbers_of(self.job), *sums))
 
     @property
     def precision(self) -> Floats:
@@ -165,7 +168,7 @@ class ClientParty:
             x, y = own[name].take(torch.arange(len(own[name])))
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
-        return Session(self, run, job_id, site, store, like)
+        return Session(self, run, job_id, site, respondent, store, like)
 
     @cached_property
     def _evaluator(self) -> Evaluator:

@@ -6,14 +6,12 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from cryptography import x509
-from torch import nn
 
-from securefl.algorithms.scoring import Score
 from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.own_data import task_at
@@ -25,9 +23,7 @@ from securefl.errors import (
     KeyFileError,
     PeerError,
     SecureFLError,
-    TooFewContributions,
 )
-from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.ckks import CkksAdder
 from securefl.exchange.match_ckks import CkksMatcher
@@ -38,8 +34,8 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
-from securefl.federation.query import SCORE_LOSS, SCORE_VALUE, Query
-from securefl.federation.questions import NumberQuestion, number_bytes
+from securefl.federation.query import SCORE_MEAN, Query
+from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
@@ -55,6 +51,7 @@ from securefl.network.opening import (
     ask_what_holds,
 )
 from securefl.network.proof import name_of
+from securefl.network.scores import Scores
 from securefl.network.settings import (
     check_scope,
     settings_digest,
@@ -204,6 +201,8 @@ class ServerProcess:
         def answer_bytes(query: Query, state: State, client: str) -> int:
             if query.name == PROFILE:
                 return questions["divergence"].n_bytes(state, client)
+            if query.name == SCORE_MEAN.name:
+                return server.n_bytes(state.round + 1, SCORE_MEAN, client)
             return number_bytes(server.run, query.name, state, client)
 
         sites.answer_bytes = answer_bytes
@@ -218,7 +217,7 @@ class ServerProcess:
                 opener=line,
                 broadcast=broadcast,
                 participation=who,
-                score=_Scores(job, server, sites),
+                score=Scores(job, server, sites, line.open),
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
@@ -266,7 +265,7 @@ class ServerProcess:
             n_clients = len({*rounds.participants[-1].present} - {*metrics.dropped})
             self.say(
                 f"Round {metrics.round}/{self.job.config.run.rounds}: {title(metrics.metric)} "
-                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients"
+                f"{shown(metrics.metric, metrics.score)}, {n_clients} clients{_worst(metrics)}"
             )
 
         return told
@@ -301,7 +300,8 @@ class AuthorityLine:
         """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
         process, sealed = self.process, self.server.sealed
         parameters, config = process.bundle.adding.parameters, process.job.config
-        needed = sum(parameters.n_released(s.n_values) for s in specs if s.kind in sealed)
+        sums = (*specs, *process.job.score_sums)
+        needed = sum(parameters.n_released(s.n_values) for s in sums if s.kind in sealed)
         ready = bodies.Ready(
             run=self.server.run,
             settings=settings_digest(config),
@@ -376,31 +376,12 @@ class RemoteMatch:
         return self.authority.open_scores(request)
 
 
-@dataclass(slots=True)
-class _Scores:
-    """Scores the model here, or where clients have models or tests of their own, at them."""
-
-    job: Job
-    server: Server
-    sites: NetworkSites
-    evaluator: Evaluator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.evaluator = Evaluator(self.job.task, self.job.names)
-
-    def __call__(self, model: nn.Module, state: State) -> Score:
-        if not self.job.scores_at_clients:
-            return self.evaluator.score(model, state, {})
-        # The answers belong to the round that has made this state.
-        made, here = replace(state, round=state.round - 1), self.sites.connected()
-        values, losses = (
-            NumberQuestion(self.server, self.sites, name).ask(made, here)
-            for name in (SCORE_VALUE, SCORE_LOSS)
-        )
-        scores = {name: Score(values[name], losses[name]) for name in values if name in losses}
-        if not scores:
-            raise TooFewContributions(f"round {state.round}: no client has scored its model")
-        return self.evaluator.mean_of(scores)
+def _worst(metrics: RoundMetrics) -> str:
+    """Return words on the client with the largest loss; empty where only their mean is read."""
+    if not metrics.clients:
+        return ""
+    name, score = max(metrics.clients.items(), key=lambda item: item[1].loss)
+    return f", worst {name} with {shown(metrics.metric, score.score)}"
 
 
 def server_job(config: Config, model: str | None = None) -> Job:

@@ -14,9 +14,17 @@ OWN = {"data": {"root"}, "run": {"name"}}
 """Settings that are each process's own affair: where the data lie, and names."""
 
 
+_MEMBERS = {"data": {"root", "names"}, "run": {"name"}}
+
+
 def settings_digest(config: Config) -> str:
     """Return the name of the settings that all processes share."""
     return hashlib.sha256(config.model_dump_json(exclude=OWN).encode()).hexdigest()
+
+
+def study_digest(config: Config) -> str:
+    """Return the name of the settings whoever takes part: the same once sites have joined."""
+    return hashlib.sha256(config.model_dump_json(exclude=_MEMBERS).encode()).hexdigest()
 
 
 def table_digests(config: Config) -> dict[str, str]:

@@ -111,7 +111,14 @@ class NetworkSites:
         self, run: str, query: Query, state: State, names: Collection[str]
     ) -> Mapping[str, bytes | Refused]:
         """See `Engine.answers`."""
-        return answers(self, self._home, Ask(run, query, state, names, self.since()))
+        return answers(
+            self,
+            self._home,
+            Ask(run, query, state, names, self._last_rounds(names), self.server.job),
+        )
+
+    def _last_rounds(self, names: Collection[str]) -> dict[str, int]:
+        return {name: self.since().get(name, 0) for name in names}
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """See `Engine.leave_out`."""
@@ -232,7 +239,7 @@ class NetworkSites:
                     round=request.state.round + 1,
                     name=request.query.name,
                     unit=request.query.unit,
-                    since=request.since.get(name, 0),
+                    since=request.since[name],
                     whole=whole,
                 )
                 frame, body = Frame.QUESTION, bodies.with_tensors(question, tensors)

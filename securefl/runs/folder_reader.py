@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from securefl.config.load import load_config
 from securefl.config.schema import Config
@@ -30,11 +30,12 @@ PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
-LOCK, JOB = ".lock", "job.id"
+LOCK, JOB, JOINED = ".lock", "job.id", "joined.json"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
-        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC, LOCK, JOB),
+        *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC),
+        *(LOCK, JOB, JOINED),
     }
 )
 """Names of all files that a run writes, except some of `report.pictures`."""
@@ -127,6 +128,22 @@ def holds_run(path: Path) -> bool:
     except OSError as error:
         reason = error.strerror
         raise RunFolderError(f"{path}: no folder for a run ({reason}); name another") from error
+
+
+MAX_JOINED_BYTES = 2**20
+_JOINED = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=1, lt=2**31)]])
+
+
+def read_joined(path: Path) -> dict[str, int]:
+    """Return the first round of each client that has joined a run after its beginning.
+
+    Raises:
+        RunFolderError: the record is damaged.
+    """
+    if not (path / JOINED).exists():
+        return {}
+    with read_soundly(path / JOINED):
+        return parsed(_JOINED, read_bounded(path / JOINED, MAX_JOINED_BYTES), RunFolderError)
 
 
 def read_config(path: Path) -> Config:

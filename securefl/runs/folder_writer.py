@@ -12,7 +12,7 @@ import errno
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +22,7 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 
 from securefl.config.schema import Config
-from securefl.errors import RunFolderError
+from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
@@ -37,6 +37,7 @@ from securefl.runs.folder_reader import (
     ENVIRONMENT,
     INCIDENTS,
     JOB,
+    JOINED,
     LEDGER,
     LOCK,
     METRICS,
@@ -51,9 +52,11 @@ from securefl.runs.folder_reader import (
     RoundMetrics,
     holds_run,
     read_config,
+    read_joined,
     read_rows,
     read_soundly,
 )
+from securefl.runs.joining import joining
 from securefl.selection.devices import Device
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import NamedTensors
@@ -96,8 +99,11 @@ class RunFolder:
         return folder
 
     @classmethod
-    def begun_or_new(cls, path: Path, config: Config) -> RunFolder:
+    def begun_or_new(cls, path: Path, config: Config, admitted: Collection[str] = ()) -> RunFolder:
         """Take a folder with a run of these settings, or else make a new one.
+
+        Settings may name clients beside the run's, at the end, all of which are `admitted`: they
+        join it, and the folder has these settings from then on.
 
         Raises:
             RunFolderError: it holds a run of other settings, or a simulation, or cannot be used.
@@ -110,12 +116,14 @@ class RunFolder:
                 f"{path}: holds a simulation, whose clients are no processes: name another folder, "
                 f"or go on with {way_on(path) or 'nothing: it is complete'}"
             )
-        if read_config(path) != config:
-            raise RunFolderError(
-                f"{path}: holds a run of other settings: name another folder, or give the settings "
-                "that it began with"
-            )
-        return cls(path)
+        try:
+            new = joining(read_config(path), config, admitted)
+        except ConfigError as error:
+            raise RunFolderError(f"{path}: {error}") from error
+        folder = cls(path)
+        if new:
+            folder._note_joined(new, config)
+        return folder
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -135,6 +143,14 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    def _note_joined(self, names: Sequence[str], config: Config) -> None:
+        """Write down in which round clients have joined, then the settings that name them."""
+        checkpoint = self.checkpoint()
+        first = checkpoint.state.round + 1 if checkpoint else 1
+        joined = read_joined(self.path) | dict.fromkeys(names, first)
+        self._write(JOINED, json.dumps(joined, indent=1).encode())
+        self._write(CONFIG, json.dumps(config.tables(own_task=False), indent=1).encode())
 
     def note_session(self, config: Config, key_id: str, engine: str, *, own_task: bool) -> None:
         """Write down the machine, the versions, the seed and the key; resuming adds a session.

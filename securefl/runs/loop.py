@@ -525,15 +525,16 @@ class Rounds:
         return self._passed()
 
     def _score_after(self, state: State) -> Score:
-        """Return the score after a round; a round that passes has the one before."""
+        """Return the score after a round; one that passes, or without a mean, has that before."""
         if state.tensors is self._state.tensors and self._scored:
             return self._scored
         try:
             return self._score(state)
-        except TooFewContributions as error:  # all clients have left
+        except (TooFewContributions, TotalRefused) as error:  # clients have left, or spoilt it
             if not self._metrics:
                 raise
-            self._require_passing(error)
+            if isinstance(error, TooFewContributions):
+                self._require_passing(error)
             last = self._metrics[-1]
             clients = {n: Score(of.score, of.loss, last.metric) for n, of in last.clients.items()}
             return Score(last.score, last.loss, last.metric, clients)

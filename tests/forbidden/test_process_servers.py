@@ -13,7 +13,7 @@ from securefl.errors import PeerError, RunFolderError
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.matching import PROFILE
 from securefl.federation.message import split_message
-from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_VALUE, SIZE
+from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, SIZE
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame
@@ -303,9 +303,13 @@ ANSWERED = {
     "afl": (SIZE, LOSS),
     "fedprof": (PROFILE,),
     "fedbn": (SCORE_VALUE, SCORE_LOSS),
+    "fedbn, mean": (SCORE_MEAN.name,),
 }
 """What clients are asked for, by selector or normalisation."""
-QUESTIONS = SIZE, LOSS, PROFILE, SCORE_VALUE, SCORE_LOSS, "update/parameters", "", "x" * 100
+QUESTIONS = (
+    *(SIZE, LOSS, PROFILE, SCORE_VALUE, SCORE_LOSS, SCORE_MEAN.name),
+    *("update/parameters", "", "x" * 100),
+)
 
 
 @pytest.mark.parametrize("name", ANSWERED)
@@ -332,6 +336,8 @@ def asking(job, name):
     """A job whose clients are selected so, or which has that normalisation."""
     if name in {"data-share", "afl", "fedprof"}:
         return job(f"selection.name={name}", "selection.fraction=0.6")
+    if name == "fedbn, mean":
+        return job("algorithm.name=fedbn", "sites.scores=mean")
     return job(f"algorithm.name={name}")
 
 

@@ -1,15 +1,13 @@
 """Sites that bring their own data: over processes the bits of a rehearsal on one machine."""
 
-import csv
-import json
 import sys
-from functools import cached_property, partial
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from over_loopback import NAMES, SHORT, SIZES, Consortium, Job, incidents_of, model_of
+from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
 from processes import Loop
+from site_files import TABLES, OwnData, written
 from torch import nn
 
 import securefl
@@ -20,15 +18,6 @@ from securefl.network.party import client_party
 from securefl.network.server import server_job
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
-COLUMNS = ("age", "pressure", "smokes")
-TABLES = (
-    f"samples.columns={json.dumps(COLUMNS)}",
-    'samples.levels={smokes = ["no", "yes", "once"]}',
-    'samples.missing=["pressure"]',
-    "samples.target=ill",
-    'samples.classes=["no", "yes"]',
-    "samples.most=64",
-)
 NUMBERS = (
     *(setting for setting in TABLES if "classes" not in setting and "ill" not in setting),
     "samples.target=age2",
@@ -63,45 +52,7 @@ def consortium(tmp_path_factory):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Each client's table and arrays, and its site.toml for each."""
-    folder = tmp_path_factory.mktemp("sites")
-    rng = np.random.default_rng(0)
-    for number, (name, size) in enumerate(zip(NAMES, SIZES, strict=True)):
-        own, n = folder / name, size + 6
-        own.mkdir()
-        with (own / "patients.csv").open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["name", "ill", "age2", *COLUMNS])
-            for i in range(n):
-                age, smokes = rng.normal(50 + number, 9), rng.choice(["no", "yes", "once"])
-                pressure = "" if i % 5 == 0 else f"{rng.normal(120, 9):.2f}"
-                ill = "yes" if age > 52 else "no"
-                rows.writerow([f"{name}, {i}", ill, age / 10, age, pressure, smokes])
-        x = rng.normal(number / 9, 1, size=(n, 1, 4, 4)).astype(np.float32)
-        np.savez(own / "scans.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
-        (own / "tables.toml").write_text('train = "patients.csv"\ntest = 0.25\n')
-        (own / "arrays.toml").write_text('train = "scans.npz"\n')
-    return folder
-
-
-class OwnData(Job):
-    """A job whose clients have files."""
-
-    files = None
-    paths = None
-
-    @cached_property
-    def config(self):
-        return securefl.load_config(None, [*SHORT, *self.settings])
-
-    @property
-    def sites(self):
-        if self.paths:
-            return self.paths
-        kind = "arrays" if self.config.samples.shape else "tables"
-        return {name: self.files / name / f"{kind}.toml" for name in NAMES}
-
-    def party(self, name):
-        return client_party(self.config, self.identity(name), self.folder / name, self.sites[name])
+    return written(tmp_path_factory.mktemp("sites"))
 
 
 # Of clients in threads of one process, one restores the filters under which another ignores this.

@@ -6,7 +6,6 @@ from click.testing import CliRunner
 import securefl
 from securefl.build.job import job_of
 from securefl.build.review import review
-from securefl.federation.query import SCORES
 from securefl_cli.main import main
 
 FEW = ("run.rounds=3", "data.clients=4", "data.partition=iid", "algorithm.local_steps=1")
@@ -35,7 +34,7 @@ def test_it_names_what_a_run_sends(settings):
             about = entry.name, entry.n_values, entry.form == "ciphertext"
             sent.setdefault(about, {}).setdefault(entry.sender, set()).add(entry.round)
     named = {(m.name, m.n_values, m.sealed): m.n_rounds for m in found.outgoing}
-    assert named.keys() - {(name, 1, False) for name in SCORES} == sent.keys()
+    assert named.keys() - {("score/mean", 2, False)} == sent.keys()
     for about, rounds_of in sent.items():
         assert max(map(len, rounds_of.values())) <= named[about]
 

@@ -1,0 +1,52 @@
+"""Sites that join in mid-study: settings that name more of them than a run began with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from securefl.config.schema import Config
+from securefl.errors import ConfigError
+
+_KEEP_OF_ALL = {"scaffold", "feddyn", "feddc"}
+"""Solvers whose server keeps a mean over all clients, those that are away among them."""
+
+
+def joining(known: Config, config: Config, admitted: Collection[str]) -> list[str]:
+    """Return the names that settings have beside those of a run, all of which are admitted.
+
+    Empty where the settings are the run's own.
+
+    Raises:
+        ConfigError: they differ in more than names at the end of `data.names`; a new name is not
+            among `admitted`, or another is; or such a run cannot take anybody in.
+    """
+    if known == config:
+        if admitted:
+            raise ConfigError(f"--admit {', '.join(admitted)}: these settings name nobody new")
+        return []
+    begun, now = known.data.names, config.data.names
+    new = list(now[len(begun) :])
+    same = {"data": config.data.model_copy(update={"names": begun})}
+    if now[: len(begun)] != begun or config.model_copy(update=same) != known:
+        raise ConfigError(
+            "holds a run of other settings: name another folder, or give the settings "
+            "that it began with; new sites stand at the end of data.names"
+        )
+    if {*new} != {*admitted}:
+        options = " ".join(f"--admit {name}" for name in new)
+        raise ConfigError(
+            f"these settings name {', '.join(new)}, who was not in the run so far: "
+            f"they join it with {options}"
+        )
+    if config.samples is None:
+        raise ConfigError("only sites with their own data ([samples]) join in the middle of a run")
+    if config.privacy.level == "client":
+        raise ConfigError(
+            'privacy.level = "client": ε is of the clients that the run began with: begin another'
+        )
+    if config.solver.name in _KEEP_OF_ALL:
+        raise ConfigError(
+            f"solver.name = {config.solver.name}: its server keeps a mean over the clients that "
+            "the run began with: begin another run with all of them"
+        )
+    return new
