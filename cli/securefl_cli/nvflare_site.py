@@ -19,22 +19,20 @@ from securefl.config.load import load_config, parse_tables, read_tables
 from securefl.config.schema import Config
 from securefl.config.table import Table
 from securefl.errors import ConfigError
-from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.client import ClientProcess
 from securefl.network.connect import Destination, Entrance
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
 from securefl.network.settings import differing, settings_digest, table_digests
-from securefl.runs.environment import PROCESSES
-from securefl.runs.folder_writer import RunFolder
 from securefl_cli.passphrase import (
     ENVIRONMENT,
     from_environment,
     no_core_dumps,
     read_passphrase_file,
 )
+from securefl_cli.roles import authority_process, rounds_left
 from securefl_keys import layout
-from securefl_keys.keeper import FolderKeeper, alone
+from securefl_keys.keeper import alone
 from securefl_keys.roster import load_roster
 from securefl_keys.sound_bundle import SoundBundle, process_identity
 
@@ -86,6 +84,8 @@ class ServerFile(Table):
     """The run's folder; a job that has ended goes on in it with the next one."""
     model: str | None = None
     """Code of this installation that the settings' model.name may run here."""
+    admit: tuple[str, ...] = ()
+    """Sites that join the run in `out` from now on."""
     joining_s: Seconds = 120.0
     """Seconds to wait for all clients before the first round."""
     timeout_s: Seconds = 60.0
@@ -126,8 +126,7 @@ def party(path: Path, job: str, tables: Mapping[str, str], say: Say) -> Iterator
     ca = load_roster(keys).ca
     own = process_identity(keys / layout.AUTHORITY_IDENTITY.parent, passphrase, ca, "authority")
     with alone(keys):
-        log = Log(keys / layout.LOG, settings_digest(config))
-        process = AuthorityProcess(FolderKeeper(keys, passphrase), config, log, say)
+        process = authority_process(config, keys, passphrase, say)
         yield lambda server: process.run(own, server)
 
 
@@ -165,16 +164,8 @@ def server(
         at / file.identity, _passphrase(at, file.passphrase_file), bundle.ca, "server"
     )
     process = ServerProcess(own, bundle, server_job(config, file.model), patience, say)
-    folder = RunFolder.begun_or_new(at / file.out, config)
-    if folder.is_finished():
-        say(f"Run folder: {folder.path}, complete: no round is left")
-        yield None
-        return
-    with folder.locked():
-        key_id = bundle.adding.key_id if config.exchange.seals_sums else ""
-        folder.note_session(config, key_id, PROCESSES, own_task=config.samples is not None)
-        yield lambda entrance: process.run(entrance, folder)
-    say(f"Run folder: {folder.path}")
+    with rounds_left(at / file.out, config, bundle, say, file.admit) as folder:
+        yield (lambda entrance: process.run(entrance, folder)) if folder else None
 
 
 def _settings(path: Path, job: str, tables: Mapping[str, str]) -> Config:

@@ -65,11 +65,10 @@ def serve_openings(
       securefl authority serve job.toml --keys my-keys --server 127.0.0.1:7443
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.network.authority import AuthorityProcess, Log
     from securefl.network.connect import Address
-    from securefl.network.settings import settings_digest, study_digest
+    from securefl_cli.roles import authority_process
     from securefl_keys import layout
-    from securefl_keys.keeper import FolderKeeper, alone
+    from securefl_keys.keeper import alone
     from securefl_keys.roster import load_roster
     from securefl_keys.sound_bundle import process_identity
 
@@ -80,8 +79,7 @@ def serve_openings(
     identity = process_identity(own, passphrase, ca, "authority")
 
     async def work() -> None:
-        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
-        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
+        process = authority_process(config, directory, passphrase, say)
         say(f"Calling the server at {at} for consortium {ca.name}")
         await process.run(identity, at)
 
@@ -162,8 +160,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.config.load import load_config
     from securefl.network.connect import Address
     from securefl.network.server import Patience, ServerProcess, server_job
-    from securefl.runs.environment import PROCESSES
-    from securefl.runs.folder_writer import RunFolder
+    from securefl_cli.roles import rounds_left
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
     if from_environment() is not None:
@@ -178,13 +175,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     mine = process_identity(identity, passphrase, sound.ca, "server")
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    folder = RunFolder.begun_or_new(path, config, admitted)
-    if folder.is_finished():  # a server that was killed at its end is started again
-        say(f"Run folder: {path}, complete: no round is left")
-        return
-    with folder.locked():
-        key_id = sound.adding.key_id if config.exchange.seals_sums else ""
-        own = config.samples is not None  # its data are the sites' own
-        folder.note_session(config, key_id, PROCESSES, own_task=own)
-        run_until_done(process.run(at, folder))
-    say(f"Run folder: {path}")
+    with rounds_left(path, config, sound, say, admitted) as folder:
+        if folder:
+            run_until_done(process.run(at, folder))
