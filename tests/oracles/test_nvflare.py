@@ -619,7 +619,7 @@ def test_a_job_holds_digests_and_no_secret(made, tmp_path):
         assert component["path"] == f"{SIDES}.{side}Side"
         assert component["args"] == digests
         source = Path(securefl.__file__).parents[1] / "cli" / f"{SIDES.replace('.', '/')}.py"
-        assert f"\nclass {side}Side:" in source.read_text()
+        assert f"\nclass {side}Side" in source.read_text()
     assert all(re.fullmatch("[0-9a-f]{16}", value) for value in digests["tables"].values())
 
 
@@ -812,7 +812,7 @@ def test_a_killed_site_ends_the_job_and_the_next_job_goes_on(poc, tmp_path):
     killed_at = time.monotonic()
     poc.job_process("bob").kill()
     assert poc.ended(job) != "FINISHED:COMPLETED"
-    assert time.monotonic() - killed_at < 30
+    assert time.monotonic() - killed_at < 60
     n_done = len(metrics.read_text().splitlines())
     assert 3 <= n_done < 40
     again = handed_over(poc, site, tmp_path / "job-again")
