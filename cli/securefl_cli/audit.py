@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.progress import steps_bar
 
 
@@ -25,7 +26,18 @@ from securefl_cli.progress import steps_bar
     help="The report; RUN/audit.html where absent. A JSON file with all numbers lies beside it.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
-def audit(run_folder: Path, quick: bool, out: Path | None, seed: int) -> None:
+@sites_option(
+    "The file of each site, where they have their own data: on one machine, as in a rehearsal."
+)
+@allowed_model_option
+def audit(
+    run_folder: Path,
+    quick: bool,
+    out: Path | None,
+    seed: int,
+    sites: tuple[str, ...],
+    model: str | None,
+) -> None:
     """Attack a finished run, and report what leaks, what holds and how sure that is.
 
     The run is played again by its settings: with every byte of the first rounds looked at, with
@@ -37,17 +49,21 @@ def audit(run_folder: Path, quick: bool, out: Path | None, seed: int) -> None:
     Example:
       securefl audit runs/first
       securefl audit runs/first --full --out report.html
+      securefl audit runs/first --site north=north/site.toml --site south=south/site.toml
 
     A run on data of your own is audited from Python: securefl.audit_run(folder, task=task).
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.audit.audits import FULL, QUICK, audit_run
     from securefl.audit.page import html_page
     from securefl.io.text import printable
+    from securefl.runs.folder_reader import read_config
 
     page = out or run_folder / "audit.html"
     _check(page, out)
+    task = Own(sites, model).task(read_config(run_folder))
+    effort = QUICK if quick else FULL
     with steps_bar() as on_step:
-        findings = audit_run(run_folder, QUICK if quick else FULL, seed=seed, on_step=on_step)
+        findings = audit_run(run_folder, effort, task=task, seed=seed, on_step=on_step)
     for chapter in findings.chapters:
         said = printable(f"{chapter.verdict.upper():6} {chapter.title}: {chapter.words}")
         click.echo(f"{said}\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl_cli.own_data import Own, allowed_model_option, sites_option
 from securefl_cli.scores import (
     ScoreRow,
     batch_size_option,
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     "--data",
     "names",
     multiple=True,
-    default=("test",),
-    show_default=True,
     metavar="DATA",
-    help="What to evaluate on, see below; may be given several times.",
+    help="What to evaluate on, see below; may be given several times.  [default: test, or with "
+    "--site the sites' test samples]",
 )
 @click.option(
     "--adapt-bn",
@@ -38,8 +38,18 @@ if TYPE_CHECKING:
     help="Also with BN statistics re-estimated from the data; the weight of the old ones, 0.9.",
 )
 @batch_size_option
+@sites_option(
+    "A site of a run whose sites have their own data, and its file here: its own test samples. "
+    "May be given several times."
+)
+@allowed_model_option
 def evaluate_run(
-    run_folder: Path, names: tuple[str, ...], adapt_bn: float | None, batch_size: int
+    run_folder: Path,
+    names: tuple[str, ...],
+    adapt_bn: float | None,
+    batch_size: int,
+    sites: tuple[str, ...],
+    model: str | None,
 ) -> None:
     """Score a finished run's model, with the global BN statistics and with adapted ones.
 
@@ -56,15 +66,25 @@ def evaluate_run(
       securefl evaluate runs/first --data test --data test:fog:3 --adapt-bn 0.9
       securefl evaluate runs/first --data external --adapt-bn 0.9
       securefl evaluate runs/first --data hospital-9.npz --adapt-bn 0.9 --batch-size 64
+      securefl evaluate runs/first --site north=north/site.toml
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.evaluation.named_data import load_trained
     from securefl.evaluation.unseen import unseen_data
+    from securefl.runs.folder_reader import read_config
 
-    trained = load_trained(run_folder)
+    own = Own(sites, model)
+    here = own.task_here(read_config(run_folder))
+    trained = load_trained(run_folder, here)
+    given = [unseen_data(name, trained.config, trained.task) for name in names]
+    if here:
+        tests = dict(zip(here.names, here.client_tests, strict=True))
+        given.append({name: tests[name] for name in own.files()})
+    elif not names:
+        given.append(unseen_data("test", trained.config, trained.task))
     rows = [
         _row(label, trained, data, adapt_bn, batch_size)
-        for name in names
-        for label, data in unseen_data(name, trained.config, trained.task).items()
+        for found in given
+        for label, data in found.items()
     ]
     print_scores(["Data"], rows, adapt_bn)
     note_untrained_statistics(trained.config)

@@ -164,7 +164,7 @@ def server(
         at / file.identity, _passphrase(at, file.passphrase_file), bundle.ca, "server"
     )
     process = ServerProcess(own, bundle, server_job(config, file.model), patience, say)
-    with rounds_left(at / file.out, config, bundle, say, file.admit) as folder:
+    with rounds_left(at / file.out, config, say, file.admit) as folder:
         yield (lambda entrance: process.run(entrance, folder)) if folder else None
 
 

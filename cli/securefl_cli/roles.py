@@ -9,8 +9,6 @@ from pathlib import Path
 from securefl.config.schema import Config
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.settings import settings_digest, study_digest
-from securefl.network.trust import ServerBundle
-from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper
@@ -32,11 +30,10 @@ def authority_process(
 def rounds_left(
     path: Path,
     config: Config,
-    bundle: ServerBundle,
     say: Callable[[str], None],
     admitted: Collection[str] = (),
 ) -> Iterator[RunFolder | None]:
-    """Yield the folder of a run to go on in, for a new session; None where no round is left.
+    """Yield the folder of a run to go on in; None where no round is left.
 
     Raises as `RunFolder.begun_or_new`.
     """
@@ -46,8 +43,5 @@ def rounds_left(
         yield None
         return
     with folder.locked():
-        key_id = bundle.adding.key_id if config.exchange.seals_sums else ""
-        own = config.samples is not None  # its data are the sites' own
-        folder.note_session(config, key_id, PROCESSES, own_task=own)
         yield folder
     say(f"Run folder: {path}")

@@ -13,6 +13,7 @@ import click
 
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.options import settings_of
+from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
 from securefl_cli.table import print_runs
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from securefl.federation.identities import Identities
     from securefl.runs.folder_reader import RunRecord
     from securefl.runs.loop import Result
-    from securefl.task import Task
 
 
 @click.command()
@@ -121,13 +121,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Its first line opens the keys; else SECUREFL_PASSPHRASE, else the terminal.",
 )
-@click.option(
-    "--site",
-    "sites",
-    multiple=True,
-    metavar="NAME=SITE.toml",
-    help="A rehearsal on one machine of sites that bring their own data ([samples]): the file of "
-    "each of data.names.",
+@sites_option(
+    "A rehearsal on one machine of sites that bring their own data ([samples]): the file of each "
+    "of data.names."
 )
 @click.option(
     "--out",
@@ -175,7 +171,7 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run --resume runs/first
     """  # noqa: D301  (click wants the backspace itself)
     model = options.get("model")
-    own = _Own(sites, model if isinstance(model, str) else None)
+    own = Own(sites, model if isinstance(model, str) else None)
     if resumed:
         if config_file or settings_of({**options, "model": None}) or settings or out:
             raise ConfigError(
@@ -213,44 +209,11 @@ class _Secrets(NamedTuple):
         return [f"data.names={json.dumps(names)}", f"data.clients={len(names)}"]
 
 
-class _Own(NamedTuple):
-    """Sites that bring their own data, and the code that may be their model."""
-
-    sites: tuple[str, ...]
-    """NAME=SITE.toml each."""
-    model: str | None
-
-    def options(self) -> list[str]:
-        """As they were given."""
-        model = ["--model", self.model] if self.sites and self.model else []
-        return [*model, *(part for site in self.sites for part in ("--site", site))]
-
-    def task(self, config: Config) -> Task | None:
-        """Of a rehearsal; None where no site was given."""
-        if not self.sites:
-            return None
-        from securefl import task_of_sites
-        from securefl.build.own_model import require_allowed
-
-        require_allowed(config.model.name, self.model, f"--model {config.model.name}")
-        files = {}
-        for site in self.sites:
-            name, equals, path = site.partition("=")
-            if not (name and equals and path):
-                raise ConfigError(
-                    f"--site {site}: write NAME=SITE.toml, as in north=north/site.toml"
-                )
-            if name in files:
-                raise ConfigError(f"--site {name}=… is given twice: give each site once")
-            files[name] = Path(path)
-        return task_of_sites(config, files)
-
-
 def _start(
     config_file: Path | None,
     settings: Iterable[str],
     secrets: _Secrets,
-    own: _Own,
+    own: Own,
     out: Path | None,
 ) -> None:
     from securefl import load_config
@@ -273,7 +236,7 @@ def _start(
     _report(folder, result)
 
 
-def _resume(folder: Path, secrets: _Secrets, own: _Own) -> None:
+def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
     from securefl import resume
     from securefl.runs.folder_reader import read_run
 

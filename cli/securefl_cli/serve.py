@@ -175,6 +175,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     mine = process_identity(identity, passphrase, sound.ca, "server")
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    with rounds_left(path, config, sound, say, admitted) as folder:
+    with rounds_left(path, config, say, admitted) as folder:
         if folder:
             run_until_done(process.run(at, folder))

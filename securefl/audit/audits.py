@@ -28,11 +28,14 @@ from securefl.audit.membership.shadows import in_the_clear, train_shadows
 from securefl.audit.replay import Replay, replayed, tapped
 from securefl.audit.targets import hidden, sent, subject
 from securefl.audit.tracing.chapter import tracing_chapter
+from securefl.build.job import job_of
+from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
 from securefl.config.schema import Config
 from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.named_data import Trained, load_trained
+from securefl.federation.query import SCORES
 from securefl.metrics import heading, shown
 from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run
@@ -222,7 +225,10 @@ class _Audits:
     def _exposure(self) -> Chapter:
         n = self.effort.tapped_rounds
         dtype = precision_of(self.task.model)
-        leaks = leaks_in(self.evidence, self.replay.ledger, dtype)
+        job = job_of(self.config, self.task)
+        scores = {spec.name: spec.n_values for spec in job.score_sums}
+        scores |= {name: 1 for name in numbers_of(job) if name in SCORES}
+        leaks = leaks_in(self.evidence, self.replay.ledger, dtype, scores)
         seen = tapped(self.config, self.task, n)
         noisy = self.config.privacy.level == "record"
         return exposure_chapter(self.run.ledger, leaks, seen, noisy=noisy)

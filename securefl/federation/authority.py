@@ -36,6 +36,8 @@ class Opening:
     """Id of the key that the messages name."""
     epoch: int = 0
     """Epoch of that key."""
+    run: str = ""
+    """Id of the session, which every signed header names."""
 
 
 class Authority:
@@ -100,7 +102,7 @@ class Authority:
     ) -> None:
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch
-        self._log(Opening(*about, signers, n_clients, refused, *key))
+        self._log(Opening(*about, signers, n_clients, refused, *key, expected.run))
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected

@@ -76,6 +76,7 @@ class ScoreAuthority:
             refused=refused,
             key_id=expected.key_id,
             epoch=expected.epoch,
+            run=expected.run,
         )
         self._log(opening)
 

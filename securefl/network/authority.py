@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -40,6 +41,7 @@ from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.opening import RELEASED
+from securefl.network.openings import MAX_LOG_BYTES
 from securefl.network.proof import name_of
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
@@ -49,6 +51,7 @@ QUESTIONS = {
     Frame.READY: SMALL,
     Frame.OPEN: MAX_OPEN_BYTES,
     Frame.SCORES: MAX_OPEN_BYTES,
+    Frame.LOG: SMALL,
     Frame.GOODBYE: SMALL,
 }
 """Frames that a server may send at any time, and the bytes that fit."""
@@ -90,6 +93,19 @@ class Log:
     def note(self, opening: Opening) -> None:
         """Write one line, before anything is released."""
         self._append(OPENINGS, asdict(opening))
+
+    def rows(self, run: str, known: int) -> bytes:
+        """Return the lines of a session after so many, whole ones, and as many as may travel."""
+        path, found, size = self.folder / OPENINGS, list[bytes](), 0
+        if not path.exists():
+            return b""
+        lines = (line for line in read_lines(path) if f'"run": "{run}"'.encode() in line)
+        for line in islice(lines, known, None):
+            size += len(line) + 1
+            if size > MAX_LOG_BYTES:
+                break
+            found.append(line)
+        return b"\n".join(found)
 
     def _keep(self, row: Row) -> None:
         self._append(RELEASES, row)
@@ -188,6 +204,10 @@ class AuthorityProcess:
                     body = await self._ready(link, now)
                     announced = Announced(now, self._standing.matches.score_bytes)
                     await link.send(Frame.STANDING, body)
+                elif received.frame is Frame.LOG:
+                    row = bodies.parsed(bodies.LogRequest, received.body, link.name)
+                    rows = await asyncio.to_thread(self._log.rows, row.run, row.known)
+                    await link.send(Frame.LOG_ROWS, rows)
                 elif received.frame is Frame.OPEN:
                     body = await self._opened(link, received.body, announced)
                     await link.send(Frame.OPENED, body)
@@ -274,6 +294,7 @@ class AuthorityProcess:
             refused=why,
             key_id=asked.key_id,
             epoch=asked.epoch,
+            run=asked.run,
         )
         self._log.note(opening)
         return OpeningRefused(why)

@@ -106,6 +106,14 @@ class Ready(Body):
     """Scores of profiles that it may have opened."""
 
 
+class LogRequest(Body):
+    """The server's question for the authority's log of one of its sessions."""
+
+    run: Hex32
+    known: Annotated[int, Field(ge=0, lt=2**31)]
+    """Number of rows that it has."""
+
+
 Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
 
 

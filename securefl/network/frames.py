@@ -60,6 +60,10 @@ class Frame(IntEnum):
     """Server to client: what it is asked beside its training, under these tensors."""
     DONE = 22
     """Client to server: it has trained, in a round to whose end nobody sends anything."""
+    LOG = 23
+    """Server to authority: which rows of its log the run's folder lacks."""
+    LOG_ROWS = 24
+    """Authority to server: these rows, a line each; none where the folder has all."""
     SCORES = 18
     """Server to authority: which profiles' scores are to be opened, and who has signed them."""
     SCORE_BYTES = 19

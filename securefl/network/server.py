@@ -50,6 +50,7 @@ from securefl.network.opening import (
     ask_to_open_scores,
     ask_what_holds,
 )
+from securefl.network.openings import FetchedOpenings
 from securefl.network.proof import name_of
 from securefl.network.scores import Scores
 from securefl.network.settings import (
@@ -59,7 +60,8 @@ from securefl.network.settings import (
 )
 from securefl.network.sites import NetworkSites, cannot_go_on
 from securefl.network.trust import Role, ServerBundle
-from securefl.report.finish import at_end
+from securefl.privacy.history import History
+from securefl.report.finish import AtEnd, at_end
 from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
@@ -115,7 +117,11 @@ class ServerProcess:
             self.say,
             code_of(config),
         )
-        rounds, sites = self._rounds(members, line)
+        key_id = self.bundle.adding.key_id if config.exchange.seals_sums else ""
+        own = config.samples is not None  # its data are the sites' own
+        folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
+        log = FetchedOpenings(folder, folder.session_ids())
+        rounds, sites = self._rounds(members, line, key_id, log)
         rounds.go_on_in(folder)
 
         async def serve(link: Link) -> None:
@@ -160,7 +166,9 @@ class ServerProcess:
             return "authority"
         return "client"
 
-    def _rounds(self, members: Members, to_authority: Line | None) -> tuple[Rounds, NetworkSites]:
+    def _rounds(
+        self, members: Members, to_authority: Line | None, key_id: str, log: FetchedOpenings
+    ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
         server = Server(
@@ -176,8 +184,10 @@ class ServerProcess:
         )
         line: Opener = InTheClear()
         channel: MatchChannel = MatchInTheClear(score_noise(config))
+        finish = at_end(config)
         if to_authority:
-            line = authority = AuthorityLine(self, to_authority, loop, server, adders)
+            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log)
+            finish = authority.before(finish)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
@@ -223,9 +233,9 @@ class ServerProcess:
                 least_clients=job.needed,
                 quorum=quorum,
                 spending=job.spending(),
-                key_id=self.bundle.adding.key_id if config.exchange.seals_sums else "",
+                key_id=key_id,
                 advice=lambda done: divergence_advice(config, done),
-                at_end=at_end(config),
+                at_end=finish,
             )
         )
         sites.since = lambda: rounds.counted_in
@@ -291,6 +301,7 @@ class AuthorityLine:
     loop: asyncio.AbstractEventLoop
     server: Server
     adders: dict[Kind, Adder]
+    log: FetchedOpenings
     _ready: bodies.Ready | None = None
     """Announcement of this round."""
     _announced_on: Link | None = None
@@ -312,8 +323,25 @@ class AuthorityLine:
         )
         self._ready, self._announced_on = ready, None
         self._waited(self._link())
+        self._waited(self._fetched())
         self.server.roster = process.bundle.clients()
         self.adders |= dict.fromkeys(sealed, CkksAdder(process.bundle.adding))
+
+    def before(self, finish: AtEnd) -> AtEnd:
+        """Return the function that fetches the last rows of the authority's log, then finishes."""
+
+        def fetched(folder: RunFolder, history: History) -> None:
+            self._waited(self._fetched())
+            finish(folder, history)
+
+        return fetched
+
+    async def _fetched(self) -> None:
+        """Fetch what the folder lacks of the log; a connection that breaks is no failure."""
+        try:
+            await self.log.fetch(await self._link())
+        except PeerError as error:
+            self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Opener.open`."""

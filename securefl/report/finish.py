@@ -11,8 +11,10 @@ from securefl.report.protection import protection_page
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 
+AtEnd = Callable[[RunFolder, History], None]
 
-def at_end(config: Config) -> Callable[[RunFolder, History], None]:
+
+def at_end(config: Config) -> AtEnd:
     """Return the function that writes them."""
 
     def leave(folder: RunFolder, history: History) -> None:

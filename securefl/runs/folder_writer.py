@@ -152,18 +152,26 @@ class RunFolder:
         self._write(JOINED, json.dumps(joined, indent=1).encode())
         self._write(CONFIG, json.dumps(config.tables(own_task=False), indent=1).encode())
 
-    def note_session(self, config: Config, key_id: str, engine: str, *, own_task: bool) -> None:
+    def note_session(
+        self, config: Config, key_id: str, engine: str, *, own_task: bool, run: str = ""
+    ) -> None:
         """Write down the machine, the versions, the seed and the key; resuming adds a session.
 
-        `engine` describes the engine that trains the clients.
+        `engine` describes the engine that trains the clients, `run` is the id of a session whose
+        authority has its log elsewhere.
         """
-        sessions = (*self._environment().sessions, this_session(key_id, engine, config.run.threads))
+        now = this_session(key_id, engine, config.run.threads) | ({"run": run} if run else {})
+        sessions = (*self._environment().sessions, now)
         noted = Environment(seed=config.run.seed, own_task=own_task, sessions=sessions)
         self._write(ENVIRONMENT, noted.model_dump_json(indent=1).encode())
 
     def has_own_task(self) -> bool:
         """Return whether the run was started with a model and data of the caller's."""
         return self._environment().own_task
+
+    def session_ids(self) -> list[str]:
+        """Return the ids of the sessions whose authority has its log elsewhere, in order."""
+        return [str(s["run"]) for s in self._environment().sessions if "run" in s]
 
     def is_over_processes(self) -> bool:
         """Return whether the run's clients are other processes, and the folder its server's."""
@@ -193,8 +201,12 @@ class RunFolder:
 
     def note_opening(self, opening: Opening) -> None:
         """Write down a total that the authority opens, or refuses to open."""
+        self.note_openings([opening])
+
+    def note_openings(self, openings: Iterable[Opening]) -> None:
+        """Write down totals that the authority has opened, or has refused to open."""
         with _explained(self.path):
-            self._append(OPENINGS, [opening])
+            self._append(OPENINGS, openings)
 
     def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
         """Write down a round's messages and refusals, also of a round that fails."""
@@ -313,6 +325,11 @@ def _require_empty(path: Path) -> None:
 
 def own_task_needed(folder: Path | str, call: str) -> str:
     """Return the message that a run's folder lacks its own task; `call` is one that takes it."""
+    if read_config(Path(folder)).samples:
+        return (
+            f"{folder}: the data are its sites' own, and its folder does not hold them: give "
+            f"--site NAME=SITE.toml, or in Python {call} with securefl.task_of_sites"
+        )
     return (
         f"{folder}: this run had a task of its own, whose data and model its folder does not hold: "
         f"give them in Python with {call}"

@@ -18,10 +18,12 @@ from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
+from securefl.federation.authority import Opening
 from securefl.federation.client import Client
 from securefl.federation.ledger import SERVER
 from securefl.runs import loop as rounds
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
+from securefl.runs.folder_writer import RunFolder
 from securefl.task import configured_task
 from securefl.types import Kind
 
@@ -120,8 +122,8 @@ def test_a_key_that_is_rotated_leaks_nothing(tmp_path, epoch):
     folder = played("fedavg", tmp_path / "run", keys=keys)
     assert in_folder(folder, task_of("fedavg")) == []
     openings = (folder / "openings.jsonl").read_text()
-    assert f'"epoch": {epoch}}}' in openings
-    assert f'"epoch": {epoch + 1}}}' in openings
+    assert f'"epoch": {epoch},' in openings
+    assert f'"epoch": {epoch + 1},' in openings
 
 
 def test_a_refused_client_is_explained(tmp_path):
@@ -158,15 +160,18 @@ def played_with(task, name, folder):
 @pytest.mark.usefixtures("cheap_guesses")
 @pytest.mark.parametrize("missing", [(), ("dave",)])
 def test_processes_leak_nothing(tmp_path, missing):
-    """Their log of openings is the authority's; who has not joined is not missing."""
+    """The authority's log was fetched; who has not joined is not missing."""
     site = Site(tmp_path / "site", names=(*CLIENTS, *missing), reproducible=not missing)
     loop = Loop(site, joining_s=0.5 if missing else 20.0)
     for name in missing:
         del loop.clients[name]
     run = loop.run()
     task = configured_task(run.config)
-    assert not (run.path / "openings.jsonl").exists()
+    assert (run.path / OPENINGS).read_bytes() == site.openings.read_bytes()
     assert in_folder(run.path, task) == []
+    opening = read_rows(run.path / OPENINGS, Opening)[-1]
+    RunFolder(run.path).note_opening(replace(opening, name="1/mean", round=1))  # and never sent
+    assert [leak.what for leak in in_folder(run.path, task)] == ["1/mean"]
 
 
 # The chapter.

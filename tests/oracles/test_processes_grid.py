@@ -263,4 +263,4 @@ def nearly_the_same_run(job, key_set):
 
 def openings(path):
     """What was opened, of whom; keys are others."""
-    return [replace(row, key_id="", epoch=0) for row in read_rows(path, Opening)]
+    return [replace(row, key_id="", epoch=0, run="") for row in read_rows(path, Opening)]

@@ -98,7 +98,11 @@ def test_three_hospitals_train_one_network(tmp_path):
     assert "no single value" in done.stdout
     told = CliRunner().invoke(main, ["evaluate", str(out / "run")])
     assert told.exit_code == 2
-    assert "give them in Python with securefl.load_trained(" in told.output
+    assert "give --site NAME=SITE.toml, or in Python securefl.load_trained(" in told.output
+    north = f"north={out / 'north/site.toml'}"
+    told = CliRunner().invoke(main, ["evaluate", str(out / "run"), "--site", north])
+    assert told.exit_code == 0, told.output
+    assert re.search(r"north\W+\d+\W+0\.\d", told.output)
     files = {name: out / name / "site.toml" for name in ("north", "south", "east")}
     task = securefl.task_of_sites(load_config(out / "job.toml"), files)
     trained = securefl.load_trained(out / "run", task)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 from pydantic import TypeAdapter
@@ -101,7 +102,12 @@ class Evidence:
         )
 
 
-def leaks_in(evidence: Evidence, expected: Sequence[Entry], dtype: Floats) -> list[Leak]:
+def leaks_in(
+    evidence: Evidence,
+    expected: Sequence[Entry],
+    dtype: Floats,
+    scores: Mapping[str, int] = MappingProxyType({}),
+) -> list[Leak]:
     """All that is not as it should be, by round.
 
     Args:
@@ -109,12 +115,17 @@ def leaks_in(evidence: Evidence, expected: Sequence[Entry], dtype: Floats) -> li
         expected: the ledger of the same settings in the clear, with the same clients in each round
             (`replayed`); its messages are those that there should be.
         dtype: of the model.
+        scores: messages in which processes send their clients' scores, once a round, and the number
+            of values in each; where the run was played again, nobody sent any.
     """
     run, config = evidence.run, evidence.run.config
+    if not evidence.in_one_process:
+        expected = [*expected, *_scores(run.ledger, scores)]
     logged = OPENINGS in evidence.files or evidence.in_one_process
     finished = {metrics.round for metrics in run.metrics}
-    # Processes leave no log of openings in the run's folder, and their clients come and go.
-    absences = Absences(finished, evidence.incidents, config.exchange.seals_sums and not logged)
+    # Clients that are processes come and go.
+    latecomers = config.exchange.seals_sums and not evidence.in_one_process
+    absences = Absences(finished, evidence.incidents, latecomers)
     log = Log(evidence.openings, evidence.sessions, logged)
     opened = finished - absences.spoiled
     lengths = Lengths.of(FORMS[config.selection.match], dtype, evidence.openings)
@@ -128,6 +139,15 @@ def leaks_in(evidence: Evidence, expected: Sequence[Entry], dtype: Floats) -> li
             *_told(evidence),
         )
     )
+
+
+def _scores(ledger: Sequence[Entry], scores: Mapping[str, int]) -> list[Entry]:
+    """One message of each name and its size, from each client and round that has sent any."""
+    sent = (
+        e for e in ledger if e.name in scores and e.receiver == SERVER and e.sender != AUTHORITY
+    )
+    found = {(e.round, e.name, e.sender): e for e in sent}
+    return [replace(entry, n_values=scores[entry.name]) for entry in found.values()]
 
 
 def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:

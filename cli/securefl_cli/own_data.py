@@ -1,0 +1,78 @@
+"""`--site NAME=SITE.toml`: sites that bring their own data, and code that may be their model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from securefl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from securefl.config.schema import Config
+    from securefl.task import Task
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+allowed_model_option = click.option(
+    "--model",
+    metavar="MODULE:FUNCTION",
+    help="With --site: code of this installation that the settings' model.name may run here.",
+)
+
+
+def sites_option(what: str) -> Callable[[Command], Command]:
+    """Make the option --site; `what` says in its help which files it takes."""
+    return click.option("--site", "sites", multiple=True, metavar="NAME=SITE.toml", help=what)
+
+
+class Own(NamedTuple):
+    """Sites that bring their own data, and the code that may be their model."""
+
+    sites: tuple[str, ...]
+    """NAME=SITE.toml each."""
+    model: str | None
+
+    def options(self) -> list[str]:
+        """As they were given."""
+        model = ["--model", self.model] if self.sites and self.model else []
+        return [*model, *(part for site in self.sites for part in ("--site", site))]
+
+    def files(self) -> dict[str, Path]:
+        """Return each site's file; raises ConfigError where one is given in another form."""
+        found: dict[str, Path] = {}
+        for site in self.sites:
+            name, equals, path = site.partition("=")
+            if not (name and equals and path):
+                raise ConfigError(
+                    f"--site {site}: write NAME=SITE.toml, as in north=north/site.toml"
+                )
+            if name in found:
+                raise ConfigError(f"--site {name}=… is given twice: give each site once")
+            found[name] = Path(path)
+        return found
+
+    def task(self, config: Config) -> Task | None:
+        """Return the task of a rehearsal, of all sites; None where no site was given."""
+        if not self.sites:
+            return None
+        from securefl import task_of_sites
+
+        self._require_allowed(config)
+        return task_of_sites(config, self.files())
+
+    def task_here(self, config: Config) -> Task | None:
+        """Return the task as it is where some sites' files lie; None where no site was given."""
+        if not self.sites:
+            return None
+        from securefl.build.own_data import task_at
+
+        self._require_allowed(config)
+        return task_at(config, self.files())
+
+    def _require_allowed(self, config: Config) -> None:
+        from securefl.build.own_model import require_allowed
+
+        require_allowed(config.model.name, self.model, f"--model {config.model.name}")

@@ -1,0 +1,68 @@
+"""The authority's log of a run's sessions, fetched into the server's folder of the run.
+
+It is evidence of what was decrypted, which an audit holds against the server's own ledger. Rows are
+only ever added: those of a session that was killed are fetched in the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from securefl.errors import PeerError
+from securefl.federation.authority import Opening
+from securefl.io.json import parsed
+from securefl.network import bodies
+from securefl.network.frames import Frame, Link
+from securefl.runs.folder_reader import OPENINGS, read_rows
+from securefl.runs.folder_writer import RunFolder
+
+MAX_LOG_BYTES = 2**20
+"""Most bytes of rows that are fetched at once."""
+FETCH_S = 30.0
+"""Seconds that the authority has for them."""
+_ROW = TypeAdapter(Opening)
+
+
+@dataclass(slots=True)
+class FetchedOpenings:
+    """The authority's log of the sessions of one run, as far as the folder has it."""
+
+    folder: RunFolder
+    sessions: Sequence[str]
+    """Ids of the run's sessions, the present one last."""
+    _n_rows: Counter[str] = field(init=False)
+    """Rows that the folder has of each session."""
+
+    def __post_init__(self) -> None:
+        self._n_rows = Counter(row.run for row in read_rows(self.folder.path / OPENINGS, Opening))
+
+    async def fetch(self, authority: Link) -> None:
+        """Add the rows that the folder has not.
+
+        Raises:
+            PeerError: the authority is gone, or its answer is no log of these sessions.
+            RunFolderError: the folder cannot be written.
+        """
+        for session in self.sessions:
+            while rows := await self._next(authority, session):
+                self.folder.note_openings(rows)
+                self._n_rows[session] += len(rows)
+        self.sessions = self.sessions[-1:]  # of those before nothing is opened any more
+
+    async def _next(self, authority: Link, session: str) -> list[Opening]:
+        request = bodies.LogRequest(run=session, known=self._n_rows[session])
+        await authority.send(Frame.LOG, request.to_bytes())
+        try:
+            async with asyncio.timeout(FETCH_S):
+                body = (await authority.receive({Frame.LOG_ROWS: MAX_LOG_BYTES})).body
+        except TimeoutError:
+            raise PeerError(f"{authority.name}: no log within {FETCH_S:g} s") from None
+        rows = [parsed(_ROW, line, PeerError) for line in body.splitlines()]
+        if any(row.run != session for row in rows):
+            raise PeerError(f"{authority.name}: sent the log of another session")
+        return rows
