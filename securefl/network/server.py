@@ -40,7 +40,7 @@ from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
 from securefl.network import bodies
-from securefl.network.connect import Address, listening
+from securefl.network.connect import Entrance, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.members import Members
@@ -100,7 +100,7 @@ class ServerProcess:
     """The newest bundle for them, by its age."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
-    async def run(self, at: Address, folder: RunFolder) -> None:
+    async def run(self, at: Entrance, folder: RunFolder) -> None:
         """Run all rounds that are left.
 
         Raises:
@@ -166,7 +166,7 @@ class ServerProcess:
             if work:
                 with suppress(SecureFLError):
                     await work
-            await door.closed()
+            await door.stop()
 
     def _role(self, certificate: x509.Certificate) -> Role:
         """Return the role in a caller's transport certificate, a client's where it has neither."""
