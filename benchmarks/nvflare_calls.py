@@ -23,7 +23,8 @@ from threading import Thread
 from typing import Any
 
 from nvflare.collab import collab
-from transport import SERVER, exchanges
+from roles import SERVER
+from transport import exchanges
 
 from securefl.errors import PeerError
 from securefl.network.connect import connected, listening

@@ -1,28 +1,131 @@
 """One exchange of a server with its clients over loopback: each is sent so many bytes, and answers.
 
 All parties are tasks of one event loop, so that the figure is of one core. For what carries frames
-alone: nothing is sealed, signed or parsed.
+alone: nothing is sealed, signed or parsed. `--sites` and `--model-bytes` measure whole federations
+of processes of the command line instead: seconds per round, and memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
+import json
+import random
 import secrets
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from roles import SERVER, Job, ceremony
+
 from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame, Link
+from securefl.runs.folder_reader import read_metrics
 from securefl_keys.rehearsal import make_consortium
 from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
-SERVER = "hub"
+N_COLUMNS = 100
+JOB = """
+[run]
+rounds = {rounds}
+threads = 1
+[data]
+names = {names}
+[samples]
+columns = {columns}
+target = "ill"
+classes = ["no", "yes"]
+most = 100
+[model]
+name = "mlp"
+width = {width}
+[algorithm]
+name = "fedavg"
+local_steps = {steps}
+[exchange]
+encrypt = "none"
+"""
+WARM = 3
+"""Rounds after which all parties have imported what they need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Costs of a federation of processes."""
+
+    n_sites: int
+    model_bytes: int
+    round_s: float
+    """Median of the rounds after the first `WARM`."""
+    server_mib: float
+    """Most memory that it has had at once (VmHWM)."""
+    site_mib: float
+    """The same of one site, the median."""
+    sum_mib: float
+    """Proportional set sizes of server and sites at the end, where each shared page counts once."""
+
+
+def federation(n_sites: int, width: int, rounds: int, steps: int) -> Federation:
+    """Run a federation of so many sites, each with a table of its own."""
+    names = [f"site-{i}" for i in range(1, n_sites + 1)]
+    columns = [f"x{i}" for i in range(N_COLUMNS)]
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        ceremony(folder, names)
+        for name in names:
+            _write_table(folder / name, columns)
+        settings = JOB.format(
+            rounds=100_000,  # memory is read while all are there
+            names=json.dumps(names),
+            columns=json.dumps(columns),
+            width=width,
+            steps=steps,
+        )
+        waits = {"server": ("--joining", "600", "--timeout", "600"), "client": ("--wait", "600")}
+        job = Job(folder, "job", settings, names, sealed=False, own_data=True, options=waits)
+        try:
+            for party in job.parties.values():
+                party.start()
+            while len(done := job.rounds_done()) < rounds:
+                if not job.parties[SERVER].is_alive():
+                    raise RuntimeError(job.parties[SERVER].said())
+                time.sleep(0.02)
+            ids = [p.process.pid for p in job.parties.values() if p.process]
+            sum_mib = sum(_mib(pid, "smaps_rollup", "Pss") for pid in ids)
+            most = {
+                name: _mib(p.process.pid, "status", "VmHWM")
+                for name, p in job.parties.items()
+                if p.process
+            }
+            metrics = read_metrics(job.run_folder)[WARM : len(done)]
+        finally:
+            job.stop()
+    n_weights = width * (N_COLUMNS + 1) + 2 * (width + 1) + 2 * N_COLUMNS
+    sites = [value for name, value in most.items() if name != SERVER]
+    round_s = median(m.seconds for m in metrics)
+    return Federation(n_sites, 4 * n_weights, round_s, most[SERVER], median(sites), sum_mib)
+
+
+def _write_table(folder: Path, columns: Sequence[str]) -> None:
+    with (folder / "patients.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([*columns, "ill"])
+        for i in range(50):
+            rows.writerow([*(f"{random.gauss(0, 1):.4f}" for _ in columns), ("no", "yes")[i % 2]])
+    (folder / "site.toml").write_text('train = "patients.csv"\ntest = 0.2\n')
+
+
+def _mib(process: int, file: str, what: str) -> float:
+    """Return a figure of the kernel's about a process's memory."""
+    lines = Path(f"/proc/{process}/{file}").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{what}:"))
+    return int(line.split()[1]) / 1024
 
 
 async def exchanges(
@@ -77,12 +180,33 @@ async def _median_ms(links: Sequence[Link], own: Sequence[Link], size: int) -> f
     return median(times)
 
 
+def _federations(sites: Sequence[int], sizes: Sequence[int], clients: int) -> None:
+    """Print a line for each number of sites, and for each size of a model."""
+    for n_sites in sites:
+        print(_line(federation(n_sites, 30, rounds=30, steps=5)), flush=True)
+    for size in sizes:
+        width = size // (4 * (N_COLUMNS + 3))
+        print(_line(federation(clients, width, rounds=6, steps=1)), flush=True)
+
+
+def _line(of: Federation) -> str:
+    return (
+        f"| {of.n_sites} | {of.model_bytes:,} | {of.round_s:.3f} | {of.server_mib:.0f} "
+        f"| {of.site_mib:.0f} | {of.sum_mib:.0f} |"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> dict[int, float]:
     """Measure, and print a line for each size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--sites", type=int, nargs="+", help="Federations of so many processes.")
+    parser.add_argument("--model-bytes", type=int, nargs="+", help="Federations of such models.")
     options = parser.parse_args(arguments)
+    if options.sites or options.model_bytes:
+        _federations(options.sites or [], options.model_bytes or [], options.clients)
+        return {}
     names = [f"client-{i}" for i in range(1, options.clients + 1)]
     passphrase = secrets.token_urlsafe(16)
     with tempfile.TemporaryDirectory() as folder:

@@ -67,6 +67,7 @@ from securefl.report.finish import AtEnd, at_end
 from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.in_flight import InFlight
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
 from securefl.types import Kind, MessageSpec, State
 
@@ -124,8 +125,7 @@ class ServerProcess:
         key_id = self.bundle.adding.key_id if config.exchange.seals_sums else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
-        log = FetchedOpenings(folder, folder.session_ids())
-        rounds, sites = self._rounds(members, line, key_id, log)
+        rounds, sites = self._rounds(members, line, key_id, folder)
         rounds.go_on_in(folder)
         watched = self.monitor
         watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
@@ -176,7 +176,7 @@ class ServerProcess:
         return "client"
 
     def _rounds(
-        self, members: Members, to_authority: Line | None, key_id: str, log: FetchedOpenings
+        self, members: Members, to_authority: Line | None, key_id: str, folder: RunFolder
     ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
@@ -195,7 +195,8 @@ class ServerProcess:
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         finish = at_end(config)
         if to_authority:
-            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log)
+            log, note = FetchedOpenings(folder, folder.session_ids()), folder.note_in_flight
+            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log, note)
             finish = authority.before(finish)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
@@ -211,6 +212,7 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
+            in_flight=folder.in_flight(),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
         ground = Ground(job, server, sites, broadcast, channel, profiling)
@@ -313,6 +315,9 @@ class AuthorityLine:
     server: Server
     adders: dict[Kind, Adder]
     log: FetchedOpenings
+    note: Callable[[InFlight], None]
+    """Writes down whose total is about to be opened."""
+    _noted: InFlight | None = None
     _ready: bodies.Ready | None = None
     """Announcement of this round."""
     _announced_on: Link | None = None
@@ -355,7 +360,12 @@ class AuthorityLine:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum:
-        """See `Opener.open`."""
+        """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
+        opening = InFlight(request.expected.round, tuple(request.signers))
+        trained = request.expected.name not in {spec.name for spec in self.process.job.score_sums}
+        if trained and opening != self._noted:
+            self.note(opening)
+            self._noted = opening
         return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:

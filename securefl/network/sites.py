@@ -39,6 +39,7 @@ from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.proof import name_of
 from securefl.network.saying import Warned
 from securefl.network.trust import ServerBundle
+from securefl.runs.in_flight import InFlight
 from securefl.types import Memory, State
 
 Result = TypeVar("Result")
@@ -68,6 +69,8 @@ class NetworkSites:
     """Length of a client's answer."""
     phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     """Counts the time of a phase."""
+    in_flight: InFlight | None = None
+    """Round whose totals an earlier session has asked for."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
@@ -165,7 +168,8 @@ class NetworkSites:
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        awaited = [name for name in names if name in self.server.roster.names]
+        without = self._left_out(round_number, names)
+        awaited = [n for n in names if n in self.server.roster.names and n not in without]
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
@@ -177,6 +181,7 @@ class NetworkSites:
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
+        here = {name: link for name, link in here.items() if name not in without}
         for name, link in here.items():
             try:
                 name_of(self.bundle().transport_holder, link.certificate, "client")
@@ -185,7 +190,7 @@ class NetworkSites:
         await self._send_home(gone)
         here = {name: link for name, link in here.items() if name not in gone}
         if first:
-            gone = {}  # who is none at first takes no part, and is missed in no round
+            gone = {}  # who is none at first takes no part
             if missing := sorted(set(names) - here.keys()):
                 self.say(Warned(f"Beginning without {', '.join(missing)}"))
         lost = await members.bring_up_to(here, *self.for_clients())
@@ -193,9 +198,29 @@ class NetworkSites:
             self.server.report(Incident(round_number, "model", name, f"{name}: {why}"))
         self._home = {name: name for name in names}
         present = [name for name in here if name not in lost]
-        if self.reproducible and (absent := [name for name in awaited if name not in present]):
+        absent = [name for name in awaited if name not in present]
+        if self.reproducible and absent:
             raise cannot_go_on(f"{', '.join(absent)}: not connected")
+        for name in without:
+            why = f"{name}: the round was begun without it, and its total opens for nobody else"
+            self.server.report(Incident(round_number, "round", name, why))
+        if len(present) >= self.quorum:  # else the round passes or ends, and says of whom
+            for name in absent:
+                if name not in lost and name not in gone:
+                    self.server.report(_away(round_number, name))
         return present
+
+    def _left_out(self, round_number: int, names: Sequence[str]) -> list[str]:
+        """Return the clients without whom a round was begun that is run again.
+
+        With them the authority would refuse its total: the difference would show their values.
+        """
+        known = self.in_flight
+        if self.reproducible or known is None or known.round != round_number:
+            return []
+        if len(known.clients) < self.quorum:  # it was begun with more, and can be so again
+            return []
+        return [name for name in names if name not in known.clients]
 
     async def _connected(self) -> list[str]:
         return list(self.members.here())
@@ -300,6 +325,10 @@ def cannot_go_on(without: str) -> PeerError:
         f"{without}: run.reproducible goes on with all clients or not at all: start those that "
         "have ended, then this server, each with the same command"
     )
+
+
+def _away(round_number: int, name: str) -> Incident:
+    return Incident(round_number, "round", name, f"{name}: is not connected as the round begins")
 
 
 def _claimed_name(message: bytes) -> str:

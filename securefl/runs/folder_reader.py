@@ -31,11 +31,12 @@ QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
 LOCK, JOB, JOINED = ".lock", "job.id", "joined.json"
+IN_FLIGHT = "in-flight.json"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC),
-        *(LOCK, JOB, JOINED),
+        *(LOCK, JOB, JOINED, IN_FLIGHT),
     }
 )
 """Names of all files that a run writes, except some of `report.pictures`."""

@@ -20,13 +20,21 @@ from typing import Any
 
 import safetensors.torch
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
-from securefl.io.files import append_whole, make_folder, read_bounded, write_whole
+from securefl.io.files import (
+    MAX_LINE_BYTES,
+    append_whole,
+    make_folder,
+    read_bounded,
+    write_whole,
+)
+from securefl.io.json import parsed
 from securefl.privacy.history import History
 from securefl.runs.checkpoint import Checkpoint
 from securefl.runs.environment import Environment, read_environment, this_session
@@ -35,6 +43,7 @@ from securefl.runs.folder_reader import (
     CONFIG,
     DEVICES,
     ENVIRONMENT,
+    IN_FLIGHT,
     INCIDENTS,
     JOB,
     JOINED,
@@ -56,6 +65,7 @@ from securefl.runs.folder_reader import (
     read_rows,
     read_soundly,
 )
+from securefl.runs.in_flight import InFlight
 from securefl.runs.joining import joining
 from securefl.selection.devices import Device
 from securefl.selection.round_participants import RoundParticipants
@@ -252,6 +262,24 @@ class RunFolder:
         with read_soundly(path):
             content = read_bounded(path, MAX_HISTORY_BYTES)
         return History.from_json(content)
+
+    def note_in_flight(self, opening: InFlight) -> None:
+        """Write down the clients of a total, before the authority is asked to open it."""
+        with _explained(self.path):
+            self._write(IN_FLIGHT, json.dumps(asdict(opening)).encode())
+
+    def in_flight(self) -> InFlight | None:
+        """Read the clients of the total that was asked for last; None where none was.
+
+        Raises:
+            RunFolderError: it is damaged.
+        """
+        path = self.path / IN_FLIGHT
+        if not path.is_file():
+            return None
+        with read_soundly(path):
+            content = read_bounded(path, MAX_LINE_BYTES)
+            return parsed(TypeAdapter(InFlight), content, RunFolderError)
 
     def note_model(self, tensors: NamedTensors) -> None:
         """Write the trained model."""

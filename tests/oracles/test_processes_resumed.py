@@ -13,9 +13,10 @@ import securefl.network.client
 import securefl.network.members
 from securefl.errors import PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
+from securefl.federation.incidents import Incident
 from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
@@ -51,20 +52,26 @@ def ended_alike(job):
     return model.keys() == wanted.keys() and all(torch.equal(model[n], wanted[n]) for n in wanted)
 
 
+def fails_at(round_number, patch):
+    """The server's disk has no room for what a round ends with."""
+    note_round = RunFolder.note_round
+
+    def full(self, metrics, *more):
+        if metrics.round == round_number:
+            raise RunFolderError("no space left")
+        note_round(self, metrics, *more)
+
+    patch.setattr(RunFolder, "note_round", full)
+
+
 @pytest.mark.parametrize("settings", KEEPING.values(), ids=KEEPING)
 def test_a_run_that_broke_off_goes_on_with_the_same_commands(job, monkeypatch, settings):
     """After all clients have counted, and before the server has noted that: the round is repeated,
     and each client goes on from what it kept before it.
     """
-    here, note_round = job(*settings), RunFolder.note_round
-
-    def full(self, metrics, *more):
-        if metrics.round == 3:
-            raise RunFolderError("no space left")
-        note_round(self, metrics, *more)
-
+    here = job(*settings)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "note_round", full)
+        fails_at(3, patch)
         broken = OnTask(here)
         with pytest.raises(RunFolderError, match="no space left"):
             broken.run()
@@ -189,6 +196,38 @@ def test_another_run_goes_on_without_a_lost_client(job, monkeypatch):
     in_round_3(hangs_up)(loop, monkeypatch)
     loop.run()
     assert [m.dropped for m in here.record.metrics][2] == ("carol",)
+
+
+def test_a_client_that_is_away_is_named_in_each_round_that_goes_on_without_it(job, monkeypatch):
+    """Also where nobody waits for it, and where it has never come."""
+    here = job("run.reproducible=false")
+    loop = OnTask(here, joining_s=1.0)
+    del loop.clients["dora"]
+    dies_between_rounds(loop, monkeypatch)
+    loop.run()
+    incidents = read_rows(here.folder / "run" / INCIDENTS, Incident)
+    away = [(of.round, of.client) for of in incidents if "not connected" in of.reason]
+    assert away == [(1, "dora"), (2, "dora"), *((n, c) for n in (3, 4) for c in ("carol", "dora"))]
+    assert [m.dropped for m in here.record.metrics][3] == ("carol", "dora")
+
+
+def test_a_round_that_was_begun_without_a_client_is_run_again_without_it(job, monkeypatch):
+    """It is back by then: with it, the two totals' difference would show its update."""
+    here = job("run.reproducible=false", "exchange.encrypt=model")
+    broken = OnTask(here)
+    dies_between_rounds(broken, monkeypatch)
+    with monkeypatch.context() as patch:
+        fails_at(3, patch)
+        with pytest.raises(RunFolderError, match="no space left"):
+            broken.run()
+    assert len(here.record.metrics) == 2
+    again = OnTask(here)
+    again.run()
+    assert again.ended == dict.fromkeys(NAMES)
+    incidents = read_rows(here.folder / "run" / INCIDENTS, Incident)
+    ((number, client, reason),) = [(of.round, of.client, of.reason) for of in incidents]
+    assert (number, client) == (3, "carol")
+    assert "begun without it" in reason
 
 
 def silent(job, name):
