@@ -154,7 +154,7 @@ async def exchanges(
     found = {size: await _median_ms(links, own, size) for size in sizes}
     for link in own:
         link.close()
-    await door.closed()
+    await door.stop()
     return found
 
 

@@ -430,7 +430,7 @@ def asked_of_the_authority(
         finally:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
-            await door.closed()
+            await door.stop()
 
     return asyncio.run(scenario())
 
@@ -471,7 +471,7 @@ def fake_server(site, serve, who="alice", welcome=None):
         joining.cancel()
         (how,) = await asyncio.gather(joining, return_exceptions=True)
         ended.cancel()
-        await door.closed()
+        await door.stop()
         await asyncio.sleep(0.05)
         return how
 

@@ -19,6 +19,7 @@ from securefl_cli.join import client
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
 from securefl_cli.log import begin, is_plain, say, say_error
+from securefl_cli.nvflare import nvflare
 from securefl_cli.passphrase import from_environment
 from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
@@ -79,5 +80,5 @@ def main() -> None:
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for part in (keys, privacy, authority, server, client, status):
+for part in (keys, privacy, authority, server, client, nvflare, status):
     main.add_command(part)

@@ -73,11 +73,10 @@ def serve_openings(
       securefl authority serve job.toml --keys my-keys --server 127.0.0.1:7443
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.network.authority import AuthorityProcess, Log
     from securefl.network.connect import Address
-    from securefl.network.settings import settings_digest, study_digest
+    from securefl_cli.roles import authority_process
     from securefl_keys import layout
-    from securefl_keys.keeper import FolderKeeper, alone
+    from securefl_keys.keeper import alone
     from securefl_keys.roster import load_roster
     from securefl_keys.sound_bundle import process_identity
 
@@ -89,8 +88,7 @@ def serve_openings(
     introduce(identity, "authority", own)
 
     with alone(directory):
-        log = Log(directory / layout.LOG, settings_digest(config), study_digest(config))
-        process = AuthorityProcess(FolderKeeper(directory, passphrase), config, log, say)
+        process = authority_process(config, directory, passphrase, say)
         with metrics_at(metrics, process.monitor, "authority"):
             say(f"Calling the server at {at} for consortium {ca.name}")
             run_until_done(process.run(identity, at))
@@ -173,7 +171,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     from securefl.config.load import load_config
     from securefl.network.connect import Address
     from securefl.network.server import Patience, ServerProcess, server_job
-    from securefl.runs.folder_writer import RunFolder
+    from securefl_cli.roles import rounds_left
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
     if from_environment() is not None:
@@ -189,10 +187,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     introduce(mine, "server", identity)
     process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    folder = RunFolder.begun_or_new(path, config, admitted)
-    if folder.is_finished():  # a server that was killed at its end is started again
-        say(f"Run folder: {path}, complete: no round is left")
-        return
-    with folder.locked(), metrics_at(metrics, process.monitor, "server"):
-        run_until_done(process.run(at, folder))
-    say(f"Run folder: {path}")
+    with rounds_left(path, config, say, admitted) as folder:
+        if folder:
+            with metrics_at(metrics, process.monitor, "server"):
+                run_until_done(process.run(at, folder))

@@ -37,7 +37,7 @@ from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.announced import Announced
-from securefl.network.connect import Address, connected
+from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.monitor import AuthorityMonitor
@@ -178,7 +178,7 @@ class AuthorityProcess:
         """Return the number of values that the key in force may still release."""
         return self._standing.values_left()
 
-    async def run(self, identity: Identity, server: Address) -> None:
+    async def run(self, identity: Identity, server: Destination) -> None:
         """Call the server and answer it, until this is cancelled; a lost connection is taken up.
 
         Raises:

@@ -20,7 +20,7 @@ from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done,
 from securefl.federation.total import read_total
 from securefl.metrics import shown, title
 from securefl.network import bodies
-from securefl.network.connect import Address, connected
+from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
@@ -48,7 +48,7 @@ class ClientProcess:
     _welcomed: bool = False
     """On the connection that it has, or had last."""
 
-    async def run(self, server: Address, patience_s: float) -> None:
+    async def run(self, server: Destination, patience_s: float) -> None:
         """Take part until the run is over; a lost connection is taken up again.
 
         Raises:

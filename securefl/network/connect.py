@@ -1,6 +1,7 @@
 """Connections: who listens, who calls, and that the peer is who it should be.
 
-gRPC over TLS 1.3, with certificates of the consortium on both sides. A connection is one stream.
+An address is called by gRPC over TLS 1.3, with certificates of the consortium on both sides. A
+connection is one stream. Another `Destination` and `Entrance` may stand in its place.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from cryptography import x509
@@ -23,7 +24,7 @@ from securefl.network.identity import Identity
 from securefl.network.parting import SentHome, part
 from securefl.network.proof import NONCE_BYTES, Challenge
 from securefl.network.saying import Warned
-from securefl.network.stream import CallersStream, Stream
+from securefl.network.stream import CallersStream, Chunks, Stream
 from securefl.network.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
@@ -36,9 +37,36 @@ PAUSE_S, MOST_PAUSE_S = 0.3, 2.0
 _SERVICE, _METHOD = "securefl.Party", "Connect"
 
 
+class NobodyAnswers(Exception):
+    """No connection; another try may have one."""
+
+
+class Destination(Protocol):
+    """Place where a peer is called, whatever carries the chunks."""
+
+    async def called(self, identity: Identity, trust: Trust, role: Role) -> Link:
+        """Connect once to a peer, and have it prove that it has that role.
+
+        Raises:
+            NobodyAnswers: there is no connection.
+            PeerError: it is somebody else.
+        """
+
+
+class Entrance(Protocol):
+    """Place where callers arrive, whatever carries the chunks."""
+
+    async def opened(self, door: Door, most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
+        """Have callers arrive at the door, so many at once; return where, and how this ends.
+
+        Raises:
+            ConfigError: nobody can listen there.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a role listens."""
+    """Where a role listens: `Destination` and `Entrance` by gRPC."""
 
     host: str
     port: int
@@ -53,6 +81,43 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def called(self, identity: Identity, trust: Trust, role: Role) -> Link:
+        """See `Destination.called`."""
+        credentials = grpc.ssl_channel_credentials(
+            identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
+        )
+        options = [*_options(), ("grpc.ssl_target_name_override", host_of(role))]
+        channel = grpc.aio.secure_channel(str(self), credentials, options)
+        call = CallersStream(channel.stream_stream(f"/{_SERVICE}/{_METHOD}")(), channel)
+        challenge = Challenge(identity.transport_certificate)
+        try:
+            proof = await _answered(call, challenge.nonce)
+            name, certificate = challenge.check(proof, trust, role)
+        except BaseException:
+            call.close()
+            raise
+        return Link(name, call, certificate)
+
+    async def opened(self, door: Door, most: int) -> tuple[str, Callable[[], Awaitable[None]]]:
+        """See `Entrance.opened`."""
+
+        async def arrived(_: object, context: Any) -> None:
+            end = Stream(context)
+            await door.arrived(end, _greeted(door.identity, context, end))
+
+        async def stop() -> None:
+            with suppress(grpc.aio.BaseError):  # it says so where it has stopped by itself
+                await server.stop(stream.FINISH_S)
+
+        options = [*_options(), ("grpc.max_allowed_incoming_connections", most)]
+        server = grpc.aio.server(options=options)
+        handler = grpc.stream_stream_rpc_method_handler(arrived)
+        service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
+        server.add_generic_rpc_handlers((service,))
+        at = str(Address(self.host, _port(server, door.identity, self)))
+        await server.start()
+        return at, stop
 
 
 def _options() -> list[tuple[str, Any]]:
@@ -77,7 +142,7 @@ def _options() -> list[tuple[str, Any]]:
 
 
 async def connected(
-    identity: Identity, trust: Trust, role: Role, to: Address, patience_s: float
+    identity: Identity, trust: Trust, role: Role, to: Destination, patience_s: float
 ) -> Link:
     """Connect to a peer of that role; nothing has been sent on the connection yet.
 
@@ -88,8 +153,8 @@ async def connected(
     deadline, pause = loop.time() + patience_s, PAUSE_S
     while True:
         try:
-            return await _called(identity, trust, role, to)
-        except _NobodyAnswers as error:
+            return await to.called(identity, trust, role)
+        except NobodyAnswers as error:
             if loop.time() >= deadline:
                 raise PeerError(
                     f"{to}: nobody answers ({error}); is the {role} running, and has its "
@@ -101,27 +166,6 @@ async def connected(
             raise PeerError(f"{to}: {error}") from error
 
 
-class _NobodyAnswers(Exception):
-    """No connection; another try may have one."""
-
-
-async def _called(identity: Identity, trust: Trust, role: Role, to: Address) -> Link:
-    credentials = grpc.ssl_channel_credentials(
-        identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
-    )
-    options = [*_options(), ("grpc.ssl_target_name_override", host_of(role))]
-    channel = grpc.aio.secure_channel(str(to), credentials, options)
-    call = CallersStream(channel.stream_stream(f"/{_SERVICE}/{_METHOD}")(), channel)
-    challenge = Challenge(identity.transport_certificate)
-    try:
-        proof = await _answered(call, challenge.nonce)
-        name, certificate = challenge.check(proof, trust, role)
-    except BaseException:
-        call.close()
-        raise
-    return Link(name, call, certificate)
-
-
 async def _answered(call: CallersStream, nonce: bytes) -> bytes:
     """Return what the listener answers first."""
     try:
@@ -129,11 +173,11 @@ async def _answered(call: CallersStream, nonce: bytes) -> bytes:
             await call.write(nonce)
             return await call.read()
     except TimeoutError:
-        raise _NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
+        raise NobodyAnswers(f"nothing came within {HANDSHAKE_S:g} s") from None
     except PeerError:
         await call.gone()  # then gRPC says more of it
         if reason := _not_connected(call.error):
-            raise _NobodyAnswers(reason) from call.error
+            raise NobodyAnswers(reason) from call.error
         raise
 
 
@@ -161,39 +205,36 @@ class Door:
     serve: Callable[[Link], Awaitable[None]]
     """Has a connection from then on; it is closed when this ends."""
     say: Callable[[str], None]
-    server: Any
-    """gRPC's."""
     at: str = ""
-    """HOST:PORT, its port found where it was given as 0."""
+    """Where callers arrive: HOST:PORT, its port found where it was given as 0."""
+    stop: Callable[[], Awaitable[None]] = field(init=False)
+    """Ends all connections, of which each has a moment more, and listens no longer."""
     shut_because: str = ""
     _placed: Counter[str] = field(default_factory=Counter)
     """Connections of each name."""
 
-    async def arrived(self, _: object, context: Any) -> None:
-        """Serve a caller until one of the two has hung up; gRPC's handler."""
-        certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
-        end = Stream(context)
-        link = Link("a peer", end, certificate)
+    async def arrived(self, end: Chunks, greeted: Awaitable[x509.Certificate]) -> None:
+        """Serve a caller, `greeted` by its transport certificate, until one end has hung up."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                nonce = await end.read()
-                if len(nonce) != NONCE_BYTES:
-                    raise PeerError("a peer that does not begin with a number of its own")
-                challenge = Challenge(certificate, nonce)
-                await end.write(challenge.answer(self.identity.certificate, self.identity.key))
-            await _until_closed(self._served(link), end)
+                link = Link("a peer", end, await greeted)
+            await self._heard(link, end)
         except TimeoutError:
             self.say(Warned("Refused: a peer that says nothing"))
-        except SentHome as error:
-            # First: if the caller leaves, this ends.
-            self.say(Warned(f"Refused: {link.name}: {error}"))
-            await part(link, str(error), error.frame)
         except SecureFLError as error:
             self.say(Warned(f"Refused: {error}"))
         except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
             pass
         finally:
-            link.close()
+            end.close()
+
+    async def _heard(self, link: Link, end: Chunks) -> None:
+        try:
+            await _until_closed(self._served(link), end)
+        except SentHome as error:
+            # First: if the caller leaves, this ends.
+            self.say(Warned(f"Refused: {link.name}: {error}"))
+            await part(link, str(error), error.frame)
 
     async def _served(self, link: Link) -> None:
         try:
@@ -215,16 +256,11 @@ class Door:
         """Let nobody in any more, and tell why; the connections that there are go on."""
         self.shut_because = reason
 
-    async def closed(self) -> None:
-        """End all connections, of which each has a moment more, and listen no longer."""
-        with suppress(grpc.aio.BaseError):  # it says so where it has stopped by itself
-            await self.server.stop(stream.FINISH_S)
-
 
 async def listening(
     identity: Identity,
     admitted: Callable[[x509.Certificate], str],
-    at: Address,
+    at: Entrance,
     serve: Callable[[Link], Awaitable[None]],
     say: Callable[[str], None],
     n_peers: int = 1,
@@ -237,16 +273,19 @@ async def listening(
     Raises:
         ConfigError: the address cannot be had.
     """
-    most = n_peers * MOST_OF_ONE + MOST_STRANGERS
-    options = [*_options(), ("grpc.max_allowed_incoming_connections", most)]
-    server = grpc.aio.server(options=options)
-    door = Door(identity, admitted, serve, say, server)
-    handler = grpc.stream_stream_rpc_method_handler(door.arrived)
-    service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
-    server.add_generic_rpc_handlers((service,))
-    door.at = str(Address(at.host, _port(server, identity, at)))
-    await server.start()
+    door = Door(identity, admitted, serve, say)
+    door.at, door.stop = await at.opened(door, n_peers * MOST_OF_ONE + MOST_STRANGERS)
     return door
+
+
+async def _greeted(identity: Identity, context: Any, end: Stream) -> x509.Certificate:
+    """Prove the listener's identity to a caller of gRPC's, and return the caller's certificate."""
+    certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
+    nonce = await end.read()
+    if len(nonce) != NONCE_BYTES:
+        raise PeerError("a peer that does not begin with a number of its own")
+    await end.write(Challenge(certificate, nonce).answer(identity.certificate, identity.key))
+    return certificate
 
 
 def _port(server: Any, identity: Identity, at: Address) -> int:
@@ -261,7 +300,7 @@ def _port(server: Any, identity: Identity, at: Address) -> int:
     return port
 
 
-async def _until_closed(serving: Awaitable[None], end: Stream) -> None:
+async def _until_closed(serving: Awaitable[None], end: Chunks) -> None:
     """Serve until it is done, or this end has hung up."""
     work, closed = asyncio.ensure_future(serving), asyncio.ensure_future(end.closed.wait())
     try:

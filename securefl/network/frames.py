@@ -1,4 +1,4 @@
-"""Frames on a gRPC stream. What comes next and how large it may be is known before it is read.
+"""Frames on a stream of chunks. What comes next and how large it may be is known before it is read.
 
 kind, 1 byte | length, 4 bytes, big-endian | body
 
@@ -16,7 +16,7 @@ from enum import IntEnum
 from cryptography import x509
 
 from securefl.errors import PeerError
-from securefl.network.stream import CHUNK_BYTES, Stream
+from securefl.network.stream import CHUNK_BYTES, Chunks
 
 _HEAD = struct.Struct(">BI")
 SMALL = 4096
@@ -91,7 +91,7 @@ class Traffic:
 class Link:
     """A connection to the one peer whose certificate bears this name."""
 
-    def __init__(self, name: str, stream: Stream, certificate: x509.Certificate) -> None:
+    def __init__(self, name: str, stream: Chunks, certificate: x509.Certificate) -> None:
         self.name = name
         self.certificate = certificate
         """The peer's, by which it was let in: its transport's where it has called."""

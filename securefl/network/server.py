@@ -40,7 +40,7 @@ from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
 from securefl.network import bodies
-from securefl.network.connect import Address, listening
+from securefl.network.connect import Entrance, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.members import Members
@@ -101,7 +101,7 @@ class ServerProcess:
     """The newest bundle for them, by its age."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
-    async def run(self, at: Address, folder: RunFolder) -> None:
+    async def run(self, at: Entrance, folder: RunFolder) -> None:
         """Run all rounds that are left.
 
         Raises:
@@ -125,8 +125,7 @@ class ServerProcess:
         key_id = self.bundle.adding.key_id if config.exchange.seals_sums else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
-        log = FetchedOpenings(folder, folder.session_ids())
-        rounds, sites = self._rounds(members, line, key_id, log)
+        rounds, sites = self._rounds(members, line, key_id, folder)
         rounds.go_on_in(folder)
         watched = self.monitor
         watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
@@ -167,7 +166,7 @@ class ServerProcess:
             if work:
                 with suppress(SecureFLError):
                     await work
-            await door.closed()
+            await door.stop()
 
     def _role(self, certificate: x509.Certificate) -> Role:
         """Return the role in a caller's transport certificate, a client's where it has neither."""
@@ -177,7 +176,7 @@ class ServerProcess:
         return "client"
 
     def _rounds(
-        self, members: Members, to_authority: Line | None, key_id: str, log: FetchedOpenings
+        self, members: Members, to_authority: Line | None, key_id: str, folder: RunFolder
     ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
@@ -196,7 +195,8 @@ class ServerProcess:
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         finish = at_end(config)
         if to_authority:
-            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log)
+            log, note = FetchedOpenings(folder, folder.session_ids()), folder.note_in_flight
+            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log, note)
             finish = authority.before(finish)
             if config.seals_scores:
                 channel = RemoteMatch(authority, score_noise(config))
@@ -212,7 +212,7 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
-            in_flight=log.folder.in_flight(),
+            in_flight=folder.in_flight(),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
         ground = Ground(job, server, sites, broadcast, channel, profiling)
@@ -315,6 +315,8 @@ class AuthorityLine:
     server: Server
     adders: dict[Kind, Adder]
     log: FetchedOpenings
+    note: Callable[[InFlight], None]
+    """Writes down whose total is about to be opened."""
     _noted: InFlight | None = None
     _ready: bodies.Ready | None = None
     """Announcement of this round."""
@@ -359,8 +361,10 @@ class AuthorityLine:
 
     def open(self, request: SumRequest) -> OpenedSum:
         """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
-        if (opening := InFlight(request.expected.round, tuple(request.signers))) != self._noted:
-            self.log.folder.note_in_flight(opening)
+        opening = InFlight(request.expected.round, tuple(request.signers))
+        trained = request.expected.name not in {spec.name for spec in self.process.job.score_sums}
+        if trained and opening != self._noted:
+            self.note(opening)
             self._noted = opening
         return self._answered(self._asked(ask_to_open, request))
 

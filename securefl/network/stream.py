@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -25,8 +25,31 @@ _ENDED = (asyncio.InvalidStateError, grpc.aio.BaseError)
 """Errors of gRPC's where a stream that has ended is read or written."""
 
 
+class Chunks(Protocol):
+    """One end of a connection, whatever carries it."""
+
+    closed: asyncio.Event
+    """Set once this end has hung up."""
+
+    @property
+    def over(self) -> bool:
+        """True once one of the two ends has hung up; what came before can still be read."""
+
+    async def read(self) -> bytes:
+        """Return the next chunk, which is never empty; raises PeerError where none will come."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Send a chunk, once there is room for it; raises PeerError where the peer is gone."""
+
+    def close(self) -> None:
+        """Hang up, without waiting for what is still under way; safe to call twice."""
+
+    async def finish(self) -> None:
+        """Hang up once the peer has taken what was written."""
+
+
 class Stream:
-    """One end: `rpc` is the call, or the context of its handler, which ends once `closed` is set.
+    """One end by gRPC: `rpc` is the call, or its handler's context, which ends with `closed`.
 
     It reads ahead: what the peer has said last is here when a write finds the stream ended.
     """
@@ -57,11 +80,11 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """True once one of the two ends has hung up; what came before can still be read."""
+        """See `Chunks.over`."""
         return self._gone.is_set()
 
     async def read(self) -> bytes:
-        """Return the next chunk, which is never empty; raises PeerError where none will come."""
+        """See `Chunks.read`."""
         if not (self._gone.is_set() and self._chunks.empty()) and (
             chunk := await self._chunks.get()
         ):
@@ -69,7 +92,7 @@ class Stream:
         raise PeerError(self._why)
 
     async def write(self, chunk: bytes) -> None:
-        """Send a chunk, once there is room for it; raises PeerError where the peer is gone."""
+        """See `Chunks.write`."""
         if self.closed.is_set():
             raise PeerError(_CLOSED)
         try:
@@ -80,7 +103,7 @@ class Stream:
             raise PeerError(self._why) from error
 
     def close(self) -> None:
-        """Hang up, without waiting for what is still under way; safe to call twice."""
+        """See `Chunks.close`."""
         self.closed.set()
         self._gone.set()
         self._reading.cancel()
@@ -90,7 +113,7 @@ class Stream:
         await self._gone.wait()
 
     async def finish(self) -> None:
-        """Hang up once the peer has taken what was written: gRPC sends it before the end."""
+        """See `Chunks.finish`: gRPC sends what was written before the end."""
         self.close()
 
 
@@ -103,14 +126,14 @@ class CallersStream(Stream):
         self._closing: asyncio.Future[None] | None = None
 
     def close(self) -> None:
-        """See `Stream.close`."""
+        """See `Chunks.close`."""
         super().close()
         if self._closing is None:
             self._rpc.cancel()
             self._closing = asyncio.ensure_future(self._channel.close())
 
     async def finish(self) -> None:
-        """See `Stream.finish`: the listener ends the call, or time does."""
+        """See `Chunks.finish`: the listener ends the call, or time does."""
         if not self.over:
             with suppress(grpc.RpcError, TimeoutError, *_ENDED):
                 async with asyncio.timeout(FINISH_S):

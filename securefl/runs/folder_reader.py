@@ -30,7 +30,8 @@ PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
-LOCK, JOB, JOINED, IN_FLIGHT = ".lock", "job.id", "joined.json", "in-flight.json"
+LOCK, JOB, JOINED = ".lock", "job.id", "joined.json"
+IN_FLIGHT = "in-flight.json"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),

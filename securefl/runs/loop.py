@@ -17,6 +17,7 @@ from securefl.config.schema import Config
 from securefl.errors import (
     ConfigError,
     Diverged,
+    OpeningRefused,
     RunFolderError,
     TooFewContributions,
     TotalRefused,
@@ -530,7 +531,7 @@ class Rounds:
             return self._scored
         try:
             return self._score(state)
-        except (TooFewContributions, TotalRefused) as error:  # clients have left, or spoilt it
+        except OpeningRefused as error:  # clients have left, or spoilt it, or others are here now
             if not self._metrics:
                 raise
             if isinstance(error, TooFewContributions):

@@ -126,7 +126,7 @@ def attacked(site, attack, before=("alice", "bob")):
         await attack(port)
         assert await join(site.identity(before[1]), trust, port) == welcomed
         await members.send_home(members.here(), "")
-        await door.closed()
+        await door.stop()
 
     asyncio.run(scenario())
     return said
@@ -422,7 +422,7 @@ def test_a_client_tells_a_server_from_others(made, name, role, why):
         at = Address.parse(door.at)
         with pytest.raises(PeerError, match=why):
             await connected(made.identity("alice"), made.bundle("client"), "server", at, 0)
-        await door.closed()
+        await door.stop()
         await asyncio.sleep(0.05)
 
     async def _hang(link):
@@ -495,7 +495,7 @@ def test_a_connection_that_was_closed_twice_is_a_lost_one(made):
         for one in (link, *held):
             with pytest.raises(PeerError, match="has closed the connection"):
                 await one.send(Frame.HELLO, b"{}")
-        await door.closed()
+        await door.stop()
         for one in held:
             one.close()
             one.close()
@@ -545,7 +545,7 @@ def test_a_member_takes_up_few_descriptors(made, monkeypatch, admitted):
         await asyncio.sleep(0.05)
         for link in (*held, bob):
             link.close()
-        await door.closed()
+        await door.stop()
         await asyncio.sleep(0.1)
         return own, last
 
@@ -634,7 +634,7 @@ def test_a_line_that_falls_silent_is_lost_at_both_ends(made, huge):
                     await waiting
             assert time.monotonic() < started + 10
             link.close()
-        await door.closed()
+        await door.stop()
 
     asyncio.run(scenario())
 

@@ -121,11 +121,24 @@ def test_a_round_that_was_opened_is_not_opened_with_the_new_site(job, monkeypatc
     """The difference of the two totals would be its values."""
     before, after = job(OLD, *SEALED), job(NAMES, *SEALED)
     first_half(before, monkeypatch, opened=True)
+    loop = goes_on(after)
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    lines = [json.loads(line) for line in after.openings.read_text().splitlines()]
+    lists = {
+        (one["round"], tuple(one["signers"]))
+        for one in lines
+        if one["name"].startswith("update/") and not one["refused"]
+    }
+    assert lists == {(1, OLD), (2, OLD), (3, OLD), (4, NAMES)}
+    assert f"{NEW}: the round was begun without it" in incidents_of(after.folder / "run")
+
+
+def test_a_server_that_takes_it_in_all_the_same_opens_nothing(job, monkeypatch):
+    before, after = job(OLD, *SEALED), job(NAMES, *SEALED)
+    first_half(before, monkeypatch, opened=True)
+    monkeypatch.setattr(RunFolder, "in_flight", lambda _: None)
     with pytest.raises(OpeningRefused, match=f"would show the values of {NEW}"):
         goes_on(after)
-    loop = Loop(after, joining_s=1.0)  # without the new one that round is the same again
-    del loop.clients[NEW]
-    assert len(loop.run().metrics) == 4
 
 
 def test_nobody_joins_unasked(job, monkeypatch):

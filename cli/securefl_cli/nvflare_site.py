@@ -1,0 +1,198 @@
+"""Parties of a federation over NVIDIA FLARE, each from the file that lies at its own site.
+
+The file is securefl.toml in the folder `local` of the site's startup kit, or what the environment
+variable SECUREFL_NVFLARE names. Paths count from its folder. Nothing of it comes with a job, and
+nothing of it leaves the site.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from securefl.config.load import load_config, parse_tables, read_tables
+from securefl.config.schema import Config
+from securefl.config.table import Table
+from securefl.errors import ConfigError
+from securefl.network.client import ClientProcess
+from securefl.network.connect import Destination, Entrance
+from securefl.network.party import client_party
+from securefl.network.server import Patience, ServerProcess, server_job
+from securefl.network.settings import differing, settings_digest, table_digests
+from securefl_cli.passphrase import (
+    ENVIRONMENT,
+    from_environment,
+    no_core_dumps,
+    read_passphrase_file,
+)
+from securefl_cli.roles import authority_process, rounds_left
+from securefl_keys import layout
+from securefl_keys.keeper import alone
+from securefl_keys.roster import load_roster
+from securefl_keys.sound_bundle import SoundBundle, process_identity
+
+FILE, VARIABLE = "securefl.toml", "SECUREFL_NVFLARE"
+Say = Callable[[str], None]
+Seconds = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
+
+
+class ClientFile(Table):
+    """What a client's site has."""
+
+    settings: Path
+    """The settings that this site takes part in, or a folder of such files."""
+    bundle: Path
+    """What the consortium has signed for clients."""
+    identity: Path
+    """The client's own folder."""
+    data: Path | None = None
+    """Its site.toml, where the settings have a table [samples]."""
+    passphrase_file: Path | None = None
+    """Holds the passphrase of the identity; without, the environment has it."""
+    wait_s: Seconds = 120.0
+    """Seconds to wait for the server to be there."""
+
+
+class AuthorityFile(Table):
+    """What the authority's site has."""
+
+    settings: Path
+    """See `ClientFile`."""
+    keys: Path
+    """The key folder."""
+    passphrase_file: Path | None = None
+    """Holds the passphrase of the keys; without, the environment has it."""
+
+
+class ServerFile(Table):
+    """What the server's site has."""
+
+    settings: Path
+    """See `ClientFile`."""
+    bundle: Path
+    """What the consortium has signed for the server."""
+    identity: Path
+    """The server's own folder."""
+    passphrase_file: Path
+    """Holds the passphrase of the identity: the server's environment is to hold no secret."""
+    out: Path
+    """The run's folder; a job that has ended goes on in it with the next one."""
+    model: str | None = None
+    """Code of this installation that the settings' model.name may run here."""
+    admit: tuple[str, ...] = ()
+    """Sites that join the run in `out` from now on."""
+    joining_s: Seconds = 120.0
+    """Seconds to wait for all clients before the first round."""
+    timeout_s: Seconds = 60.0
+    """Seconds that a client has for its next message."""
+
+
+def site_file(local: Path) -> Path:
+    """Return the file of the site whose startup kit has this folder; raises ConfigError."""
+    path = Path(os.environ.get(VARIABLE, local / FILE))
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: no such file, and it names what this site has: write it, or set {VARIABLE}"
+        )
+    return path
+
+
+@contextmanager
+def party(path: Path, job: str, tables: Mapping[str, str], say: Say) -> Iterator[Part]:
+    """Yield what a client or the authority does in a job, given where the server is called.
+
+    Args:
+        path: the site's file.
+        job: digest of the job's settings.
+        tables: short digests of their tables.
+        say: takes lines of progress.
+
+    Raises:
+        ConfigError: the site has not these settings, or its file does not fit.
+        DataError, KeyFileError: its data or its keys cannot be used.
+    """
+    found, at = read_tables(path), path.parent
+    if "keys" not in found:
+        yield _client(parse_tables(ClientFile, found, f"{path}: "), at, (job, tables), say)
+        return
+    file = parse_tables(AuthorityFile, found, f"{path}: ")
+    config, keys = _settings(at / file.settings, job, tables), at / file.keys
+    passphrase = _passphrase(at, file.passphrase_file)
+    ca = load_roster(keys).ca
+    own = process_identity(keys / layout.AUTHORITY_IDENTITY.parent, passphrase, ca, "authority")
+    with alone(keys):
+        process = authority_process(config, keys, passphrase, say)
+        yield lambda server: process.run(own, server)
+
+
+Part = Callable[[Destination], Coroutine[Any, Any, None]]
+
+
+def _client(file: ClientFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say) -> Part:
+    config = _settings(at / file.settings, *job)
+    bundle = SoundBundle.load(at / file.bundle, "client")
+    passphrase, folder = _passphrase(at, file.passphrase_file), at / file.identity
+    own = process_identity(folder, passphrase, bundle.ca, "client")
+    part = client_party(config, own, folder, at / file.data if file.data else None)
+    process = ClientProcess(own, part, bundle, say)
+    return lambda server: process.run(server, file.wait_s)
+
+
+@contextmanager
+def server(
+    path: Path, job: str, tables: Mapping[str, str], say: Say
+) -> Iterator[Callable[[Entrance], Coroutine[Any, Any, None]] | None]:
+    """Yield what the server does in a job, given where it is called; None where no round is left.
+
+    Raises as `party`.
+    """
+    if from_environment() is not None:
+        raise ConfigError(
+            f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it, and "
+            "start NVIDIA FLARE's server again"
+        )
+    file, at = parse_tables(ServerFile, read_tables(path), f"{path}: "), path.parent
+    config = _settings(at / file.settings, job, tables)
+    bundle = SoundBundle.load(at / file.bundle, "server")
+    patience = Patience(file.joining_s, file.timeout_s)
+    own = process_identity(
+        at / file.identity, _passphrase(at, file.passphrase_file), bundle.ca, "server"
+    )
+    process = ServerProcess(own, bundle, server_job(config, file.model), patience, say)
+    with rounds_left(at / file.out, config, say, file.admit) as folder:
+        yield (lambda entrance: process.run(entrance, folder)) if folder else None
+
+
+def _settings(path: Path, job: str, tables: Mapping[str, str]) -> Config:
+    """Return this site's settings, which are the job's; raises ConfigError where none are."""
+    files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+    configs = [load_config(file) for file in files]
+    for config in configs:
+        if settings_digest(config) == job:
+            return config
+    where = [differing(table_digests(config), tables) for config in configs]
+    raise ConfigError(
+        f"{path}: the job has other settings than this site"
+        + (f", in {where[0] or 'what nobody knows'}" if len(where) == 1 else "")
+        + ": a site takes part in settings that it has itself, and has looked at (securefl client "
+        "review)"
+    )
+
+
+def _passphrase(at: Path, file: Path | None) -> str:
+    """Return it from the file, else the environment; there is no terminal to ask at."""
+    no_core_dumps()
+    given = from_environment()
+    if file is not None:
+        return read_passphrase_file(at / file, "passphrase_file")
+    if not given:
+        raise ConfigError(
+            f"no passphrase: name a passphrase_file in {FILE}, or set {ENVIRONMENT} where NVIDIA "
+            "FLARE is started"
+        )
+    return given

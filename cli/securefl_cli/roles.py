@@ -1,0 +1,47 @@
+"""Parts of the roles' commands, whatever carries their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from securefl.config.schema import Config
+from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.settings import settings_digest, study_digest
+from securefl.runs.folder_writer import RunFolder
+from securefl_keys import layout
+from securefl_keys.keeper import FolderKeeper
+
+
+def authority_process(
+    config: Config, keys: Path, passphrase: str, say: Callable[[str], None]
+) -> AuthorityProcess:
+    """Build the authority of a key folder, which no other process may serve.
+
+    Raises:
+        KeyFileError, RunFolderError: the keys or the log of openings cannot be used.
+    """
+    log = Log(keys / layout.LOG, settings_digest(config), study_digest(config))
+    return AuthorityProcess(FolderKeeper(keys, passphrase), config, log, say)
+
+
+@contextmanager
+def rounds_left(
+    path: Path,
+    config: Config,
+    say: Callable[[str], None],
+    admitted: Collection[str] = (),
+) -> Iterator[RunFolder | None]:
+    """Yield the folder of a run to go on in; None where no round is left.
+
+    Raises as `RunFolder.begun_or_new`.
+    """
+    folder = RunFolder.begun_or_new(path, config, admitted)
+    if folder.is_finished():  # a server that was killed at its end is started again
+        say(f"Run folder: {path}, complete: no round is left")
+        yield None
+        return
+    with folder.locked():
+        yield folder
+    say(f"Run folder: {path}")
