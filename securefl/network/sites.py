@@ -67,17 +67,10 @@ class NetworkSites:
     say: Callable[[str], None]
     answer_bytes: Callable[[Query, State, str], int] = lambda *_: 0
     """Length of a client's answer."""
-<<<<<<< HEAD
-    in_flight: InFlight | None = None
-    """Round whose totals an earlier session has asked for."""
-    phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
-    """Counts the time of a phase."""
-=======
     phase: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
     """Counts the time of a phase."""
     in_flight: InFlight | None = None
     """Round whose totals an earlier session has asked for."""
->>>>>>> main
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
