@@ -304,6 +304,19 @@ def test_a_client_refuses_the_server_of_another_consortium(made, stranger):
     attacked(made, attack)
 
 
+def test_hundreds_that_do_not_shake_hands_keep_no_client_out(made):
+    """While they last: there is room for as many as half of the process's descriptors."""
+
+    async def attack(port):
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        welcomed = await join(made.identity("carol"), made.bundle("client"), port)
+        assert welcomed == (Frame.WELCOME, "")
+        for _, writer in strangers:
+            writer.close()
+
+    attacked(made, attack)
+
+
 def test_connections_without_a_handshake_keep_no_client_out(made, monkeypatch):
     """Each has a time for it, and is cut off then."""
     monkeypatch.setattr(securefl.network.connect, "HANDSHAKE_S", 0.5)
