@@ -165,10 +165,12 @@ class TlsStream:
             self._seal(_LENGTH.pack(len(chunk)) + chunk)
             try:
                 await self._hand_over()
-            except PeerError:
+            except PeerError as error:
                 with suppress(TimeoutError):  # what the peer has said last is on its way
                     async with asyncio.timeout(stream.FINISH_S):
                         await self._gone.wait()
+                if self._gone.is_set():
+                    raise self._why from error
                 raise
 
     def _seal(self, plain: bytes) -> None:
