@@ -133,6 +133,8 @@ class TlsStream:
             try:
                 part = self._tls.read(n_bytes - len(found))
             except ssl.SSLWantReadError:
+                if self._going.pending > PIECE_BYTES:  # answers, which go with the next chunk
+                    raise PeerError("asks for new keys and for nothing else") from None
                 self._coming.write(await self._taken())
                 continue
             except ssl.SSLError as error:
@@ -216,5 +218,7 @@ def _reason(error: ssl.SSLError, otherwise: str = NOT_NEXT) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"no trusted peer ({error.verify_message})"
     if "alert" in why:
-        return f"refuses the connection ({why}); has its consortium issued this certificate?"
+        about_us = "certificate" in why or "unknown ca" in why
+        hint = "; has its consortium issued this certificate?" if about_us else ""
+        return f"refuses the connection ({why}){hint}"
     return f"{otherwise} ({why})"
