@@ -456,7 +456,7 @@ ROWS: dict[str, Callable[[Result], object]] = {
     "starts of processes": lambda r: sum(j.n_starts for j in r.jobs),
     "seconds": lambda r: round(sum(j.seconds for j in r.jobs)),
     "largest difference of a weight": lambda r: f"{max(j.difference for j in r.jobs):.3g}",
-    "jobs with all rounds in the record": lambda r: len(r.jobs),
+    "rounds in the record of each job": lambda r: ", ".join(str(j.rounds) for j in r.jobs),
     "rounds done twice": lambda r: sum(j.n_repeated for j in r.jobs),
     "totals opened": lambda r: r.opened[0] or "–",
     "of these twice in a session": lambda r: r.opened[1] if r.opened[0] else "–",

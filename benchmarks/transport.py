@@ -30,7 +30,8 @@ from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
-N_COLUMNS = 100
+WIDEST = 4096
+"""Hidden units that an MLP may have."""
 JOB = """
 [run]
 rounds = {rounds}
@@ -47,7 +48,7 @@ name = "mlp"
 width = {width}
 [algorithm]
 name = "fedavg"
-local_steps = {steps}
+local_steps = 1
 [exchange]
 encrypt = "none"
 """
@@ -71,10 +72,10 @@ class Federation:
     """Proportional set sizes of server and sites at the end, where each shared page counts once."""
 
 
-def federation(n_sites: int, width: int, rounds: int, steps: int) -> Federation:
+def federation(n_sites: int, width: int, n_columns: int, rounds: int) -> Federation:
     """Run a federation of so many sites, each with a table of its own."""
     names = [f"site-{i}" for i in range(1, n_sites + 1)]
-    columns = [f"x{i}" for i in range(N_COLUMNS)]
+    columns = [f"x{i}" for i in range(n_columns)]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         ceremony(folder, names)
@@ -85,7 +86,6 @@ def federation(n_sites: int, width: int, rounds: int, steps: int) -> Federation:
             names=json.dumps(names),
             columns=json.dumps(columns),
             width=width,
-            steps=steps,
         )
         waits = {"server": ("--joining", "600", "--timeout", "600"), "client": ("--wait", "600")}
         job = Job(folder, "job", settings, names, sealed=False, own_data=True, options=waits)
@@ -106,7 +106,7 @@ def federation(n_sites: int, width: int, rounds: int, steps: int) -> Federation:
             metrics = read_metrics(job.run_folder)[WARM : len(done)]
         finally:
             job.stop()
-    n_weights = width * (N_COLUMNS + 1) + 2 * (width + 1) + 2 * N_COLUMNS
+    n_weights = width * (n_columns + 1 + 4) + 2 * (width + 1) + 2 * n_columns  # of BN four, and two
     sites = [value for name, value in most.items() if name != SERVER]
     round_s = median(m.seconds for m in metrics)
     return Federation(n_sites, 4 * n_weights, round_s, most[SERVER], median(sites), sum_mib)
@@ -183,10 +183,9 @@ async def _median_ms(links: Sequence[Link], own: Sequence[Link], size: int) -> f
 def _federations(sites: Sequence[int], sizes: Sequence[int], clients: int) -> None:
     """Print a line for each number of sites, and for each size of a model."""
     for n_sites in sites:
-        print(_line(federation(n_sites, 30, rounds=30, steps=5)), flush=True)
+        print(_line(federation(n_sites, 30, 100, rounds=30)), flush=True)
     for size in sizes:
-        width = size // (4 * (N_COLUMNS + 3))
-        print(_line(federation(clients, width, rounds=6, steps=1)), flush=True)
+        print(_line(federation(clients, WIDEST, size // (4 * WIDEST), rounds=6)), flush=True)
 
 
 def _line(of: Federation) -> str:

@@ -135,6 +135,7 @@ def test_no_name_begins_a_line_of_its_own(form):
         assert "RuntimeError" in fault["trace"]
 
 
+@pytest.mark.full
 def test_lines_are_plain_where_nobody_asks_for_another_form(site):
     """As before; and an unknown form is a wrong command."""
     here = site(encrypt="none")
@@ -200,7 +201,7 @@ def test_sigterm_ends_a_role_that_still_loads_what_it_needs():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGTERM")
-@pytest.mark.parametrize("role", ["authority", "server"])
+@pytest.mark.parametrize("role", [pytest.param("authority", marks=pytest.mark.full), "server"])
 def test_sigterm_ends_a_role_that_waits_for_its_peers(site, role):
     process = getattr(site(), role)()
     assert process.interrupt(signal.SIGTERM) == 0

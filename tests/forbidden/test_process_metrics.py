@@ -200,6 +200,7 @@ def test_a_name_is_no_line_of_its_own_and_nobody_writes_there():
                 pass
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_port_is_opened_where_nobody_asks(site):
     """A server listens at its one port alone."""

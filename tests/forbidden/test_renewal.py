@@ -271,6 +271,7 @@ def test_who_was_renewed_takes_part_and_so_does_who_still_has_the_old(soon):
     assert again.members[HUB].certificate.not_valid_after_utc > now() + 300 * DAY
 
 
+@pytest.mark.full
 def test_a_role_says_at_its_start_that_its_certificate_ends_soon(soon):
     """With the command; one that was renewed says nothing."""
     process = soon.client("carol", "--wait", "0")

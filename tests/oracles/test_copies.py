@@ -39,6 +39,7 @@ def require_no_more(engine, *chosen, job=None):
     return few
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_more_steps_cross_no_more_often(policy, engine):

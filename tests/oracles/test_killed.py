@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_killed_parties_change_neither_model_nor_ledger_and_no_total_is_opened_twice(
     benchmark, tmp_path

@@ -124,6 +124,7 @@ def one_process(benchmark, monkeypatch):
         monkeypatch.delitem(engines, name)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_process")
 def test_each_engine_is_timed_or_left_out_with_a_reason(benchmark, tmp_path):
     """In every part of the benchmark of engines; a page, plots and JSON hold what was found."""
