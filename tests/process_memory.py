@@ -22,24 +22,28 @@ OVERLAP = 64
 
 
 def secrets_of(site):
+    """Secrets of a site that must not be at its server, as `secrets_under` has them."""
+    members = {name: (site.folder / name, passphrase_of(name)) for name in CLIENTS}
+    return secrets_under(site.keys, PASSPHRASE, members)
+
+
+def secrets_under(keys, passphrase, members):
     """By what they are, stretches of bytes that must not be at the server: of secrets, and of
-    the files that a passphrase would open.
+    the files that a passphrase would open. `members` are folders and passphrases by name.
     """
-    keys = site.keys
-    match = open_match_secret((keys / layout.MATCH_KEY).read_text(), PASSPHRASE)
-    ca = open_ca_key((keys / layout.CA_KEY).read_text(), PASSPHRASE)
+    match = open_match_secret((keys / layout.MATCH_KEY).read_text(), passphrase)
+    ca = open_ca_key((keys / layout.CA_KEY).read_text(), passphrase)
     needles = {
-        "key of sums": stretches_of(load_authority(keys, PASSPHRASE)._context),
+        "key of sums": stretches_of(load_authority(keys, passphrase)._context),
         "key of matches": stretches_of(match._context),
         "CA's seed": [ca.private_bytes_raw()],
-        "authority's seed": [seed_of(keys / layout.AUTHORITY, PASSPHRASE)],
-        "authority's passphrase": [PASSPHRASE.encode()],
+        "authority's seed": [seed_of(keys / layout.AUTHORITY, passphrase)],
+        "authority's passphrase": [passphrase.encode()],
         "sealed keys": [middle_of((keys / path).read_bytes()) for path in SEALED],
     }
-    for name in CLIENTS:
-        folder = site.folder / name
-        needles[f"{name}'s seed"] = [seed_of(folder, passphrase_of(name))]
-        needles[f"{name}'s passphrase"] = [passphrase_of(name).encode()]
+    for name, (folder, own) in members.items():
+        needles[f"{name}'s seed"] = [seed_of(folder, own)]
+        needles[f"{name}'s passphrase"] = [own.encode()]
         needles[f"{name}'s sealed key"] = [middle_of((folder / "identity.key").read_bytes())]
     return needles
 

@@ -1,0 +1,239 @@
+"""The page from empty machines to a model is run as it stands, from its first command on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from interruptible import SECUREFL
+from process_memory import found_under, secrets_under
+from processes import ONE_THREAD
+
+from securefl.runs.folder_reader import read_run
+from securefl_cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/three-hospitals.md").read_text()
+HOSPITALS = ("north", "south", "east")
+MACHINES = ("authority", "server", *HOSPITALS)
+INSTALL, RUN = "On each machine: install", "The run"
+FINGERPRINT = r"(?:[0-9a-f]{4} ){15}[0-9a-f]{4}"
+WITHIN_S = 120.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the page: commands, or a file that names itself in its first line."""
+
+    section: str
+    kind: str
+    text: str
+
+    @property
+    def lines(self):
+        return self.text.splitlines()
+
+    @property
+    def file(self):
+        return None if self.kind == "" else re.fullmatch(r"# (\S+)", self.lines[0])[1]
+
+
+def blocks():
+    for part in PAGE.split("\n## ")[1:]:
+        section, _, rest = part.partition("\n")
+        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL):
+            yield Block(section, kind, text)
+
+
+BLOCKS = list(blocks())
+COMMANDS = [line for b in BLOCKS if b.section != INSTALL and b.kind == "" for line in b.lines]
+OURS = [shlex.split(line)[1:] for line in COMMANDS if line.startswith("securefl ")]
+
+
+def machines_in(command):
+    """Machines whose folders a command names; not sites by their names."""
+    words = re.findall(r"(?:(?<=[ =])|(?<=>))[\w./-]+", command)
+    named = {word.split("/")[0] for word in words if "/" in word}
+    return named & set(MACHINES)
+
+
+def test_every_block_and_section_is_seen():
+    assert len(BLOCKS) == PAGE.count("```") / 2
+    sections = {block.section for block in BLOCKS}
+    assert {INSTALL, RUN} < sections
+    assert [b.file for b in BLOCKS if b.file] == [
+        "server/job.toml",
+        "example_table.py",
+        *(f"{name}/site.toml" for name in HOSPITALS),
+    ]
+    assert {name for command in COMMANDS for name in machines_in(command)} == set(MACHINES)
+
+
+def test_only_copies_reach_from_machine_to_machine():
+    for command in COMMANDS:
+        within, across = machines_in(command), command.startswith("cp ")
+        assert len(within) == 2 if across else len(within) <= 1, command
+
+
+def test_nothing_secret_is_copied():
+    copies = [shlex.split(command) for command in COMMANDS if command.startswith("cp ")]
+    assert copies
+    for *_, source, _ in copies:
+        whole = r"authority/bundles/(client|server)|server/runs/first"
+        assert re.fullmatch(rf".*\.(csr|crt)|server/job\.toml|{whole}", source), source
+
+
+@pytest.mark.parametrize("command", OURS, ids=lambda command: " ".join(command[:4]))
+def test_each_command_has_these_options(command):
+    parsed, rest = main, list(command)
+    while hasattr(parsed, "commands"):
+        parsed = parsed.commands[rest.pop(0)]
+    parsed.make_context(command[0], rest)
+
+
+def test_it_is_installed_as_the_readme_says():
+    """Which is not done here: what is tested is the checkout."""
+    (line,) = re.findall(r"bin/(pip install .*)$", PAGE, re.MULTILINE)
+    assert f"`{line}`" in (ROOT / "README.md").read_text()
+    (least,) = re.findall(r"Python (\S+) or newer", PAGE)
+    assert f'requires-python = ">={least}"' in (ROOT / "pyproject.toml").read_text()
+
+
+class Machines:
+    """All five in one folder, with a terminal for each command that goes on."""
+
+    def __init__(self, folder):
+        self.folder, self.terminals, self.said = folder / "machines", {}, {}
+        installed = folder / "bin"
+        for made in (self.folder, installed):
+            made.mkdir()
+        for name, command in {"securefl": SECUREFL, "python3": [sys.executable]}.items():
+            script = installed / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+            script.chmod(0o755)
+        path = f"{installed}:{os.environ['PATH']}"
+        self.given = {"cwd": self.folder, "env": {**os.environ, **ONE_THREAD, "PATH": path}}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = str(free.getsockname()[1])
+
+    def walk(self):
+        """Do what the page says, block by block; those of the run as it says side by side."""
+        for block in BLOCKS:
+            if block.section != RUN and self.terminals:
+                self.wait()
+            if block.file:
+                (self.folder / block.file).write_text(block.text)
+            elif block.section == RUN:
+                self.open_terminal(block.text)
+            elif block.section != INSTALL:
+                self.type(block.text)
+
+    def type(self, commands):
+        """Run a block in a shell, which says yes to whoever asks."""
+        asks = "y\n" * len(re.findall(r"\.csr", commands)) if "approve" in commands else ""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            input=asks,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            **self.given,
+        )
+        assert done.returncode == 0, (commands, done.stdout)
+        self.said[commands.strip()] = done.stdout
+
+    def open_terminal(self, command):
+        """Start a command that goes on. Its shell becomes it, so that a signal reaches it."""
+        name = command.split("/")[0].split()[-1]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.terminals[name] = subprocess.Popen(
+                ["bash", "-c", "exec " + command.replace("7443", self.port)],
+                stdout=log,
+                stderr=log,
+                **self.given,
+            )
+
+    def wait(self):
+        """Until the run is done; then Ctrl-C for the authority."""
+        for name in ("server", *HOSPITALS):
+            ended = self.terminals[name].wait(WITHIN_S)
+            assert ended == 0, (self.folder / f"{name}.log").read_text()
+        self.terminals["authority"].send_signal(signal.SIGINT)
+        assert self.terminals["authority"].wait(WITHIN_S) == 130
+        self.terminals = {}
+
+    def stop(self):
+        for process in self.terminals.values():
+            process.kill()
+            process.wait()
+
+    def what_was_said(self, beginning):
+        return "".join(text for command, text in self.said.items() if command.startswith(beginning))
+
+    def passphrase(self, name):
+        return (self.folder / name / "passphrase").read_text().strip()
+
+
+@pytest.fixture
+def machines(tmp_path):
+    made = Machines(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.mark.slow
+def test_three_hospitals_have_a_model(machines):
+    """All of the page in its order; no secret and no patient has come to the server."""
+    machines.walk()
+    folder, run = machines.folder, machines.folder / "server/runs/first"
+
+    record = read_run(run)
+    assert [metrics.round for metrics in record.metrics] == list(range(1, 11))
+    assert all(metrics.dropped == () for metrics in record.metrics)
+    assert record.metrics[-1].score > 0.7
+    assert (run / "model.safetensors").stat().st_size > 0
+    assert (run / "openings.jsonl").read_text().count("\n") > 10
+    assert "complete" in machines.what_was_said("securefl status")
+    score = re.search(r"north\W+\d+\W+(\d+\.\d) %", machines.what_was_said("securefl evaluate"))
+    assert float(score[1]) > 70
+
+    requested = machines.what_was_said("securefl keys join request")
+    aloud = re.findall(rf"Fingerprint of \w+ (\w+): ({FINGERPRINT})", requested)
+    shown = re.findall(
+        rf"Name: (\w+)\nRole: \w+\nFingerprint: ({FINGERPRINT})",
+        machines.what_was_said("securefl keys join approve"),
+    )
+    assert [name for name, _ in aloud] == [*HOSPITALS, "hub"]
+    assert aloud == shown
+    (of_nord,) = re.findall(
+        f"Fingerprint of Nord: ({FINGERPRINT})", machines.what_was_said("securefl keys init")
+    )
+    verified = machines.what_was_said("securefl keys verify")
+    assert verified.count(f"Consortium Nord: {of_nord}") == 4
+
+    keys, members = folder / "authority/keys", {n: folder / n / n for n in HOSPITALS}
+    secrets = secrets_under(
+        keys,
+        machines.passphrase("authority"),
+        {name: (at, machines.passphrase(name)) for name, at in members.items()},
+    )
+    assert found_under([folder / "authority", folder / "north"], secrets) >= {
+        "sealed keys",
+        "authority's passphrase",
+        "north's sealed key",
+        "north's passphrase",
+    }
+    assert found_under([folder / "server"], secrets) == set()
+    rows = {n: [(folder / n / "patients.csv").read_bytes()[40:140]] for n in HOSPITALS}
+    assert found_under([folder / "north"], rows) == {"north"}
+    assert found_under([folder / "server", folder / "authority"], rows) == set()
+    assert all((folder / name / "passphrase").stat().st_mode & 0o077 == 0 for name in MACHINES)
