@@ -23,7 +23,7 @@ from securefl.runs.divergence import check_loss
 from securefl.types import State
 
 ROUNDING = 1e-4
-"""Of a mean that the authority has opened."""
+"""Error, at most, of a mean that the authority has opened."""
 
 
 @dataclass(slots=True)
