@@ -65,6 +65,20 @@ def machines_in(command):
     return named & set(MACHINES)
 
 
+def steps():
+    """Blocks that nobody waits between: one, or neighbours of a section at other machines each."""
+    step, busy = [], set()
+    for block in BLOCKS:
+        here = {machine for line in block.lines for machine in machines_in(line)}
+        apart = len(here) == 1 and not here & busy
+        if step and not (apart and step[-1].section == block.section and not block.file):
+            yield step
+            step, busy = [], set()
+        step.append(block)
+        busy |= here if apart and not block.file else set(MACHINES)
+    yield step
+
+
 def test_every_block_and_section_is_seen():
     assert len(BLOCKS) == PAGE.count("```") / 2
     sections = {block.section for block in BLOCKS}
@@ -125,31 +139,38 @@ class Machines:
             self.port = str(free.getsockname()[1])
 
     def walk(self):
-        """Do what the page says, block by block; those of the run as it says side by side."""
-        for block in BLOCKS:
-            if block.section != RUN and self.terminals:
+        """Do what the page says, in its order; what machines do each for itself, side by side."""
+        for step in steps():
+            section = step[0].section
+            if section != RUN and self.terminals:
                 self.wait()
-            if block.file:
+            if step[0].file:
+                (block,) = step
                 (self.folder / block.file).write_text(block.text)
-            elif block.section == RUN:
-                self.open_terminal(block.text)
-            elif block.section != INSTALL:
-                self.type(block.text)
+            elif section == RUN:
+                for block in step:
+                    self.open_terminal(block.text)
+            elif section != INSTALL:
+                self.type([block.text for block in step])
 
-    def type(self, commands):
-        """Run a block in a shell, which says yes to whoever asks."""
-        asks = "y\n" * len(re.findall(r"\.csr", commands)) if "approve" in commands else ""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", commands],
-            input=asks,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            **self.given,
-        )
-        assert done.returncode == 0, (commands, done.stdout)
-        self.said[commands.strip()] = done.stdout
+    def type(self, blocks):
+        """Run each block in a shell of its own, and say yes to one that approves."""
+        shells = [
+            subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", commands],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                **self.given,
+            )
+            for commands in blocks
+        ]
+        for commands, shell in zip(blocks, shells, strict=True):
+            yes = "y\n" * commands.count(".csr") if "approve" in commands else ""
+            said, _ = shell.communicate(yes)
+            assert shell.returncode == 0, (commands, said)
+            self.said[commands.strip()] = said
 
     def open_terminal(self, command):
         """Start a command that goes on. Its shell becomes it, so that a signal reaches it."""
