@@ -39,17 +39,15 @@ def goes_on(server):
     server.wait_for(rf"Round {done + 2}/")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits a process's descriptors")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits another process's descriptors")
 def test_a_run_outlives_strangers_doubles_and_silence(here):
     import resource  # noqa: PLC0415 (Windows has none)
 
     authority = here.authority()
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, allowed[1]))
-    try:  # it reads how many it may have as it begins to listen
-        server = here.server()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    server = here.server(said="")
+    # Before it listens: it reads then how many it may have.
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    server.wait_for("Listening on")
     alice, bob, carol = here.clients()
     server.wait_for("Round 1/")
 
