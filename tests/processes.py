@@ -11,10 +11,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from interruptible import FAST_BEATS, SECUREFL
 from key_folders import cheap
 
@@ -32,8 +33,10 @@ from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
+from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.export import export_all
 from securefl_keys.folder import init_folder
+from securefl_keys.holders import Holder
 from securefl_keys.identity import load_identity, make_identities
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all
@@ -43,7 +46,10 @@ from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate
 from securefl_keys.signed_file import now
+from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import SoundBundle, process_identity
+from securefl_keys.transport import transport_key
+from securefl_keys.transport_certificates import issue_transport
 
 CLIENTS = ("alice", "bob", "carol")
 SERVER = "hub"
@@ -496,3 +502,19 @@ class Between:
             self.seen.append(needed)
             self.happens.get(len(self.seen), lambda: None)()
         return self.keeper.now(needed, scores)
+
+
+def issued(site, name, role="client", at=None):
+    """An identity with certificates of the consortium's that no roster lists."""
+    signer, key = open_signer(site.keys, PASSPHRASE, now()), Ed25519PrivateKey.generate()
+    certificate = issue(signer.ca, signer.key, Holder(name, role), key.public_key(), at or now())
+    holder, for_tls = holder_certificate(certificate, signer.ca), transport_key(key)
+    made = issue_transport(signer.ca, signer.key, holder, for_tls.public_key())
+    return replace(
+        site.identity("alice"),
+        name=name,
+        certificate=certificate,
+        key=key,
+        transport=made,
+        transport_key=for_tls,
+    )

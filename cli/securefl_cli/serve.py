@@ -124,6 +124,7 @@ def server() -> None:
     0.1,
     "that a client has for its next message; then the round goes on without it.",
 )
+@seconds_option("--away", 30.0, 0, "that the authority may be away in the middle of a run.")
 @click.option(
     "--model",
     metavar="MODULE:FUNCTION",
@@ -149,6 +150,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     listen: str,
     joining: float,
     timeout: float,
+    away: float,
     model: str | None,
     admitted: tuple[str, ...],
     out: Path | None,
@@ -185,7 +187,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
     introduce(mine, "server", identity)
-    process = ServerProcess(mine, sound, job, Patience(joining, timeout), say)
+    process = ServerProcess(mine, sound, job, Patience(joining, timeout, away), say)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     with rounds_left(path, config, say, admitted) as folder:
         if folder:

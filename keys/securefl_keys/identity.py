@@ -62,7 +62,10 @@ def make_identities(
     for name in names:
         require_name(name, RequestRefused)
         if lexists(parent / name):
-            raise KeyFileError(f"{parent / name} exists: identities are never overwritten")
+            raise KeyFileError(
+                f"{parent / name} exists: identities are never overwritten; make it in another "
+                "folder with --out, or move what is there away"
+            )
     if len({alike(name) for name in names}) != len(names):
         raise RequestRefused("two of the names are one, or look and sound like one")
     made = [_made(Holder(name, role), passphrase) for name in names]

@@ -19,6 +19,8 @@ from securefl.errors import ConfigError, DataError
 
 SUFFIXES = frozenset({".csv", ".parquet"})
 _MAX_BYTES = 1 << 32
+_MOST = 3.4e38
+"""Largest number of 32 bits."""
 _EMPTY = frozenset({"", "na", "nan", "null", "none", "?"})
 """Fields that hold nothing, in lower case."""
 Fields = Sequence[str]
@@ -100,10 +102,10 @@ def _numbers(
             found[i] = 0.0 if empty[i] else float("nan" if "_" in field else field)
         except ValueError:
             found[i] = math.nan
-        if not math.isfinite(found[i]):
+        if not abs(found[i]) <= _MOST:  # NaN compares false
             raise DataError(
-                f"{_place(path, column, i)}: {field!r:.60} is no finite number: mend it, or, where "
-                "the column holds words, have all sites name them in samples.levels"
+                f"{_place(path, column, i)}: {field!r:.60} is no finite number of 32 bits: mend "
+                "it, or, where the column holds words, have all sites name them in samples.levels"
             )
     return found
 
@@ -118,14 +120,20 @@ def _csv(path: Path, wanted: Sequence[str]) -> Mapping[str, Fields]:
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = [name.strip() for name in next(rows, [])]
         lines = [row for row in rows if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: is no CSV file of UTF-8 text ({error}): save it as CSV UTF-8"
+        ) from error
+    except csv.Error as error:
+        raise DataError(
+            f"{path}: is no CSV file ({error} in line {rows.line_num}): close its quotes, or save "
+            "it anew from your table"
         ) from error
     for number, row in enumerate(lines, 1):
         if len(row) != len(header):
             raise DataError(
-                f"{path}: sample {number} has {len(row)} fields, and the first line {len(header)}"
+                f"{path}: sample {number} has {len(row)} fields, and the first line {len(header)}: "
+                "mend that line; a field that holds a comma stands in quotes"
             )
     places = _columns(path, header, wanted)
     return {name: [row[place] for row in lines] for name, place in places.items()}
@@ -159,6 +167,8 @@ def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[s
     if missing := [name for name in wanted if count(name) == 0]:
         # A first line without any of the names may be a patient's.
         known = "; it has no other line of names"
+        if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+            known = "; its fields are not separated by commas: save it with commas"
         if len(missing) < len(wanted):
             known = f"; it has {', '.join(header):.300}"
         raise DataError(

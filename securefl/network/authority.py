@@ -104,7 +104,7 @@ class Log:
         lines = (line for line in read_lines(path) if f'"run": "{run}"'.encode() in line)
         for line in islice(lines, known, None):
             size += len(line) + 1
-            if size > MAX_LOG_BYTES:
+            if found and size > MAX_LOG_BYTES:
                 break
             found.append(line)
         return b"\n".join(found)

@@ -28,7 +28,7 @@ from securefl.network.stream import CallersStream, Chunks, Stream
 from securefl.network.trust import Role, Trust
 
 HANDSHAKE_S = 10.0
-MOST_STRANGERS = 64
+FEWEST_STRANGERS, MOST_STRANGERS = 64, 8192
 """Connections beside those of members: each holds a descriptor, and anybody may open one."""
 MOST_OF_ONE = 4
 """Connections of one name: more than one, as a peer may call anew before its old one is gone."""
@@ -268,14 +268,24 @@ async def listening(
     """Listen for peers of the consortium; for `admitted` and `serve` see `Door`.
 
     Each has at most `MOST_OF_ONE` connections, and all have as many as `n_peers` members may, and
-    `MOST_STRANGERS`.
+    as many again as half of the process's descriptors (`MOST_STRANGERS` at most).
 
     Raises:
         ConfigError: the address cannot be had.
     """
     door = Door(identity, admitted, serve, say)
-    door.at, door.stop = await at.opened(door, n_peers * MOST_OF_ONE + MOST_STRANGERS)
+    door.at, door.stop = await at.opened(door, n_peers * MOST_OF_ONE + _most_strangers())
     return door
+
+
+def _most_strangers() -> int:
+    """Return how many connections may be nobody's yet: half of the process's descriptors."""
+    try:
+        import resource  # noqa: PLC0415 (Windows has none)
+    except ImportError:
+        return FEWEST_STRANGERS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(max(FEWEST_STRANGERS, soft // 2), MOST_STRANGERS)
 
 
 async def _greeted(identity: Identity, context: Any, end: Stream) -> x509.Certificate:

@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -56,6 +57,12 @@ class Identity:
         """
         key = self._transport()[1]
         return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def encrypted_transport_key_pem(self, password: bytes) -> bytes:
+        """Return the transport key in PEM; raises KeyFileError where there is none."""
+        key = self._transport()[1]
+        encryption = BestAvailableEncryption(password)
+        return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
     def _transport(self) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
         if self.transport is None or self.transport_key is None:

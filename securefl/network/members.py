@@ -54,11 +54,16 @@ class Members:
         hello = bodies.parsed(bodies.Hello, received.body, link.name)
         if reason := self._against(link.name, hello):
             raise SentHome(reason)
-        async with self._changed:
-            if reason := self._not_now(link.name):
-                raise SentHome(reason, Frame.LEAVE)
-            self._joined_at[link.name] = time.monotonic()
-            await link.send(Frame.WELCOME, bodies.Welcome(run=self.run, job=self.job).to_bytes())
+        if reason := self._not_now(link.name):
+            raise SentHome(reason, Frame.LEAVE)
+        self._joined_at[link.name] = time.monotonic()
+        try:
+            async with asyncio.timeout(HELLO_S):
+                welcome = bodies.Welcome(run=self.run, job=self.job)
+                await link.send(Frame.WELCOME, welcome.to_bytes())
+        except TimeoutError:
+            raise PeerError(f"{link.name}: takes nothing for {HELLO_S:g} s") from None
+        async with self._changed:  # in here nobody is waited for: others join meanwhile
             if lost := self.links.get(link.name):
                 lost.close()
             self.links[link.name], self.ages[link.name] = link, hello.age

@@ -21,10 +21,12 @@ from securefl.network.frames import Frame, Link
 from securefl.runs.folder_reader import OPENINGS, read_rows
 from securefl.runs.folder_writer import RunFolder
 
-MAX_LOG_BYTES = 2**20
+MAX_LOG_BYTES = 2**22
 """Most bytes of rows that are fetched at once."""
+MOST_ROWS = 2_000_000
+"""Most rows of a session: more than any policy opens."""
 FETCH_S = 30.0
-"""Seconds that the authority has for them."""
+"""Seconds that the authority has for all that the folder lacks."""
 _ROW = TypeAdapter(Opening)
 
 
@@ -48,21 +50,23 @@ class FetchedOpenings:
             PeerError: the authority is gone, or its answer is no log of these sessions.
             RunFolderError: the folder cannot be written.
         """
-        for session in self.sessions:
-            while rows := await self._next(authority, session):
-                self.folder.note_openings(rows)
-                self._n_rows[session] += len(rows)
+        try:
+            async with asyncio.timeout(FETCH_S):
+                for session in self.sessions:
+                    while rows := await self._next(authority, session):
+                        self.folder.note_openings(rows)
+                        self._n_rows[session] += len(rows)
+        except TimeoutError:
+            raise PeerError(f"{authority.name}: its log takes over {FETCH_S:g} s") from None
         self.sessions = self.sessions[-1:]  # of those before nothing is opened any more
 
     async def _next(self, authority: Link, session: str) -> list[Opening]:
         request = bodies.LogRequest(run=session, known=self._n_rows[session])
         await authority.send(Frame.LOG, request.to_bytes())
-        try:
-            async with asyncio.timeout(FETCH_S):
-                body = (await authority.receive({Frame.LOG_ROWS: MAX_LOG_BYTES})).body
-        except TimeoutError:
-            raise PeerError(f"{authority.name}: no log within {FETCH_S:g} s") from None
+        body = (await authority.receive({Frame.LOG_ROWS: MAX_LOG_BYTES})).body
         rows = [parsed(_ROW, line, PeerError) for line in body.splitlines()]
         if any(row.run != session for row in rows):
             raise PeerError(f"{authority.name}: sent the log of another session")
+        if self._n_rows[session] + len(rows) > MOST_ROWS:
+            raise PeerError(f"{authority.name}: its log of a session has over {MOST_ROWS} rows")
         return rows

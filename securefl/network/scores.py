@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from securefl.algorithms.scoring import Score
 from securefl.build.job import Job
-from securefl.errors import TooFewContributions, TotalRefused
+from securefl.errors import Diverged, OpeningRefused, TooFewContributions, TotalRefused
 from securefl.evaluation.evaluator import Evaluator
 from securefl.federation.contribution import Refused
+from securefl.federation.incidents import Incident
 from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, Query, scoring
 from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
+from securefl.metrics import SHARES
 from securefl.network.sites import NetworkSites
+from securefl.runs.divergence import check_loss
 from securefl.types import State
+
+ROUNDING = 1e-4
+"""Error, at most, of a mean that the authority has opened."""
 
 
 @dataclass(slots=True)
@@ -28,6 +34,8 @@ class Scores:
     server: Server
     sites: NetworkSites
     open_sum: OpenSum
+    first_loss: Callable[[], float | None] = lambda: None
+    """Loss after the first round; None before."""
     evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +57,13 @@ class Scores:
             NumberQuestion(self.server, self.sites, name).ask(made, here)
             for name in (SCORE_VALUE, SCORE_LOSS)
         )
-        scores = {name: Score(values[name], losses[name]) for name in values if name in losses}
+        scores = {}
+        for name in (name for name in values if name in losses):
+            score = self.evaluator.named(values[name], losses[name])
+            if reason := self._impossible(score):
+                self._without(made, name, reason)
+            else:
+                scores[name] = score
         if not scores:
             raise TooFewContributions(f"round {state.round}: no client has scored its model")
         return self.evaluator.mean_of(scores)
@@ -64,9 +78,30 @@ class Scores:
             ongoing.take(name, answer if isinstance(answer, Refused) else (answer,))
         try:
             ongoing.open_all(self.open_sum)
-        except TotalRefused as error:
+            found = ongoing.totals()[SCORE_MEAN.kind].values
+            score = self.evaluator.named(float(found["value"]), float(found["loss"]))
+            if reason := self._impossible(score):
+                raise TotalRefused(reason)
+        except OpeningRefused as error:
             for name in ongoing.counted:
-                ongoing.lose(name, SCORE_MEAN.name, f"{name}: {error}; it may have spoilt the mean")
+                self._without(made, name, f"no mean ({error}), which it may have spoilt")
             raise
-        found = ongoing.totals()[SCORE_MEAN.kind].values
-        return self.evaluator.named(float(found["value"]), float(found["loss"]))
+        return score
+
+    def _without(self, made: State, name: str, why: str) -> None:
+        # The model goes on, as in a simulation: a reproducible run does not end by it.
+        incident = Incident(made.round + 1, SCORE_MEAN.name, name, f"{name}: {why}", diverged=True)
+        self.server.report(incident)
+
+    def _impossible(self, score: Score) -> str:
+        """Return why no honest clients have this score, or mean; empty where they may."""
+        found = f"the score is {score.value:.6g}, the loss {score.loss:.6g}"
+        if score.metric in SHARES and not -ROUNDING <= score.value <= 1 + ROUNDING:
+            return f"{found}: a share is from 0 to 1"
+        if self.job.config.samples and score.loss < -ROUNDING:
+            return f"{found}: no loss of samples is below 0"
+        try:
+            check_loss(0, score.loss, self.first_loss())
+        except Diverged:
+            return f"{found}, after {self.first_loss():.6g} in the first round"
+        return ""

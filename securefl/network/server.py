@@ -65,7 +65,7 @@ from securefl.network.trust import Role, ServerBundle
 from securefl.privacy.history import History
 from securefl.report.finish import AtEnd, at_end
 from securefl.runs.environment import PROCESSES
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.runs.folder_reader import RoundMetrics, read_joined
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.in_flight import InFlight
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
@@ -213,6 +213,7 @@ class ServerProcess:
             config.run.reproducible,
             self.say,
             in_flight=folder.in_flight(),
+            joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
         ground = Ground(job, server, sites, broadcast, channel, profiling)
@@ -227,6 +228,7 @@ class ServerProcess:
             return number_bytes(server.run, query.name, state, client)
 
         sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
+        scores = Scores(job, server, sites, line.open)
         rounds = Rounds(
             Parts(
                 config=config,
@@ -238,7 +240,7 @@ class ServerProcess:
                 opener=line,
                 broadcast=broadcast,
                 participation=who,
-                score=self.monitor.timed(EVALUATE, Scores(job, server, sites, line.open)),
+                score=self.monitor.timed(EVALUATE, scores),
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,
@@ -250,6 +252,7 @@ class ServerProcess:
             )
         )
         sites.since = lambda: rounds.counted_in
+        scores.first_loss = lambda: rounds.first_loss
         return rounds, sites
 
     def _note(self, incident: Incident, members: Members, loop: asyncio.AbstractEventLoop) -> None:

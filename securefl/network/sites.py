@@ -71,6 +71,8 @@ class NetworkSites:
     """Counts the time of a phase."""
     in_flight: InFlight | None = None
     """Round whose totals an earlier session has asked for."""
+    joined: Mapping[str, int] = field(default_factory=dict)
+    """First round of each client that has joined in mid-study."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
     in_memory: bool = False
@@ -168,8 +170,10 @@ class NetworkSites:
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun
         self.server.roster = self.bundle().clients()
-        without = self._left_out(round_number, names)
-        awaited = [n for n in names if n in self.server.roster.names and n not in without]
+        later = {name for name, number in self.joined.items() if number > round_number}
+        without = [n for n in self._left_out(round_number, names) if n not in later]
+        due = [n for n in names if n not in later and n not in without]
+        awaited = [name for name in due if name in self.server.roster.names]
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
@@ -181,7 +185,7 @@ class NetworkSites:
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
-        here = {name: link for name, link in here.items() if name not in without}
+        here = {n: link for n, link in here.items() if n not in without and n not in later}
         for name, link in here.items():
             try:
                 name_of(self.bundle().transport_holder, link.certificate, "client")
@@ -191,7 +195,7 @@ class NetworkSites:
         here = {name: link for name, link in here.items() if name not in gone}
         if first:
             gone = {}  # who is none at first takes no part
-            if missing := sorted(set(names) - here.keys()):
+            if missing := sorted(set(names) - later - here.keys()):
                 self.say(Warned(f"Beginning without {', '.join(missing)}"))
         lost = await members.bring_up_to(here, *self.for_clients())
         for name, why in (gone | {name: what.reason for name, what in lost.items()}).items():

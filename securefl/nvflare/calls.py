@@ -20,10 +20,11 @@ from securefl.errors import PeerError
 from securefl.network import stream
 from securefl.network.connect import HANDSHAKE_S, MOST_OF_ONE, Door, NobodyAnswers
 from securefl.network.frames import Link
+from securefl.network.hosts import host_of
 from securefl.network.identity import Identity
 from securefl.network.trust import Role, Trust
-from securefl.nvflare.handshake import greeted, introduced
-from securefl.nvflare.stream import CLOSED, TAG_BYTES, SealedStream
+from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
+from securefl.nvflare.stream import CLOSED, PIECE_BYTES, TlsStream
 
 TAKEN, FULL, OVER = "taken", "full", "over"
 """Answers to `give`: to a chunk that was not taken, FULL says that it may be given again."""
@@ -101,7 +102,7 @@ class ByCalls:
 
     async def called(self, identity: Identity, trust: Trust, role: Role) -> Link:
         """See `Destination.called`."""
-        end = SealedStream(CallersWay(self.calls))
+        end = TlsStream(CallersWay(self.calls), callers_tls(identity), host_of(role))
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 name, certificate = await introduced(identity, trust, role, end)
@@ -196,7 +197,8 @@ class Desk:
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._ways: dict[tuple[str, str], ListenersWay] = {}
-        self._serving = set[asyncio.Task[None]]()
+        self._tls = listeners_tls(door.identity)
+        self._serving = dict[asyncio.Task[None], TlsStream]()
         self._told = asyncio.Event()
         self._closing = False
 
@@ -230,7 +232,7 @@ class Desk:
 
     async def _give(self, key: tuple[str, str], chunk: bytes) -> str:
         way = self._ways.get(key)
-        if way is None or not 0 < len(chunk) <= stream.CHUNK_BYTES + TAG_BYTES:
+        if way is None or not 0 < len(chunk) <= PIECE_BYTES:
             return OVER
         way.hear()
         try:
@@ -268,17 +270,17 @@ class Desk:
         if self._closing or full or key in self._ways:
             return OVER
         self._ways[key] = way = ListenersWay()
-        end = SealedStream(way)
+        end = TlsStream(way, self._tls)
         work = self._door.arrived(end, greeted(self._door.identity, end))
-        self._serving.add(task := asyncio.ensure_future(work))
-        task.add_done_callback(self._serving.discard)
+        self._serving[task := asyncio.ensure_future(work)] = end
+        task.add_done_callback(self._serving.pop)
         return await self._give(key, chunk)
 
     async def stop(self) -> None:
         """End all connections, of which each has a moment more to be told."""
         self._closing = True
-        for way in self._ways.values():
-            way.back.end()
+        for end in self._serving.values():
+            end.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(stream.FINISH_S):
                 while self._ways:

@@ -1,88 +1,98 @@
-"""Handshake over a way that shows neither end to the other, and lets others read and write.
+"""TLS 1.3 over a way that shows neither end to the other, and lets others read and write.
 
-caller → listener     an X25519 key that is used once, its transport certificate
-listener → caller     another such key, a signature, the certificate of its identity (`Challenge`)
-caller → listener     a signature by the key of its certificate (`CounterChallenge`)
-
-Both signatures are of both keys and of who shows what to whom. What comes after is sealed by keys
-that the two agree on so: who passes chunks on, or keeps them, can neither read nor change them.
+Both ends show a transport certificate of the consortium's, and the listener's is for its role.
+Then it proves its identity, as it does over gRPC (`network.proof`). Who passes the records on, or
+keeps them, can neither read nor change them, and does not see who talks.
 """
 
 from __future__ import annotations
 
-from typing import cast
+import os
+import secrets
+import ssl
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import Encoding
 
-from securefl.errors import PeerError
+from securefl.errors import KeyFileError, PeerError
 from securefl.network.identity import Identity
-from securefl.network.proof import NONCE_BYTES, Challenge, CounterChallenge
+from securefl.network.proof import NONCE_BYTES, Challenge
 from securefl.network.trust import Role, Trust
-from securefl.nvflare.stream import SealedStream
+from securefl.nvflare.stream import TlsStream
 
-INFO = b"SecureFL chunks 1\0"
-_KEY_BYTES = 32
+
+def callers_tls(identity: Identity) -> ssl.SSLContext:
+    """Return the context of a caller; raises KeyFileError where its key cannot be handed over."""
+    return _tls(identity, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+
+def listeners_tls(identity: Identity) -> ssl.SSLContext:
+    """Return the context of a listener, for all its connections; raises as `callers_tls`."""
+    return _tls(identity, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+
+def _tls(identity: Identity, context: ssl.SSLContext) -> ssl.SSLContext:
+    # Not `ssl.create_default_context`: it trusts the system's CAs, and writes the keys of all
+    # connections to the file that the environment's SSLKEYLOGFILE names.
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_verify_locations(cadata=identity.ca_pem.decode())
+    if context.protocol is ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # no connection is resumed: each shows its certificates
+    else:
+        context.hostname_checks_common_name = False
+    _show(identity, context)
+    return context
+
+
+def _show(identity: Identity, context: ssl.SSLContext) -> None:
+    """Have TLS show the transport certificate, and sign by its key.
+
+    Python reads both from files alone. So the key lies in one for a moment: encrypted by a password
+    that is used once and stays in memory, in a folder that nobody else can enter.
+    """
+    password = secrets.token_urlsafe(32)
+    pem = identity.transport_pem + identity.encrypted_transport_key_pem(password.encode())
+    try:
+        with TemporaryDirectory(prefix="securefl-") as folder:
+            path = Path(folder) / "transport.pem"
+            with os.fdopen(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            ) as file:
+                file.write(pem)
+            context.load_cert_chain(path, password=password)
+    except OSError as error:  # of TLS too
+        raise KeyFileError(
+            f"{identity.name}: its transport key does not reach TLS, through a temporary folder: "
+            f"{error.strerror or error}"
+        ) from error
 
 
 async def introduced(
-    identity: Identity, trust: Trust, role: Role, end: SealedStream
+    identity: Identity, trust: Trust, role: Role, end: TlsStream
 ) -> tuple[str, x509.Certificate]:
     """Agree with a listener of that role as a caller; return its name and certificate.
 
     Raises:
         PeerError: it is nobody who has that role now, or it is gone.
     """
-    own, shown = X25519PrivateKey.generate(), identity.transport_certificate
-    number = own.public_key().public_bytes_raw()
-    await end.write(number + shown.public_bytes(Encoding.DER))
-    theirs, proof = _apart(await end.read())
-    name, certificate = Challenge(shown, number + theirs).check(proof, trust, role)
-    back = CounterChallenge(shown, certificate, number + theirs)
-    await end.write(back.answer(cast("EllipticCurvePrivateKey", identity.transport_key)))
-    sending, receiving = _keys(own, theirs, back)
-    end.seal(sending, receiving)
-    return name, certificate
+    await end.agree()
+    challenge = Challenge(identity.transport_certificate)
+    await end.write(challenge.nonce)
+    return challenge.check(await end.read(), trust, role)
 
 
-async def greeted(identity: Identity, end: SealedStream) -> x509.Certificate:
+async def greeted(identity: Identity, end: TlsStream) -> x509.Certificate:
     """Agree with a caller as the listener; return its transport certificate, whose key it has.
 
     Raises:
         PeerError: it has not, or is gone. Whom the certificate makes it, the roster says.
     """
-    theirs, shown = _apart(await end.read())
-    try:
-        certificate = x509.load_der_x509_certificate(shown)
-    except ValueError:
-        raise PeerError("a peer that shows no certificate") from None
-    own = X25519PrivateKey.generate()
-    number = own.public_key().public_bytes_raw()
-    proof = Challenge(certificate, theirs + number).answer(identity.certificate, identity.key)
-    await end.write(number + proof)
-    back = CounterChallenge(certificate, identity.certificate, theirs + number)
-    back.check(await end.read())
-    receiving, sending = _keys(own, theirs, back)
-    end.seal(sending, receiving)
-    return certificate
-
-
-def _apart(chunk: bytes) -> tuple[bytes, bytes]:
-    if len(chunk) <= NONCE_BYTES:
+    certificate = x509.load_der_x509_certificate(await end.agree())
+    nonce = await end.read()
+    if len(nonce) != NONCE_BYTES:
         raise PeerError("a peer that does not begin with a number of its own")
-    return chunk[:NONCE_BYTES], chunk[NONCE_BYTES:]
-
-
-def _keys(own: X25519PrivateKey, theirs: bytes, about: CounterChallenge) -> tuple[bytes, bytes]:
-    """Return the key of what the caller sends, and that of what it receives."""
-    try:
-        shared = own.exchange(X25519PublicKey.from_public_bytes(theirs))
-    except ValueError:  # one of the few points that make it the same for everybody
-        raise PeerError("a peer whose number is no key") from None
-    info = INFO + about.transcript
-    keys = HKDF(SHA256(), 2 * _KEY_BYTES, salt=None, info=info).derive(shared)
-    return keys[:_KEY_BYTES], keys[_KEY_BYTES:]
+    await end.write(Challenge(certificate, nonce).answer(identity.certificate, identity.key))
+    return certificate

@@ -158,6 +158,8 @@ class RunFolder:
         """Write down in which round clients have joined, then the settings that name them."""
         checkpoint = self.checkpoint()
         first = checkpoint.state.round + 1 if checkpoint else 1
+        if (begun := self.in_flight()) and begun.round == first:
+            first += 1  # that round is run again for the clients that it was begun with
         joined = read_joined(self.path) | dict.fromkeys(names, first)
         self._write(JOINED, json.dumps(joined, indent=1).encode())
         self._write(CONFIG, json.dumps(config.tables(own_task=False), indent=1).encode())

@@ -276,6 +276,11 @@ class Rounds:
             done = self.stopped or f"complete, all {self.config.run.rounds} rounds"
             raise RunFolderError(f"{folder.path}: this run is {done}")
 
+    @property
+    def first_loss(self) -> float | None:
+        """Loss on the test data after the first round; None before."""
+        return self._metrics[0].loss if self._metrics else None
+
     def follow(self, participants: Sequence[RoundParticipants]) -> None:
         """Repeat the participants of another run's rounds."""
         self._participation.follow(participants)
@@ -545,7 +550,7 @@ class Rounds:
         load_tensors(self._model, state)
         score = self.parts.score(self._model, state)
         try:
-            check_loss(state.round, score.loss, self._metrics[0].loss if self._metrics else None)
+            check_loss(state.round, score.loss, self.first_loss)
         except Diverged:
             load_tensors(self._model, self._state)
             raise

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from processes import ANY_PORT, CLIENTS, PASSPHRASE, SERVER, Loop, Site, fake_server
+from processes import ANY_PORT, CLIENTS, SERVER, Loop, Site, fake_server, issued
 
 import securefl.federation.client
 import securefl.network.client
@@ -37,12 +37,8 @@ from securefl.network.proof import Challenge, name_of
 from securefl.network.settings import check_scope, settings_digest, table_digests
 from securefl.network.stream import CHUNK_BYTES
 from securefl_keys import sound_bundle
-from securefl_keys.certificates import MEMBER_LIFETIME, holder_certificate, issue
-from securefl_keys.holders import Holder
+from securefl_keys.certificates import MEMBER_LIFETIME
 from securefl_keys.signed_file import now
-from securefl_keys.signer import open_signer
-from securefl_keys.transport import transport_key
-from securefl_keys.transport_certificates import issue_transport
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 
@@ -304,6 +300,19 @@ def test_a_client_refuses_the_server_of_another_consortium(made, stranger):
     attacked(made, attack)
 
 
+def test_hundreds_that_do_not_shake_hands_keep_no_client_out(made):
+    """While they last: there is room for as many as half of the process's descriptors."""
+
+    async def attack(port):
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        welcomed = await join(made.identity("carol"), made.bundle("client"), port)
+        assert welcomed == (Frame.WELCOME, "")
+        for _, writer in strangers:
+            writer.close()
+
+    attacked(made, attack)
+
+
 def test_connections_without_a_handshake_keep_no_client_out(made, monkeypatch):
     """Each has a time for it, and is cut off then."""
     monkeypatch.setattr(securefl.network.connect, "HANDSHAKE_S", 0.5)
@@ -345,22 +354,6 @@ def test_a_servers_certificate_makes_no_client(made):
             await connected(identity, trust, "server", Address("127.0.0.1", port), 0)
 
     attacked(made, attack)
-
-
-def issued(site, name, role="client", at=None):
-    """An identity with certificates of the consortium's that no roster lists."""
-    signer, key = open_signer(site.keys, PASSPHRASE, now()), Ed25519PrivateKey.generate()
-    certificate = issue(signer.ca, signer.key, Holder(name, role), key.public_key(), at or now())
-    holder, for_tls = holder_certificate(certificate, signer.ca), transport_key(key)
-    made = issue_transport(signer.ca, signer.key, holder, for_tls.public_key())
-    return replace(
-        site.identity("alice"),
-        name=name,
-        certificate=certificate,
-        key=key,
-        transport=made,
-        transport_key=for_tls,
-    )
 
 
 def test_a_certificate_that_the_roster_does_not_list_is_refused(made):

@@ -7,13 +7,17 @@ tests run the thing itself.
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import json
 import re
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import by_calls
@@ -22,31 +26,37 @@ import safetensors.torch
 import torch
 from by_calls import Between, federation_by_calls, heard
 from click.testing import CliRunner
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from process_memory import found_under, secrets_of
-from processes import CLIENTS, SERVER, Loop, Site, authority_process
+from processes import CLIENTS, SERVER, Loop, Site, authority_process, issued
 
 import securefl
 import securefl.network.stream
 import securefl.nvflare.calls
-from securefl.errors import ConfigError, PeerError, RunFolderError
+from securefl.errors import ConfigError, KeyFileError, PeerError, RunFolderError
 from securefl.network.connect import connected
 from securefl.network.frames import Frame
-from securefl.network.proof import NONCE_BYTES, Challenge, CounterChallenge
+from securefl.network.proof import Challenge
 from securefl.network.settings import settings_digest, table_digests
-from securefl.nvflare.calls import FULL, OVER, TAKEN, ByCalls
-from securefl.nvflare.handshake import greeted, introduced
-from securefl.nvflare.stream import Seal, SealedStream
+from securefl.nvflare.calls import FULL, OVER, TAKEN, ByCalls, CallersWay
+from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
+from securefl.nvflare.stream import PIECE_BYTES, TlsStream
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
 from securefl_cli.nvflare_export import SIDES, write_job
 from securefl_cli.nvflare_site import party, server, site_file
+from securefl_keys.signed_file import now
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses")
 MARKER = b"planted-marker-7f1c"
+LONG_AGO = now().replace(year=now().year - 3, day=1)
 BIG = 2**21 + 12_345
 """Bytes of a body of three chunks."""
 
@@ -158,7 +168,7 @@ def test_frames_of_several_chunks_travel_both_ways_in_order(made):
 
     (back, given), _ = exchanged(made, act)
     assert back == bodies
-    assert len(given) == 2 + 3 * 3  # the handshake, then three chunks of each
+    assert len(given) == 3 + 3 * 3 + 1  # the handshake, three chunks of each, and goodbye
 
 
 def test_who_hangs_up_is_heard_out(made):
@@ -286,13 +296,13 @@ def attacks(kind):
     def on_give(chunk):
         on_give.n += 1
         held.append(chunk)
-        if on_give.n == 1:  # the end of the handshake
+        if on_give.n <= 2:  # the end of the handshake
             return [chunk]
         return {
             "changed": [chunk[:-1] + bytes([chunk[-1] ^ 1])],
             "repeated": [chunk, chunk],
-            "left out": [chunk] if on_give.n > 2 else [],
-            "swapped": held[:0:-1] if on_give.n == 3 else [],
+            "left out": [chunk] if on_give.n > 3 else [],
+            "swapped": held[:1:-1] if on_give.n == 4 else [],
             "cut": [chunk[:10]],
             "in the clear": [b"\x05\0\0\0\x03one"],
         }[kind]
@@ -315,10 +325,10 @@ def test_a_chunk_that_is_not_the_next_ends_the_connection(made, kind):
             ended.append(str(error))
 
     async def act(link, between):
-        for body in (b"one", b"two"):
+        bodies = iter((b"one", b"two"))
+        while not ended:  # half a record is noticed once more comes
             with suppress(PeerError):
-                await link.send(Frame.MESSAGE, body)
-        while not ended:
+                await link.send(Frame.MESSAGE, next(bodies, b"more"))
             await asyncio.sleep(0.01)
 
     between = Between("alice", on_give=attacks(kind))
@@ -330,7 +340,7 @@ def test_a_chunk_that_is_not_the_next_ends_the_connection(made, kind):
 def test_a_changed_chunk_of_the_servers_ends_the_connection_too(made):
     def on_take(chunk):
         on_take.n += 1
-        return chunk if on_take.n == 1 else b"\0" + chunk[1:]
+        return chunk if on_take.n <= 2 else chunk[:-1] + bytes([chunk[-1] ^ 1])
 
     on_take.n = 0
 
@@ -344,20 +354,110 @@ def test_a_changed_chunk_of_the_servers_ends_the_connection_too(made):
     exchanged(made, act, between=Between("alice", on_take=on_take))
 
 
-def test_the_two_directions_have_keys_of_their_own():
+def test_the_two_directions_have_keys_of_their_own(made):
     """A chunk that is sent back to whoever sealed it is not the peer's."""
-    one, other = bytes(32), b"\1" * 32
-    sealed = Seal(one).close(b"x")
-    assert Seal(one).open(sealed) == b"x"
-    with pytest.raises(PeerError):
-        Seal(other).open(sealed)
+
+    class Mirror(Between):
+        def take(self, connection):
+            chunk = super().take(connection)
+            return self.given[-1][1] if chunk and len(self.taken) > 2 else chunk
+
+    async def act(link, between):
+        await link.send(Frame.MESSAGE, MARKER)
+        with pytest.raises(PeerError, match="hub: a chunk came that is not the peer's next one"):
+            await link.receive({Frame.TOTAL: 99, Frame.MESSAGE: 99})
+
+    exchanged(made, act, between=Mirror("alice"))
+
+
+def test_pieces_may_be_cut_elsewhere(made):
+    """Whoever carries them may, as chunks have a length of their own within TLS."""
+
+    def halves(piece):
+        middle = len(piece) // 2
+        return [piece[:middle], piece[middle:]]
+
+    async def act(link, between):
+        await link.send(Frame.MESSAGE, bytes(BIG))
+        return (await link.receive({Frame.TOTAL: 2**24})).body
+
+    assert exchanged(made, act, between=Between("alice", on_give=halves))[0] == bytes(BIG)
+
+
+@pytest.mark.parametrize("kind", ["by its carrier", "no goodbye", "half a goodbye"])
+def test_a_stream_that_is_cut_off_has_not_ended_well(made, kind):
+    """The way ends, and the peer's goodbye has not come."""
+    got, ended = [], []
+
+    async def serve(link):
+        try:
+            while True:
+                got.append((await link.receive({Frame.MESSAGE: 99})).body)
+        except PeerError as error:
+            ended.append(str(error))
+
+    async def act(link, between):
+        await link.send(Frame.MESSAGE, b"one")
+        while not got:
+            await asyncio.sleep(0.01)
+        if kind == "by its carrier":
+            await asyncio.to_thread(between.desk.leave, between.name, between.given[0][0])
+        else:
+            between.on_give = lambda piece: [piece[:9]] if kind == "half a goodbye" else []
+            await link.finish()
+        while not ended:
+            await asyncio.sleep(0.01)
+
+    exchanged(made, act, serve)
+    assert got == [b"one"]
+    assert ended == ["alice: the connection was cut off"]
+
+
+@pytest.mark.parametrize("n_bytes", [0, 2**20 + 1, 2**32 - 1])
+def test_a_chunk_of_a_length_that_none_has_is_refused(made, n_bytes):
+    """A member says so itself, whose records are sound."""
+    ended = []
+
+    async def serve(link):
+        with pytest.raises(PeerError) as error:
+            await link.receive({Frame.MESSAGE: 99})
+        ended.append(str(error.value))
+
+    async def act(link, between):
+        link._stream._seal(n_bytes.to_bytes(4, "big") + bytes(99))
+        await link._stream._hand_over()
+        while not ended:
+            await asyncio.sleep(0.01)
+
+    exchanged(made, act, serve)
+    assert ended == [f"alice: sent a chunk of {n_bytes} bytes, which none has"]
+
+
+def test_a_peer_that_asks_for_new_keys_alone_fills_no_memory(made):
+    """TLS has an answer to each of its questions, which wait for a chunk to go with."""
+    ended = []
+
+    async def serve(link):
+        link._stream._going.write(bytes(PIECE_BYTES + 1))  # what OpenSSL has answered by then
+        await link.receive({Frame.MESSAGE: 99})
+        with pytest.raises(PeerError) as error:
+            await link.receive({Frame.MESSAGE: 99})
+        ended.append(str(error.value))
+
+    async def act(link, between):
+        await link.send(Frame.MESSAGE, b"x")
+        while not ended:
+            await asyncio.sleep(0.01)
+
+    exchanged(made, act, serve)
+    assert ended == ["alice: asks for new keys and for nothing else"]
 
 
 # Proofs of identity.
 
 
 def refused(site, attack, **about):
-    """What a server says to `attack(stream)`, which begins a connection by hand."""
+    """What a server says to `attack(way, between)`, which begins a connection by hand."""
     said, served = [], []
 
     async def serve(link):
@@ -365,75 +465,101 @@ def refused(site, attack, **about):
 
     async def scenario():
         async with heard(site, serve, said, **about) as between:
-            end = SealedStream(securefl.nvflare.calls.CallersWay(between))
-            try:
-                with suppress(PeerError):
-                    await attack(end, between)
-                    async with asyncio.timeout(5):
-                        while True:
-                            await end.read()
-            finally:
-                await end.finish()
+            way = CallersWay(between)
+            with suppress(PeerError):
+                await attack(way, between)
+                async with asyncio.timeout(5):
+                    while await way.take():
+                        pass
+            await way.leave()
 
     asyncio.run(scenario())
     assert not served
     return said
 
 
-async def begun(end, certificate):
-    """Say the first words with this certificate; return what the answer is, and its nonce."""
-    own = ec.generate_private_key(ec.SECP256R1())  # any 32 bytes will do until keys are needed
-    number = own.private_numbers().private_value.to_bytes(32, "big")
-    await end.write(number + certificate.public_bytes(Encoding.DER))
-    answer = await end.read()
-    theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    return number + theirs, x509.load_der_x509_certificate(proof[64:])
+def same(flight):
+    return flight
+
+
+async def greeting(way, tls, first=same, last=same):
+    """Shake hands by hand, with something else in the place of either flight."""
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    end = tls.wrap_bio(coming, going, server_hostname="server.securefl")
+    with pytest.raises(ssl.SSLWantReadError):
+        end.do_handshake()
+    await way.give(first(going.read()))
+    coming.write(await way.take())
+    with suppress(ssl.SSLError):  # it may be an alert
+        end.do_handshake()
+        await way.give(last(going.read()))
+    return end, going
+
+
+def call_by(identity, **flights):
+    """An attack: shake hands with this identity, and say a number."""
+
+    async def attack(way, between):
+        end, going = await greeting(way, callers_tls(identity), **flights)
+        with suppress(ssl.SSLError):
+            end.write((32).to_bytes(4, "big") + bytes(32))
+        await way.give(going.read())
+
+    return attack
 
 
 def test_who_shows_another_ones_certificate_is_refused(made):
-    """Bob has a key of the consortium, but not that of the certificate that he shows."""
+    """Bob has a key of the consortium, but not that of the certificate that he shows.
+
+    OpenSSL lets nobody do so: his key is in a file that says that its public half is alice's.
+    """
     alice, bob = made.identity("alice"), made.identity("bob")
+    of_alice, of_bob = (
+        one.transport_key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        for one in (alice, bob)
+    )
+    key = bob.transport_key.private_bytes(
+        Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    )
+    assert of_bob in key
+    lie = ssl.DER_cert_to_PEM_cert(key.replace(of_bob, of_alice))
+    lie = lie.replace("CERTIFICATE", "EC PRIVATE KEY").encode()
 
-    async def attack(end, between):
-        nonce, hub = await begun(end, alice.transport_certificate)
-        question = CounterChallenge(alice.transport_certificate, hub, nonce)
-        await end.write(question.answer(bob.transport_key))
+    class Lying(type(bob)):
+        def encrypted_transport_key_pem(self, password):
+            return lie
 
-    words = "Refused: the peer has not the key of the certificate that it shows"
-    assert refused(made, attack) == [words]
+    liar = Lying("bob", bob.certificate, bob.ca, bob.key, alice.transport, bob.transport_key)
+    assert refused(made, call_by(liar)) == ["Refused: the handshake fails (bad signature)"]
 
 
-@pytest.mark.parametrize("what", ["nonce", "caller", "listener", "no signature"])
+@pytest.mark.parametrize("what", ["changed", "changed at its end", "cut", "of another", "nothing"])
 def test_a_proof_of_something_else_is_refused(made, what):
-    alice, bob = made.identity("alice"), made.identity("bob")
+    """The last flight has the caller's certificate, and its signature of all that was said."""
+    alice, recorded = made.identity("alice"), []
 
-    async def attack(end, between):
-        nonce, hub = await begun(end, alice.transport_certificate)
-        about = [alice.transport_certificate, hub, nonce]
-        if what == "nonce":
-            about[2] = nonce[:-1] + bytes([nonce[-1] ^ 1])
-        elif what == "caller":
-            about[0] = bob.transport_certificate
-        elif what == "listener":
-            about[1] = bob.certificate
-        proof = CounterChallenge(*about).answer(alice.transport_key)
-        await end.write(b"\0" if what == "no signature" else proof)
+    def last(flight):
+        return {
+            "changed": flight[:100] + bytes([flight[100] ^ 1]) + flight[101:],
+            "changed at its end": flight[:-1] + bytes([flight[-1] ^ 1]),
+            "cut": flight[:-1],
+            "of another": recorded[0] if recorded else flight,
+            "nothing": b"\x17\x03\x03\0\x11" + bytes(17),
+        }[what]
 
-    words = "Refused: the peer has not the key of the certificate that it shows"
-    assert refused(made, attack) == [words]
+    async def attack(way, between):
+        if what == "of another":
+            other = CallersWay(between)
+            await greeting(other, callers_tls(alice), last=lambda f: recorded.append(f) or f)
+            await other.leave()
+        await call_by(alice, last=last)(way, between)
+
+    words = [line for line in refused(made, attack) if "cut off" not in line]
+    assert words == ["Refused: the handshake fails (decryption failed or bad record mac)"]
 
 
 def test_a_proof_that_was_recorded_is_refused_anew(made):
     """Whoever carries a handshake, and plays it again, meets another number."""
-
-    async def attack(end, between):
-        own, trust = made.identity("alice"), made.bundle("client")
-        link = await connected(own, trust, "server", ByCalls(between), 2.0)
-        await link.finish()
-        served_before = [chunk for _, chunk in between.given][:2]
-        for chunk in served_before:
-            await end.write(chunk)
-
     said = []
 
     async def serve(link):
@@ -441,57 +567,118 @@ def test_a_proof_that_was_recorded_is_refused_anew(made):
 
     async def scenario():
         async with heard(made, serve, said) as between:
-            end = SealedStream(securefl.nvflare.calls.CallersWay(between))
+            own, trust = made.identity("alice"), made.bundle("client")
+            link = await connected(own, trust, "server", ByCalls(between), 2.0)
+            await link.finish()
+            way = CallersWay(between)
             with suppress(PeerError):
-                await attack(end, between)
-                await end.read()
-                await end.read()
-            await end.finish()
+                for _, piece in between.given[:3]:
+                    await way.give(piece)
+                while await way.take():
+                    pass
+            await way.leave()
 
     asyncio.run(scenario())
-    words = "Refused: the peer has not the key of the certificate that it shows"
+    words = "Refused: the handshake fails (decryption failed or bad record mac)"
     assert said == ["served alice", words]
 
 
+def test_who_shows_no_certificate_is_refused(made):
+    async def attack(way, between):
+        bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        bare.load_verify_locations(cadata=made.identity("alice").ca_pem.decode())
+        await greeting(way, bare)
+
+    words = "Refused: the handshake fails (peer did not return a certificate)"
+    assert refused(made, attack) == [words]
+
+
+def test_an_older_tls_is_refused(made):
+    async def attack(way, between):
+        tls = callers_tls(made.identity("alice"))
+        tls.minimum_version = tls.maximum_version = ssl.TLSVersion.TLSv1_2
+        await greeting(way, tls)
+
+    assert refused(made, attack) == ["Refused: the handshake fails (unsupported protocol)"]
+
+
 def test_members_of_another_consortium_and_of_another_role_are_refused(made, stranger):
+    not_issued = "no trusted peer (unable to get local issuer certificate)"
+    ca = made.identity("alice").ca
     for own, reason in (
-        (stranger.identity("alice"), "has not issued"),
-        (made.identity(SERVER, "server"), "server"),
+        (replace(stranger.identity("alice"), ca=ca), not_issued),
+        (made.identity(SERVER, "server"), "certificate purpose)"),
+        (made.identity("authority", "authority"), "is for the role authority, not for client"),
+        (issued(made, "dora"), "'dora' is no member"),
+        (issued(made, "alice"), "the roster lists another identity key"),
+        (issued(made, "alice", at=LONG_AGO), "no trusted peer (certificate has expired)"),
     ):
-
-        async def attack(end, between, own=own):
-            number_and_hub = await begun(end, own.transport_certificate)
-            nonce, hub = number_and_hub
-            question = CounterChallenge(own.transport_certificate, hub, nonce)
-            await end.write(question.answer(own.transport_key))
-
-        (words,) = refused(made, attack)
-        assert words.startswith("Refused: a peer: the peer is no client of this consortium"), words
+        (words,) = refused(made, call_by(own))
+        assert words.startswith("Refused: "), words
         assert reason in words, words
+        if "trusted peer" not in words:
+            assert "a peer: the peer is no client of this consortium" in words, words
 
 
-@pytest.mark.parametrize("chunk", [b"\0", bytes(32), bytes(33), bytes(400)])
-def test_who_does_not_begin_with_a_number_and_a_certificate_is_refused(made, chunk):
-    async def attack(end, between):
-        await end.write(chunk)
+def test_a_revoked_client_is_refused(tmp_path):
+    site = Site(tmp_path / "site")
+    carol = site.identity("carol")
+    site.rotate(revoking="carol")
+    site.export("after")
+    (site.folder / "bundles").rename(site.folder / "before")
+    (site.folder / "after").rename(site.folder / "bundles")
+    (words,) = refused(site, call_by(carol))
+    assert "of 'carol' was revoked" in words
+
+
+def test_who_is_refused_is_told_why_not(made, stranger):
+    """TLS 1.3 tells a caller after its own handshake."""
+    own = replace(stranger.identity("alice"), ca=made.identity("alice").ca)
+
+    async def scenario():
+        async with heard(made, None, []) as between:
+            await connected(own, made.bundle("client"), "server", ByCalls(between), 2.0)
+
+    words = "refuses the connection .*unknown ca.; has its consortium issued this certificate"
+    with pytest.raises(PeerError, match=words):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("piece", [b"\0", bytes(32), bytes(33), bytes(400), b"\x16\x03\1\xff\xff"])
+def test_who_does_not_begin_with_tls_is_refused(made, piece):
+    async def attack(way, between):
+        await way.give(piece)
+        await way.leave()
 
     (words,) = refused(made, attack)
-    assert "does not begin with a number" in words or "shows no certificate" in words
+    assert "the handshake fails" in words or "cut off" in words
+
+
+@pytest.mark.parametrize("n_bytes", [1, 31, 33])
+def test_who_does_not_begin_with_a_number_is_refused(made, n_bytes):
+    """A member of the consortium, whose challenge is none."""
+
+    async def attack(way, between):
+        end, going = await greeting(way, callers_tls(made.identity("alice")))
+        end.write(n_bytes.to_bytes(4, "big") + bytes(n_bytes))
+        await way.give(going.read())
+
+    words = "Refused: a peer that does not begin with a number of its own"
+    assert refused(made, attack) == [words]
 
 
 def test_a_number_that_makes_the_key_known_to_all_is_refused(made):
     """X25519 with the point 0 gives 0, whoever else has a part in it."""
-    alice = made.identity("alice")
+    changed = []
 
-    async def attack(end, between):
-        shown = alice.transport_certificate
-        await end.write(bytes(32) + shown.public_bytes(Encoding.DER))
-        answer = await end.read()
-        hub = x509.load_der_x509_certificate(answer[NONCE_BYTES + 64 :])
-        question = CounterChallenge(shown, hub, bytes(32) + answer[:NONCE_BYTES])
-        await end.write(question.answer(alice.transport_key))
+    def first(hello):
+        at = hello.index(bytes.fromhex("001d0020")) + 4
+        changed.append(hello[:at] + bytes(32) + hello[at + 32 :])
+        return changed[0]
 
-    assert refused(made, attack) == ["Refused: a peer whose number is no key"]
+    (words,) = refused(made, call_by(made.identity("alice"), first=first))
+    assert words.startswith("Refused: the handshake fails ("), words
+    assert len(changed) == 1
 
 
 def called_by_alice(site, own):
@@ -508,60 +695,77 @@ def called_by_alice(site, own):
 
 
 def test_a_listener_that_is_no_server_is_refused(made, stranger):
-    """A client, or another consortium's server, in the place of the server."""
-    assert "the peer is no server of this consortium" in called_by_alice(made, made.identity("bob"))
-    assert "the peer is no server" in called_by_alice(made, stranger.identity(SERVER, "server"))
+    """A client, the authority, or another consortium's server, in the place of the server."""
+    ca = made.identity("alice").ca
+    others = made.identity("bob"), made.identity("authority", "authority")
+    for own in (*others, replace(stranger.identity(SERVER, "server"), ca=ca)):
+        assert "NVIDIA FLARE: no trusted peer" in called_by_alice(made, own)
 
 
-def test_who_relays_a_handshake_with_a_number_of_its_own_is_refused(made):
-    """In between it would have the keys of both halves: the caller's signature is of both."""
-    proofs = []
+def test_a_listener_with_another_identity_than_its_transport_is_refused(made, stranger):
+    """TLS has let it in; its own proof does not."""
+    hub, bob = made.identity(SERVER, "server"), made.identity("bob")
+    other = stranger.identity(SERVER, "server")
+    for own, words in (
+        (replace(hub, certificate=bob.certificate, key=bob.key), "the peer is no server"),
+        (replace(hub, certificate=other.certificate, key=other.key), "the peer is no server"),
+        (replace(hub, key=other.key), "has not the key of the identity"),
+    ):
+        assert words in called_by_alice(made, own)
+
+
+@pytest.mark.parametrize("what", ["number", "caller"])
+def test_who_passes_on_a_proof_for_another_is_refused(made, what):
+    """Of another connection, or for another caller."""
 
     async def scenario():
-        mallory = SealedStream(_Wire())
-        alice = SealedStream(mallory._way.other_end)
-        own, trust = made.identity("alice"), made.bundle("client")
-        work = asyncio.create_task(introduced(own, trust, "server", alice))
-        hello = await mallory.read()
-        number, shown = hello[:NONCE_BYTES], x509.load_der_x509_certificate(hello[NONCE_BYTES:])
-        hub = made.identity(SERVER, "server")
-        # What the hub signs for another number of the caller's.
-        signed = Challenge(shown, b"\7" * 32 + b"\5" * 32).answer(hub.certificate, hub.key)
-        await mallory.write(b"\5" * 32 + signed)
-        with pytest.raises(PeerError) as error:
+        wire, hub, own = Wire(), made.identity(SERVER, "server"), made.identity("alice")
+        alice = TlsStream(wire, callers_tls(own), "server.securefl")
+        mallory = TlsStream(wire.other_end, listeners_tls(hub))
+        work = asyncio.create_task(introduced(own, made.bundle("client"), "server", alice))
+        await mallory.agree()
+        number, asks = await mallory.read(), own
+        if what == "number":
+            number = bytes([number[0] ^ 1]) + number[1:]
+        else:
+            asks = made.identity("bob")
+        signed = Challenge(asks.transport_certificate, number)
+        await mallory.write(signed.answer(hub.certificate, hub.key))
+        with pytest.raises(PeerError, match="the peer has not the key of the identity that it"):
             await work
-        proofs.append((str(error.value), number))
         for end in (mallory, alice):
             await end.finish()
 
     asyncio.run(scenario())
-    assert proofs[0][0] == "the peer has not the key of the identity that it shows"
 
 
-class _Wire:
+class Wire:
     """A `Way` to another end in this loop."""
 
     def __init__(self, other=None):
-        self._chunks = asyncio.Queue()
-        self.other_end = other or _Wire(self)
+        self._pieces = asyncio.Queue()
+        self.seen = []
+        self.other_end = other or Wire(self)
 
-    async def give(self, chunk):
-        self.other_end._chunks.put_nowait(chunk)
+    async def give(self, piece):
+        self.seen.append(piece)
+        self.other_end._pieces.put_nowait(piece)
 
     async def take(self):
-        return await self._chunks.get()
+        return await self._pieces.get()
 
     async def leave(self):
-        self.other_end._chunks.put_nowait(b"")
+        self.other_end._pieces.put_nowait(b"")
 
 
-def test_both_ends_agree_where_nobody_meddles(made):
-    """The same handshake, its two halves by themselves."""
+def test_both_ends_agree_where_nobody_meddles(made, tmp_path, monkeypatch):
+    """The same handshake, its two halves by themselves; in between nobody sees who it is."""
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys-of-all-connections"))
 
     async def scenario():
-        wire = _Wire()
-        one, other = SealedStream(wire), SealedStream(wire.other_end)
-        hub, own = made.identity(SERVER, "server"), made.identity("alice")
+        wire, hub, own = Wire(), made.identity(SERVER, "server"), made.identity("alice")
+        one = TlsStream(wire, callers_tls(own), "server.securefl")
+        other = TlsStream(wire.other_end, listeners_tls(hub))
         greeting = asyncio.create_task(greeted(hub, other))
         name, _ = await introduced(own, made.bundle("client"), "server", one)
         assert (name, await greeting) == (SERVER, own.transport_certificate)
@@ -569,9 +773,60 @@ def test_both_ends_agree_where_nobody_meddles(made):
         await other.write(b"back")
         assert (await other.read(), await one.read()) == (b"there", b"back")
         for end in (one, other):
+            assert end._tls.version() == "TLSv1.3"
+            assert not end._tls.session_reused
+            assert not (end._tls.session and end._tls.session.has_ticket)
             await end.finish()
+            with pytest.raises(PeerError, match="has closed the connection"):
+                await end.read()
+        seen = b"".join(wire.seen + wire.other_end.seen)
+        assert b"server.securefl" in seen  # the host that it calls, and nothing else
+        assert not any(word in seen for word in (b"alice", b"hub", b"urn:", b"there", b"back"))
 
     asyncio.run(scenario())
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_consortiums_ca_alone_is_trusted_and_nothing_of_a_certificate_passed_over(made):
+    own = made.identity("alice")
+    for tls in (callers_tls(own), listeners_tls(own)):
+        assert tls.get_ca_certs(binary_form=True) == [own.ca.public_bytes(Encoding.DER)]
+        assert tls.verify_mode is ssl.CERT_REQUIRED
+        assert tls.verify_flags & ssl.VERIFY_X509_STRICT
+        assert not tls.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+        assert tls.minimum_version is tls.maximum_version is ssl.TLSVersion.TLSv1_3
+    assert callers_tls(own).check_hostname
+    assert listeners_tls(own).num_tickets == 0
+
+
+def test_the_transport_key_lies_nowhere_in_the_clear(made, tmp_path, monkeypatch):
+    """Python's TLS reads it from a file: encrypted, for nobody else, and gone at once."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alice, found = made.identity("alice"), []
+    load = ssl.SSLContext.load_cert_chain
+
+    def looks(self, path, *, password):
+        found.append((path.read_bytes(), path.stat().st_mode, path.parent.stat().st_mode))
+        assert load_pem_private_key(found[0][0], password.encode()) is not None
+        load(self, path, password=password)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", looks)
+    callers_tls(alice)
+    ((pem, mode, folders_mode),) = found
+    assert (mode & 0o777, folders_mode & 0o777) == (0o600, 0o700)
+    assert b"BEGIN ENCRYPTED PRIVATE KEY" in pem
+    with pytest.raises(TypeError, match="not given"):
+        load_pem_private_key(pem, None)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_machine_without_room_for_the_key_says_so(made, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", full)
+    with pytest.raises(KeyFileError, match=r"alice: its transport key .*: No space left on device"):
+        callers_tls(made.identity("alice"))
 
 
 def test_nobody_there_is_waited_for_and_then_said(made):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_task, model_of
@@ -109,9 +110,42 @@ def test_a_mean_that_one_has_spoilt_is_none_and_the_run_goes_on(job, monkeypatch
     one, two = here.record.metrics
     assert (one.score, one.loss) == (two.score, two.loss)
     assert set(two.dropped) == set(NAMES)
-    assert incidents_of(here.folder / "run").count("may have spoilt the mean") == len(NAMES)
+    assert incidents_of(here.folder / "run").count("which it may have spoilt") == len(NAMES)
     model = model_of(here.folder / "run")
     assert all(torch.isfinite(value.float()).all() for value in model.values())
+
+
+@dataclass
+class Told:
+    """Hands in another score than its own."""
+
+    inner: object
+    value: float
+    loss: float
+
+    def seal(self, values, weight):
+        return self.inner.seal(np.array([self.value, self.loss]), weight)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize(("value", "loss"), [(1e4, 1.0), (0.5, 8e6)])
+def test_a_mean_that_no_honest_clients_have_ends_no_run(job, value, loss):
+    """Nobody knows whose it is: the score before stays, and all are named."""
+    here = job(*SEALED)
+    loop = OnTask(here)
+    party = loop.clients["carol"].party
+
+    async def in_the_second_round(loop):
+        await loop.wait_for("Round 1/2")
+        party.sealers[Kind.SCORES] = Told(party.sealers[Kind.SCORES], value, loss)
+
+    loop.run(in_the_second_round)
+    one, two = here.record.metrics
+    assert (one.score, one.loss) == (two.score, two.loss)
+    assert incidents_of(here.folder / "run").count("the score is ") == len(NAMES)
+    assert loop.ended == dict.fromkeys(NAMES)
 
 
 @pytest.mark.parametrize("short", ["end", "pass"])
