@@ -65,17 +65,23 @@ def machines_in(command):
     return named & set(MACHINES)
 
 
+def machines_of(block):
+    """Machines that a block is about: all of them, where it is a file."""
+    found = {machine for line in block.lines for machine in machines_in(line)}
+    return set(MACHINES) if block.file else found
+
+
 def steps():
     """Blocks that nobody waits between: one, or neighbours of a section at other machines each."""
-    step, busy = [], set()
-    for block in BLOCKS:
-        here = {machine for line in block.lines for machine in machines_in(line)}
-        apart = len(here) == 1 and not here & busy
-        if step and not (apart and step[-1].section == block.section and not block.file):
+    step, busy = [BLOCKS[0]], machines_of(BLOCKS[0])
+    for block in BLOCKS[1:]:
+        here = machines_of(block)
+        if block.section == step[0].section and len(here) == 1 and not here & busy:
+            step.append(block)
+            busy = busy | here
+        else:
             yield step
-            step, busy = [], set()
-        step.append(block)
-        busy |= here if apart and not block.file else set(MACHINES)
+            step, busy = [block], here
     yield step
 
 
