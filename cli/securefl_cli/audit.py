@@ -60,7 +60,7 @@ def audit(
 
     page = out or run_folder / "audit.html"
     _check(page, out)
-    task = Own(sites, model).task(read_config(run_folder))
+    task = Own(sites, model).task(read_config(run_folder)) if sites else None
     effort = QUICK if quick else FULL
     with steps_bar() as on_step:
         findings = audit_run(run_folder, effort, task=task, seed=seed, on_step=on_step)

@@ -73,7 +73,7 @@ def evaluate_run(
     from securefl.runs.folder_reader import read_config
 
     own = Own(sites, model)
-    here = own.task_here(read_config(run_folder))
+    here = own.task_here(read_config(run_folder)) if sites else None
     trained = load_trained(run_folder, here)
     given = [unseen_data(name, trained.config, trained.task) for name in names]
     if here:

@@ -147,8 +147,8 @@ def show(directory: Path) -> None:
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
-            click.echo("\n".join(["", *told(directory, load_policy(directory))]))
-            click.echo("\n".join(["", *_dates(directory)]))
+            policy = told(directory, load_policy(directory))
+            click.echo("\n".join(["", *_dates(directory), "", *policy]))
         except KeyFileError as error:
             problems.append(printable(str(error)))
     if problems:

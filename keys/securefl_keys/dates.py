@@ -64,7 +64,10 @@ def dates_in(directory: Path, at: datetime) -> Iterator[Dates]:
 
 def is_identity(directory: Path) -> bool:
     """Whether it is the folder of one identity."""
-    return (directory / layout.IDENTITY_KEY).is_file()
+    try:
+        return (directory / layout.IDENTITY_KEY).is_file()
+    except OSError:  # a name that no disk takes
+        return False
 
 
 def ending(certificate: x509.Certificate, at: datetime) -> str:

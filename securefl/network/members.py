@@ -41,6 +41,8 @@ class Members:
     links: dict[str, Link] = field(default_factory=dict)
     ages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Age of each client's bundle."""
+    over: str | None = None
+    """Why the run is over, empty where all rounds are done; None before."""
     _joined_at: dict[str, float] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -63,6 +65,8 @@ class Members:
                 await link.send(Frame.WELCOME, welcome.to_bytes())
         except TimeoutError:
             raise PeerError(f"{link.name}: takes nothing for {HELLO_S:g} s") from None
+        if self.over is not None:  # it was not here yet when all were told
+            raise SentHome(self.over)
         async with self._changed:  # in here nobody is waited for: others join meanwhile
             if lost := self.links.get(link.name):
                 lost.close()

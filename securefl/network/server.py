@@ -160,6 +160,7 @@ class ServerProcess:
         finally:
             await sites.stop()
             door.shut(reason or "the run is over")
+            members.over = reason
             await members.send_home(members.here(), reason)
             if line:
                 await line.part(reason)

@@ -151,6 +151,7 @@ def test_lines_are_plain_where_nobody_asks_for_another_form(site):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
+@pytest.mark.full
 def test_sigterm_ends_each_role_with_code_0_and_the_run_goes_on_later(site):
     """The server tells its clients, who end with 1; its folder goes on with the same commands."""
     here = site(rounds=40, reproducible=False)

@@ -27,6 +27,7 @@ from securefl.federation.client import Client
 from securefl.types import MessageSpec
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
+FULL = pytest.mark.full
 
 HONEST_CONTRIBUTE = Client.contribute
 FAULTY = "client-5"  # the last one: without it the others are a run of four
@@ -415,7 +416,11 @@ def two_layers(tiny_task):
 
 @pytest.mark.parametrize(
     "only",
-    [None, "1/mean", "1/variance", "1/gradient", "3/mean"],
+    [
+        None,
+        "1/mean",
+        *(pytest.param(n, marks=FULL) for n in ("1/variance", "1/gradient", "3/mean")),
+    ],
 )
 def test_a_client_that_left_leaves_nothing_behind(tiny_config, tiny_task, tamper, only):
     """After a run its threads end and its clients' graphs are freed, wherever one has left."""

@@ -67,6 +67,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("beside", OTHERS, ids=lambda of: of[-1])
+@pytest.mark.full
 def test_nor_do_those_of_another_solver_or_with_momentum(beside, engine):
     """Second rounds, when clients remember."""
     if (engine, beside) == ("vectorised", SOLVERS["moon"]):

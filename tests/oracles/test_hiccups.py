@@ -6,6 +6,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_hiccups_change_nothing_but_who_takes_part_and_that_is_named(benchmark):
     """Real processes: killed, cut off, with stepped clocks and a full disk; one goes for good."""
     script = benchmark("hiccups")

@@ -71,7 +71,9 @@ def test_convolutions_make_the_same_bits(lent):
     require_same_bits(settings, job, agency=lent)
 
 
-@pytest.mark.parametrize(("n_threads", "algorithm"), [(1, "fedavg"), (2, "fedtan")])
+@pytest.mark.parametrize(
+    ("n_threads", "algorithm"), [pytest.param(1, "fedavg", marks=pytest.mark.full), (2, "fedtan")]
+)
 def test_as_many_threads_make_the_same_bits(n_threads, algorithm):
     """Of sums that torch shares among threads, which are others with one and with two."""
     x = torch.randn(512, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -161,7 +163,10 @@ def test_a_client_whose_values_are_refused_is_left_out_alike(lent, encrypt):
     assert [m.dropped for m in other.metrics] == [(), ("client-2",), ()]
 
 
-@pytest.mark.parametrize(("n_clients", "n_workers", "lost"), [(6, 2, (1, 3, 5)), (3, 3, (1,))])
+@pytest.mark.parametrize(
+    ("n_clients", "n_workers", "lost"),
+    [(6, 2, (1, 3, 5)), pytest.param(3, 3, (1,), marks=pytest.mark.full)],
+)
 def test_a_worker_whose_clients_have_all_left_in_a_sum_goes_on(n_clients, n_workers, lost):
     """Nobody is left at it who could ask for the next one; the others' round is whole."""
     job = task(sizes=(10,) * n_clients)

@@ -195,6 +195,7 @@ def test_what_was_typed_in_crosses():
     assert done.stdout.startswith("accuracy "), done.stderr
 
 
+@pytest.mark.full
 def test_what_a_script_defines_crosses(tmp_path):
     """Above its guard."""
     script = tmp_path / "script.py"
@@ -205,7 +206,11 @@ def test_what_a_script_defines_crosses(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "signal_number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+    "signal_number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.full),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
 )
 def test_no_worker_outlives_its_run(tmp_path, signal_number):
     """Neither after Ctrl-C nor where the main process is killed."""

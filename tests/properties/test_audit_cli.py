@@ -53,7 +53,7 @@ def audited(monkeypatch):
     """Each audit is found at once; what was asked for."""
     asked = []
 
-    def audit_run(folder, effort, *, seed, on_step):
+    def audit_run(folder, effort, *, task, seed, on_step):
         on_step("playing the run again", 0, 2)
         on_step("playing the run again", 2, 2)
         asked.append((folder, effort.name, seed))

@@ -221,6 +221,7 @@ def test_the_population_is_ten_times_as_large_and_fits_into_two_gibibytes(
     assert (few, many) == ("20 clients", "200 clients")
 
 
+@pytest.mark.full
 def test_encrypted_fedtan_is_told_by_phase(benchmark):
     """Nearly all of its phases take some time; those of the exchange are told together."""
     jobs, phases = benchmark("engine_jobs"), benchmark("engine_phases")
@@ -270,6 +271,7 @@ def test_a_rehearsal_is_no_reading(benchmark):
 
 
 @pytest.mark.usefixtures("one_process")
+@pytest.mark.full
 def test_training_has_a_time_of_its_own_with_every_engine(benchmark):
     """Whoever calls the algorithm's client, for one client or for many."""
     jobs, ways = benchmark("engine_jobs"), benchmark("engine_ways")
@@ -279,6 +281,7 @@ def test_training_has_a_time_of_its_own_with_every_engine(benchmark):
         assert shares.seconds["train"] > 0
 
 
+@pytest.mark.full
 def test_exchanges_over_loopback_are_timed(benchmark):
     """Of more than a chunk, too."""
     found = benchmark("transport").main(["--clients", "2", "--sizes", "1000", "3000000"])

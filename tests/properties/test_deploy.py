@@ -122,6 +122,7 @@ def composed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_composed_services_run_to_their_end(composed):
     """Set up, and started in an order of their own; the logs are of JSON lines."""
     done = composed.run("setup", "--rounds", "3")

@@ -80,6 +80,7 @@ def test_every_command_has_these_options(command):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_three_hospitals_train_one_network(tmp_path):
     """Each a process with a table of its own; one is killed on the way."""
     out = tmp_path / "demo"

@@ -47,6 +47,7 @@ RUN, SIGNED = "ab" * 32, bodies.Signed.model_construct(header=b"{}", signature=b
 BODIES = [
     bodies.Hello(settings=RUN, age=(1, 2)),
     bodies.Ready(run=RUN, settings=RUN, round=3, known=(1, 2), needed=2048, scores=7),
+    bodies.LogRequest(run=RUN, known=12),
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN, job=RUN),
     bodies.RoundBegins(round=7, times=2, since=6, whole=True),
@@ -399,6 +400,7 @@ def test_no_changed_request_is_opened(federate):
         pytest.param("server", 10_000, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.full
 def test_no_changed_bundle_is_taken_up(made_consortium, role, n):
     """The consortium's authority has signed every byte of its files; JSON's own spaces are free."""
     files = FolderKeeper(made_consortium.keys, PASSPHRASE).now(0).bundles[role]

@@ -108,6 +108,7 @@ def test_a_ledger_that_is_damaged_is_told(simulated):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
+@pytest.mark.full
 def test_a_servers_folder_says_who_was_missing_and_why(tmp_path):
     """While the server is at work, and after it was killed."""
     names = ("a1", "b1", "c1", "d1", "e1")
