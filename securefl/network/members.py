@@ -42,7 +42,7 @@ class Members:
     ages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Age of each client's bundle."""
     over: str | None = None
-    """Why the run is over, empty where all rounds are done; None before."""
+    """Reason why the run is over, empty where all rounds are done; None before."""
     _joined_at: dict[str, float] = field(default_factory=dict)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
