@@ -130,7 +130,7 @@ def killing(monkeypatch, *when):
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(FEDTAN, id="in a sum"),
+        pytest.param(FEDTAN, id="in a sum", marks=pytest.mark.full),
         pytest.param(SCAFFOLD, id="between rounds", marks=pytest.mark.full),
     ],
 )
