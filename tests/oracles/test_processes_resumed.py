@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from audited_runs import in_folder
 from liar import Liar
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_task, model_of
 
@@ -288,6 +289,7 @@ def test_a_round_that_lacks_clients_passes_and_the_next_waits_for_them(job, monk
     assert metrics[2].loss == metrics[1].loss != metrics[3].loss
     assert joined(loop, "carol") == 2
     assert "at least 5" in incidents_of(here.folder / "run")
+    assert in_folder(here.folder / "run", here.task) == []  # what was not opened is no leak
 
 
 def test_a_round_that_lacks_its_quorum_ends_the_run_by_default(job, monkeypatch):
