@@ -31,7 +31,7 @@ from securefl.network.connect import (
     connected,
     listening,
 )
-from securefl.network.frames import SMALL, Frame
+from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import JOIN_S, Members
 from securefl.network.proof import Challenge, name_of
 from securefl.network.settings import check_scope, settings_digest, table_digests
@@ -326,6 +326,32 @@ def test_connections_without_a_handshake_keep_no_client_out(made, monkeypatch):
         assert not waiting
         for _, writer in strangers:
             writer.close()
+
+    attacked(made, attack)
+
+
+def test_a_client_that_takes_nothing_holds_up_nobody(made, monkeypatch):
+    """Not even while it is told that it may join: a window of zero bytes ends no write."""
+    send, stuck = Link.send, []
+
+    async def sent(self, frame, body=b""):
+        if frame is Frame.WELCOME and self.name == "carol":
+            stuck.append(self)
+            await asyncio.Event().wait()
+        await send(self, frame, body)
+
+    monkeypatch.setattr(Link, "send", sent)
+
+    async def attack(port):
+        carol = asyncio.create_task(join(made.identity("carol"), made.bundle("client"), port))
+        while not stuck:
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            welcomed = await join(made.identity("bob"), made.bundle("client"), port)
+        assert welcomed == (Frame.WELCOME, "")
+        carol.cancel()
+        monkeypatch.undo()
+        await asyncio.sleep(JOIN_S)
 
     attacked(made, attack)
 
