@@ -12,9 +12,9 @@ BOOKKEEPING_BYTES = 16
 SPOILED = "total"
 """Name, in an incident, of any sum of the round that was refused after it was added up."""
 
-PASSES = "the round passes"
-"""Words, in the reason of an incident, of a round that leaves the model as it was: it had too few
-clients (`sites.short`)."""
+PASSED = "pass"
+"""Name, in an incident, of a round that leaves the model as it was for want of clients
+(`sites.short`)."""
 
 
 @dataclass(frozen=True, slots=True)

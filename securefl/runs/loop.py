@@ -28,7 +28,7 @@ from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
-from securefl.federation.incidents import PASSES, SPOILED, Incident
+from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import Ledger
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
@@ -415,8 +415,8 @@ class Rounds:
             self._require_passing(error)
             for client in among:
                 if client not in here:
-                    away = f"{client}: away, and {PASSES} without its quorum"
-                    parts.server.report(Incident(state.round + 1, "quorum", client, away))
+                    away = f"{client}: away, and the round passes without its quorum"
+                    parts.server.report(Incident(state.round + 1, PASSED, client, away))
             return RoundParticipants(state.round + 1, {}, ()), self._passed()
         participants = self._participation.participants(
             state, plan, self._suspects.taking_part(here)
@@ -433,7 +433,7 @@ class Rounds:
         except TooFewContributions as error:
             self._require_passing(error)
             for client in ongoing.present:
-                ongoing.lose(client, "round", f"{client}: {PASSES}: {error}")
+                ongoing.lose(client, PASSED, f"{client}: the round passes: {error}")
             return participants, self._passed()
         self._suspects.opened(ongoing.present)
         parts.broadcast.changed(plan.update, after)

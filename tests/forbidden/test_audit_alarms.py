@@ -12,6 +12,7 @@ from processes import CLIENTS, Loop, Site
 
 import securefl
 from securefl.audit.exposure.chapter import exposure_chapter
+from securefl.audit.exposure.planned import Absences
 from securefl.audit.exposure.views import OUTSIDER, views
 from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
@@ -20,6 +21,7 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Flooding, Policy
 from securefl.federation.authority import Opening
 from securefl.federation.client import Client
+from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
 from securefl.runs import loop as rounds
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
@@ -172,6 +174,14 @@ def test_processes_leak_nothing(tmp_path, missing):
     opening = read_rows(run.path / OPENINGS, Opening)[-1]
     RunFolder(run.path).note_opening(replace(opening, name="1/mean", round=1))  # and never sent
     assert [leak.what for leak in in_folder(run.path, task)] == ["1/mean"]
+
+
+def test_what_a_client_says_as_it_leaves_excuses_no_round():
+    """The reason has its words; the name of the incident is the server's."""
+    said = Incident(1, "round", "alice", "alice: leaves the round: the round passes")
+    assert Absences({1}, [said], latecomers=True).spoiled == frozenset()
+    passed = replace(said, name=PASSED)
+    assert Absences({1}, [passed], latecomers=True).spoiled == {1}
 
 
 # The chapter.

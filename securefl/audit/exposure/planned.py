@@ -10,7 +10,7 @@ from typing import final
 from securefl.audit.exposure.leak import Leak, way
 from securefl.audit.exposure.lengths import MEANS, VARIANCES
 from securefl.exchange.matching import PROFILE
-from securefl.federation.incidents import PASSES, SPOILED, Incident
+from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
@@ -46,8 +46,7 @@ class Absences:
     @property
     def spoiled(self) -> frozenset[int]:
         """Rounds that have left the model as it was: a total of theirs was refused, or too few."""
-        left = (i for i in self.incidents if i.name == SPOILED or PASSES in i.reason)
-        return frozenset(i.round for i in left)
+        return frozenset(i.round for i in self.incidents if i.name in {SPOILED, PASSED})
 
     def had_one(self, round_number: int, client: str) -> bool:
         """Whether something of a client was refused before: it is asked, and sent, again."""
