@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -268,6 +269,22 @@ class Site:
         config = self.config.model_copy(update={"run": one_by_one})
         securefl.run(config, keys=keys, out=out)
         return out
+
+
+@contextmanager
+def federations(folder):
+    """Within, makes federations in a folder; their processes end with it."""
+    made = []
+
+    def make(**settings):
+        made.append(Site(folder, **settings))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for one in made:
+            one.stop()
 
 
 class Process:

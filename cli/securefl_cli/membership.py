@@ -88,19 +88,11 @@ def request(names: tuple[str, ...], role: Role, out: Path, passphrase_file: Path
     passphrase = read_passphrase(passphrase_file, confirm=True)
 
     from securefl_keys import layout
-    from securefl_keys.fingerprints import readable
     from securefl_keys.identity import make_identities
 
     for made in make_identities(out, names, role, passphrase):
         folder = out / made.name
-        click.echo(
-            f"Fingerprint of {made.role} {made.name}: {readable(made.fingerprint)}\n"
-            f"{folder / layout.IDENTITY_KEY}: stays here\n"
-            f"{folder / layout.IDENTITY_REQUEST}: send it to the consortium, and read the "
-            "fingerprint aloud to them\n"
-            "Next: put the certificate that comes back there as "
-            f"{folder / layout.IDENTITY_CERTIFICATE}"
-        )
+        tell_request(made, folder, f"{folder / layout.IDENTITY_KEY}: stays here\n")
 
 
 @join.command()
@@ -131,6 +123,20 @@ def approve(
             f"{approval.certificate}: send it back to {name}"
         )
     click.echo(f"Next: securefl keys export --keys {shlex.quote(str(directory))} --out …")
+
+
+def tell_request(made: JoinRequest, folder: Path, before: str = "", after: str = "") -> None:
+    """Print what becomes of a request; `before` and `after` go around it."""
+    from securefl_keys import layout
+    from securefl_keys.fingerprints import readable
+
+    click.echo(
+        f"Fingerprint of {made.role} {made.name}: {readable(made.fingerprint)}\n{before}"
+        f"{folder / layout.IDENTITY_REQUEST}: send it to the consortium, and read the "
+        "fingerprint aloud to them\n"
+        "Next: put the certificate that comes back there as "
+        f"{folder / layout.IDENTITY_CERTIFICATE}{after}"
+    )
 
 
 def compared(

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from securefl_cli.key_options import PASSPHRASE_FILE
-from securefl_cli.membership import approval_options, compared
+from securefl_cli.membership import approval_options, compared, tell_request
 from securefl_cli.passphrase import read_passphrase
 
 
@@ -43,19 +43,11 @@ def request(directories: tuple[Path, ...], passphrase_file: Path | None) -> None
     """  # noqa: D301  (click wants the backspace itself)
     passphrase = read_passphrase(passphrase_file, confirm=False)
 
-    from securefl_keys import layout
-    from securefl_keys.fingerprints import readable
     from securefl_keys.renewal import write_request
 
     for directory in directories:
         made = write_request(directory, passphrase)
-        click.echo(
-            f"Fingerprint of {made.role} {made.name}: {readable(made.fingerprint)}\n"
-            f"{directory / layout.IDENTITY_REQUEST}: send it to the consortium, and read the "
-            "fingerprint aloud to them\n"
-            "Next: put the certificate that comes back there as "
-            f"{directory / layout.IDENTITY_CERTIFICATE}, in the place of the old"
-        )
+        tell_request(made, directory, after=", in the place of the old")
 
 
 @renew.command()

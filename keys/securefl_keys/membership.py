@@ -28,7 +28,7 @@ from securefl_keys.roster import (
     listing,
 )
 from securefl_keys.signed_file import now
-from securefl_keys.signer import changing, open_signer
+from securefl_keys.signer import Signer, changing, open_signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,8 @@ def approve(
             _require_new(approval.request, signer.roster)
         if len(signer.roster.members) + len(approvals) > MAX_MEMBERS:
             raise RequestRefused(f"a roster lists at most {MAX_MEMBERS} members")
-        new = {
-            a.certificate: issue_file(
-                signer.ca,
-                signer.key,
-                a.request,
-                (a.request.public_key, a.request.transport_key),
-                at,
-            )
-            for a in approvals
-        }
+        files = issued(signer, approvals, at)
+        new = {a.certificate: file for a, file in zip(approvals, files, strict=True)}
         completed = lacking_transport(directory, signer, passphrase)
         certificates = [member.certificate for member in signer.roster.members.values()]
         old = signer.roster.file
@@ -87,6 +79,15 @@ def approve(
             replace(directory / layout.AUTHORITY_CERTIFICATE, completed, mode=0o644)
         _write(directory, new, text)
     return VerifiedRoster.parse(text, signer.ca, at)
+
+
+def issued(signer: Signer, approvals: Sequence[Approval], at: datetime) -> list[CertificateFile]:
+    """Issue the certificates of each request, in their order."""
+    requests = [approval.request for approval in approvals]
+    return [
+        issue_file(signer.ca, signer.key, of, (of.public_key, of.transport_key), at)
+        for of in requests
+    ]
 
 
 def without(

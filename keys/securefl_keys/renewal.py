@@ -15,13 +15,13 @@ from pathlib import Path
 from securefl.errors import KeyFileError, RequestRefused
 from securefl.io.files import settle
 from securefl_keys import layout
-from securefl_keys.certificate_file import CertificateFile, issue_file
+from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import public_key_of
 from securefl_keys.consortium import lacking_transport
 from securefl_keys.fingerprints import key_id_of
 from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import load_secret, replace
-from securefl_keys.membership import Approval, require_distinct
+from securefl_keys.membership import Approval, issued, require_distinct
 from securefl_keys.reading import text_of
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, listing
@@ -71,16 +71,8 @@ def renew(
         for approval in approvals:
             _require_member(approval.request, signer.roster)
             _require_own(approval)
-        new = {
-            a.request.name: issue_file(
-                signer.ca,
-                signer.key,
-                a.request,
-                (a.request.public_key, a.request.transport_key),
-                at,
-            )
-            for a in approvals
-        }
+        files = issued(signer, approvals, at)
+        new = {a.request.name: file for a, file in zip(approvals, files, strict=True)}
         completed = lacking_transport(directory, signer, passphrase)
         members, old = signer.roster.members, signer.roster.file
         certificates = [

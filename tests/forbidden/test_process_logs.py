@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 from process_memory import found_under, secrets_of
-from processes import SERVER, Site
+from processes import SERVER, federations
 
 from securefl.runs.folder_reader import METRICS
 from securefl_cli.connection import ended_by_sigterm
@@ -25,15 +25,8 @@ ROLES = {"authority": "authority", "alice": "client", SERVER: "server"}
 @pytest.fixture
 def site(tmp_path):
     """Makes a federation; its processes end with the test."""
-    made = []
-
-    def make(**settings):
-        made.append(Site(tmp_path / "site", **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
+    with federations(tmp_path / "site") as make:
+        yield make
 
 
 @pytest.fixture(autouse=True)

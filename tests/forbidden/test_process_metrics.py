@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
-from processes import SERVER, Loop, Site
+from processes import SERVER, Loop, federations
 from prometheus_client.parser import text_string_to_metric_families
 
 from securefl.federation.incidents import Incident
@@ -51,15 +51,8 @@ OF_AUTHORITY = {
 @pytest.fixture
 def site(tmp_path):
     """Makes a federation; its processes end with the test."""
-    made = []
-
-    def make(**settings):
-        made.append(Site(tmp_path / "site", **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
+    with federations(tmp_path / "site") as make:
+        yield make
 
 
 def get(at, page, method="GET"):

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from process_memory import OVERLAP, aligned_words, found_in, found_under, has_one, secrets_of
-from processes import CLIENTS, SERVER, Site
+from processes import CLIENTS, SERVER, federations
 
 from securefl.runs.folder_reader import read_run
 
@@ -20,15 +20,8 @@ MARKER = "planted-marker-7f1c"
 @pytest.fixture
 def site(tmp_path):
     """Makes a federation; its processes end with the test."""
-    made = []
-
-    def make(**settings):
-        made.append(Site(tmp_path / "site", **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
+    with federations(tmp_path / "site") as make:
+        yield make
 
 
 def model_of(folder):
