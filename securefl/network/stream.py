@@ -1,8 +1,9 @@
-"""The two ends of a gRPC stream: chunks that come, chunks that go, and whether it is over."""
+"""The two ends of a connection, and those by gRPC: chunks that come and go, and their end."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ SILENT_S = 30.0
 """Without an answer to a ping, after which a connection is lost."""
 FINISH_S = 2.0
 """For the peer to take what was written last."""
-_CLOSED = "has closed the connection"
+CLOSED = "has closed the connection"
 _ENDED = (asyncio.InvalidStateError, grpc.aio.BaseError)
 """Errors of gRPC's where a stream that has ended is read or written."""
 
@@ -48,31 +49,27 @@ class Chunks(Protocol):
         """Hang up once the peer has taken what was written."""
 
 
-class Stream:
-    """One end by gRPC: `rpc` is the call, or its handler's context, which ends with `closed`.
+class ReadAhead:
+    """Chunks of one end that are read before anybody asks for them.
 
-    It reads ahead: what the peer has said last is here when a write finds the stream ended.
+    What the peer has said last is so here when a write finds the stream ended.
     """
 
-    def __init__(self, rpc: Any) -> None:
-        self._rpc = rpc
+    def __init__(self) -> None:
         self._chunks = asyncio.Queue[bytes](AHEAD)
         self._gone = asyncio.Event()
-        self._why = _CLOSED
+        self._why = PeerError(CLOSED)
+        """Reason why no chunk comes any more."""
         self.closed = asyncio.Event()
-        """Set once this end has hung up."""
-        self.error: grpc.RpcError | None = None
-        """Reason why the stream was lost, in gRPC's words."""
-        self._reading = asyncio.ensure_future(self._read_ahead())
+        """See `Chunks.closed`."""
 
-    async def _read_ahead(self) -> None:
+    async def _read_ahead(self, next_chunk: Callable[[], Awaitable[bytes]]) -> None:
+        """Read until a chunk is empty, where the peer has hung up, or PeerError is raised."""
         try:
-            while (chunk := await self._rpc.read()) is not grpc.aio.EOF:
+            while chunk := await next_chunk():
                 await self._chunks.put(chunk)
-        except grpc.RpcError as error:
-            self.error, self._why = error, why_lost(error)
-        except _ENDED:
-            pass
+        except PeerError as error:
+            self._why = error
         finally:
             self._gone.set()
             if self._chunks.empty():
@@ -89,28 +86,49 @@ class Stream:
             chunk := await self._chunks.get()
         ):
             return chunk
-        raise PeerError(self._why)
+        raise self._why
+
+    async def gone(self) -> None:
+        """Wait until one of the two ends has hung up."""
+        await self._gone.wait()
+
+
+class Stream(ReadAhead):
+    """One end by gRPC: `rpc` is the call, or its handler's context, which ends with `closed`."""
+
+    def __init__(self, rpc: Any) -> None:
+        super().__init__()
+        self._rpc = rpc
+        self.error: grpc.RpcError | None = None
+        """Reason why the stream was lost, in gRPC's words."""
+        self._reading = asyncio.ensure_future(self._read_ahead(self._next))
+
+    async def _next(self) -> bytes:
+        try:
+            chunk: bytes = await self._rpc.read()
+        except grpc.RpcError as error:
+            self.error = error
+            raise PeerError(why_lost(error)) from error
+        except _ENDED:
+            return b""
+        return b"" if chunk is grpc.aio.EOF else chunk
 
     async def write(self, chunk: bytes) -> None:
         """See `Chunks.write`."""
         if self.closed.is_set():
-            raise PeerError(_CLOSED)
+            raise PeerError(CLOSED)
         try:
             await self._rpc.write(chunk)
         except grpc.RpcError as error:
             raise PeerError(why_lost(error)) from error
         except _ENDED as error:
-            raise PeerError(self._why) from error
+            raise self._why from error
 
     def close(self) -> None:
         """See `Chunks.close`."""
         self.closed.set()
         self._gone.set()
         self._reading.cancel()
-
-    async def gone(self) -> None:
-        """Wait until one of the two ends has hung up."""
-        await self._gone.wait()
 
     async def finish(self) -> None:
         """See `Chunks.finish`: gRPC sends what was written before the end."""
@@ -148,5 +166,5 @@ def why_lost(error: grpc.RpcError) -> str:
     if "ping" in details.lower() or "keepalive" in details.lower():
         return f"silent for {SILENT_S:g} s, the connection is lost"
     if code in {grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL}:
-        return _CLOSED
+        return CLOSED
     return f"the connection is lost ({details})" if details else "the connection is lost"

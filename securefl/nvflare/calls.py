@@ -22,9 +22,10 @@ from securefl.network.connect import HANDSHAKE_S, MOST_OF_ONE, Door, NobodyAnswe
 from securefl.network.frames import Link
 from securefl.network.hosts import host_of
 from securefl.network.identity import Identity
+from securefl.network.stream import CLOSED
 from securefl.network.trust import Role, Trust
 from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
-from securefl.nvflare.stream import CLOSED, PIECE_BYTES, TlsStream
+from securefl.nvflare.stream import PIECE_BYTES, TlsStream
 
 TAKEN, FULL, OVER = "taken", "full", "over"
 """Answers to `give`: to a chunk that was not taken, FULL says that it may be given again."""

@@ -19,7 +19,6 @@ from securefl.network import stream
 
 PIECE_BYTES = stream.CHUNK_BYTES + 2**12
 """Most bytes that are handed to a way at once: a chunk, and what its records add."""
-CLOSED = "has closed the connection"
 CUT = "the connection was cut off"
 NO_HANDSHAKE = "the handshake fails"
 NOT_NEXT = "a chunk came that is not the peer's next one"
@@ -39,26 +38,19 @@ class Way(Protocol):
         """Hang up; what was given can still be taken."""
 
 
-class TlsStream:
-    """One end, a `Chunks` from the moment that both have agreed.
-
-    It reads ahead, as `network.stream.Stream` does.
-    """
+class TlsStream(stream.ReadAhead):
+    """One end, a `Chunks` from the moment that both have agreed."""
 
     def __init__(self, way: Way, context: ssl.SSLContext, listener: str | None = None) -> None:
         """Take the way and the context of this side; a caller names the host that must answer."""
+        super().__init__()
         self._way = way
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._going, listener is None, listener)
         self._sending = asyncio.Lock()
         self._torn = False
-        self._chunks = asyncio.Queue[bytes](stream.AHEAD)
-        self._gone = asyncio.Event()
-        self._why = PeerError(CLOSED)
         self._reading: asyncio.Future[None] | None = None
         self._leaving: asyncio.Future[None] | None = None
-        self.closed = asyncio.Event()
-        """See `Chunks.closed`."""
 
     async def agree(self) -> bytes:
         """Shake hands, then read ahead; return the peer's certificate, in DER.
@@ -68,7 +60,7 @@ class TlsStream:
         """
         while not await self._agreed():
             self._coming.write(await self._taken())
-        self._reading = asyncio.ensure_future(self._read_ahead())
+        self._reading = asyncio.ensure_future(self._read_until_left())
         shown = self._tls.getpeercert(binary_form=True)
         if not shown:
             raise PeerError("a peer that shows no certificate")
@@ -92,7 +84,7 @@ class TlsStream:
         """Give what TLS has to send; what was given in part is the end of all giving."""
         going = self._going.read()
         if self._torn:
-            raise PeerError(CLOSED)
+            raise PeerError(stream.CLOSED)
         self._torn = True
         for start in range(0, len(going), PIECE_BYTES):
             await self._way.give(going[start : start + PIECE_BYTES])
@@ -103,16 +95,8 @@ class TlsStream:
             return piece
         raise PeerError(CUT)
 
-    async def _read_ahead(self) -> None:
-        try:
-            while chunk := await self._opened_chunk():
-                await self._chunks.put(chunk)
-        except PeerError as error:
-            self._why = error
-        finally:
-            self._gone.set()
-            if self._chunks.empty():
-                self._chunks.put_nowait(b"")  # whoever waits is told
+    async def _read_until_left(self) -> None:
+        await self._read_ahead(self._opened_chunk)
         self._leave()
 
     async def _opened_chunk(self) -> bytes:
@@ -145,19 +129,6 @@ class TlsStream:
                 break
             found += part
         return bytes(found)
-
-    @property
-    def over(self) -> bool:
-        """See `Chunks.over`."""
-        return self._gone.is_set()
-
-    async def read(self) -> bytes:
-        """See `Chunks.read`."""
-        if not (self._gone.is_set() and self._chunks.empty()) and (
-            chunk := await self._chunks.get()
-        ):
-            return chunk
-        raise self._why
 
     async def write(self, chunk: bytes) -> None:
         """See `Chunks.write`."""
