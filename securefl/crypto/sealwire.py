@@ -22,18 +22,22 @@ _CIPHERTEXT = struct.Struct("<32sBQQQdQ")
 _PLAINTEXT = struct.Struct("<32sQd")
 _MAX_WINDOW_BYTES = 2**23
 _COUNT = struct.Struct("<Q")
+_PARAMETERS = struct.Struct("<BQQ")
+_CKKS = 2
 _PARMS_ID = struct.Struct("<4Q")
 
 
-def ciphertext(parms_id: Sequence[int], residues: Words, scale: float) -> bytes:
-    """SEAL's ciphertext of shape (polynomials, primes, N), in the transform's form.
+def ciphertext(
+    parms_id: Sequence[int], residues: Words, scale: float, *, transformed: bool = True
+) -> bytes:
+    """SEAL's ciphertext of shape (polynomials, primes, N), most often in the transform's form.
 
     A public key is one, of the whole modulus and scale 1.
     """
     n_polynomials, n_primes, poly_degree = residues.shape
     members = _CIPHERTEXT.pack(
         _PARMS_ID.pack(*parms_id),
-        1,  # in the transform's form
+        transformed,
         n_polynomials,
         poly_degree,
         n_primes,
@@ -138,6 +142,13 @@ def require_public_key(sealed: bytes, shape: tuple[int, int, int]) -> None:
     head = _HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, _UNCOMPRESSED, 0, n_array)
     if len(array) != n_array or not array.startswith(head + _COUNT.pack(n_words)):
         raise RuntimeError(f"a public key of another shape than {shape}")
+
+
+def parameters(poly_degree: int, modulus: int) -> bytes:
+    """SEAL's parameters of CKKS with one prime."""
+    members = _PARAMETERS.pack(_CKKS, poly_degree, 1)
+    no_plain_modulus = 0
+    return _sealed(members + _sealed(_COUNT.pack(modulus)) + _sealed(_COUNT.pack(no_plain_modulus)))
 
 
 def secret_key(parms_id: Sequence[int], residues: Words) -> bytes:

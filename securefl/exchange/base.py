@@ -5,9 +5,12 @@ A capability is an object: a role that holds no `Opener` cannot spell "open".
 
 from __future__ import annotations
 
+import hashlib
+import json
 import struct
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +37,37 @@ class OpenedSum:
         return self.values.tobytes() + _BOOKKEEPING.pack(self.weight, self.n_clients)
 
 
+@dataclass(frozen=True, slots=True)
+class MessageId:
+    """Name of one message of a run, the same for all clients that send theirs."""
+
+    run: str
+    """Id of the session, 64 hex digits."""
+    round: int
+    name: str
+    n_values: int
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that keys and common polynomials of this message follow from."""
+        return hashlib.sha256(b"SecureFL sum 1\0" + json.dumps(astuple(self)).encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Client that seals a message, and the secret that its keys of the run follow from."""
+
+    name: str
+    secret: bytes = field(repr=False)
+
+
+class Sealed(NamedTuple):
+    """Payload of a message, and what its signed header must name for it to be opened."""
+
+    payload: bytes
+    nonce: str = ""
+    """Fresh bytes of a message under a one-time key, in hex; empty for others."""
+
+
 class Channel(Protocol):
     """Whatever seals, adds, matches or opens under one key, and that one alone, or in the clear."""
 
@@ -53,7 +87,7 @@ class Channel(Protocol):
 class Sealer(Channel, Protocol):
     """A client's side: packs its weighted values."""
 
-    def seal(self, values: Values, weight: float) -> bytes:
+    def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
         """The payload of one message. `values` are finite and within `max_value`."""
 
     def max_value(self, n_values: int) -> float:
@@ -90,12 +124,16 @@ class Adder(Channel, Protocol):
 class Opener(Channel, Protocol):
     """Reads totals."""
 
-    def open(self, total: bytes, n_values: int, precision_bits: int) -> OpenedSum:
+    def open(
+        self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
+    ) -> OpenedSum:
         """The total, each value rounded to so many bits after its leading one.
+
+        `nonces` are those in the signed headers of its messages, by client.
 
         Raises:
             KeyWornOut: more than this key may still release.
-            MessageRefused: `total` is not one of so many values.
+            MessageRefused: `total` is not one of these messages.
         """
 
 

@@ -1,0 +1,191 @@
+"""Cards: a client's secret of a run, sealed to the authority that adds up the keys of its messages.
+
+HPKE (RFC 9180) with ML-KEM-768 and X25519, so that neither a broken lattice nor a quantum computer
+opens a card alone. The key pair seals no value: whoever has its public half makes cards, and the
+secret half opens them.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Literal, final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import (
+    AEAD,
+    KDF,
+    KEM,
+    MLKEM768X25519PrivateKey,
+    MLKEM768X25519PublicKey,
+    Suite,
+)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from securefl.crypto.artefact import (
+    Epoch,
+    Labelled,
+    Moment,
+    Origin,
+    Sha256,
+    canonical,
+    decoded,
+    digest,
+    require_digest,
+    require_version,
+)
+from securefl.crypto.derived import SEED_BYTES
+from securefl.crypto.held import Held
+from securefl.errors import KeyFileError, MessageRefused
+from securefl.io.json import require_plain
+
+CARD_KEY_FORMAT: Literal["securefl-card-key/3"] = "securefl-card-key/3"
+SUITE = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+CARD_FORM = "hpke/mlkem768-x25519/hkdf-sha256/aes-256-gcm"
+_LATTICE_BYTES, _CURVE_BYTES, _LATTICE_SEED_BYTES = 1184, 32, 64
+KEY_BYTES = _LATTICE_BYTES + _CURVE_BYTES
+"""Length of the public half."""
+CARD_BYTES = KEM.MLKEM768_X25519.enc_length() + SEED_BYTES + 16
+"""Length of a card: what HPKE encapsulates, the secret, and its tag."""
+
+
+class CardKeyFile(BaseModel):
+    """The text form of a card key: JSON of just these fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: str
+    key_id: Sha256
+    epoch: Epoch
+    created: Moment
+    key: Annotated[str, Field(max_length=2 * KEY_BYTES)]
+    """Base64 of the public half: ML-KEM's 1184 bytes, then X25519's 32."""
+    sha256: Sha256
+    """Over all other fields."""
+
+    def content(self) -> bytes:
+        """Return what the digest is over."""
+        return canonical(self.model_dump(exclude={"sha256"}))
+
+
+@final
+class CardKey(Held):
+    """The public half: it makes cards. Every role may hold it."""
+
+    def __init__(self, key: bytes, origin: Origin) -> None:
+        """Raises KeyFileError where these are no bytes of such a key."""
+        if len(key) != KEY_BYTES:
+            raise KeyFileError(f"a card key of {len(key)} bytes, expected {KEY_BYTES}")
+        try:
+            lattice = MLKEM768PublicKey.from_public_bytes(key[:_LATTICE_BYTES])
+            curve = X25519PublicKey.from_public_bytes(key[_LATTICE_BYTES:])
+        except ValueError as error:
+            raise KeyFileError(f"damaged card key: {error}") from error
+        self._key = MLKEM768X25519PublicKey(lattice, curve)
+        self._bytes = key
+        self.origin = origin
+        self.key_id = digest(key)
+
+    @property
+    def epoch(self) -> int:
+        """Its epoch."""
+        return self.origin.epoch
+
+    def card(self, secret: bytes, about: bytes) -> bytes:
+        """Return the card of a secret of 32 bytes; it opens for the same `about` alone."""
+        return SUITE.encrypt(secret, self._key, info=about)
+
+    def to_json(self) -> str:
+        """Return the file of clients and server."""
+        file = CardKeyFile(
+            format=CARD_KEY_FORMAT,
+            key_id=self.key_id,
+            epoch=self.origin.epoch,
+            created=self.origin.created,
+            key=base64.b64encode(self._bytes).decode(),
+            sha256="0" * 64,
+        )
+        stated = file.model_copy(update={"sha256": digest(file.content())})
+        return stated.model_dump_json(indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> CardKey:
+        """Parse the file.
+
+        Raises:
+            KeyFileError: damaged, of another kind, or not the key that its key id names.
+        """
+        require_plain(text, KeyFileError)
+        try:
+            require_version(text, CARD_KEY_FORMAT)
+            label = Labelled.model_validate_json(text).format
+            if label != CARD_KEY_FORMAT:
+                raise KeyFileError(
+                    f"this is a {label!r:.60} file where {CARD_KEY_FORMAT} is needed"
+                )
+            file = CardKeyFile.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            raise KeyFileError(f"not a SecureFL key file: {first['msg']}") from error
+        require_digest(file.sha256, file.content())
+        key = cls(decoded(file.key), Origin(file.epoch, file.created))
+        if key.key_id != file.key_id:
+            raise KeyFileError("the card key does not match its key id: the file was changed")
+        return key
+
+
+@final
+class CardSecret(Held):
+    """The secret half: it opens cards. What the authority holds, and nobody else."""
+
+    def __init__(self, lattice: MLKEM768PrivateKey, curve: X25519PrivateKey, origin: Origin) -> None:
+        """Use `generate` or `from_secret_bytes`."""
+        self._lattice, self._curve = lattice, curve
+        self._key = MLKEM768X25519PrivateKey(lattice, curve)
+        public = lattice.public_key().public_bytes_raw() + curve.public_key().public_bytes_raw()
+        self.public = CardKey(public, origin)
+
+    @classmethod
+    def generate(cls, epoch: int = 1) -> CardSecret:
+        """Return a fresh key from the operating system's randomness."""
+        return cls(MLKEM768PrivateKey.generate(), X25519PrivateKey.generate(), Origin.now(epoch))
+
+    @classmethod
+    def from_secret_bytes(cls, secret: bytes, origin: Origin) -> CardSecret:
+        """Read what `to_secret_bytes` wrote; raises KeyFileError where it is none."""
+        if len(secret) != _LATTICE_SEED_BYTES + _CURVE_BYTES:
+            raise KeyFileError(f"a card key's secret of {len(secret)} bytes, expected 96")
+        lattice = MLKEM768PrivateKey.from_seed_bytes(secret[:_LATTICE_SEED_BYTES])
+        return cls(lattice, X25519PrivateKey.from_private_bytes(secret[-_CURVE_BYTES:]), origin)
+
+    def to_secret_bytes(self) -> bytes:
+        """Return the key itself, IN CLEAR: for encryption at rest, and for nothing else."""
+        return self._lattice.private_bytes_raw() + self._curve.private_bytes_raw()
+
+    @property
+    def key_id(self) -> str:
+        """SHA-256 of the public half, in hex, which names this pair in every message."""
+        return self.public.key_id
+
+    @property
+    def origin(self) -> Origin:
+        """Its epoch, and when it was made."""
+        return self.public.origin
+
+    def secret_in(self, card: bytes, about: bytes) -> bytes:
+        """Return the 32 bytes in a card.
+
+        Raises:
+            MessageRefused: made for another key or purpose, changed, or not 32 bytes.
+        """
+        try:
+            secret = SUITE.decrypt(card, self._key, info=about)
+        except (InvalidTag, ValueError) as error:
+            raise MessageRefused("a card that does not open under this key") from error
+        if len(secret) != SEED_BYTES:
+            raise MessageRefused(f"a card with a secret of {len(secret)} bytes, not {SEED_BYTES}")
+        return secret
+
+    def __repr__(self) -> str:
+        return f"CardSecret(key_id={self.key_id[:16]}…)"

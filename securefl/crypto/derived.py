@@ -1,0 +1,63 @@
+"""Polynomials that follow from bytes: common ones that all know, and a client's secret ones.
+
+SHAKE-256 is read as little-endian words. A common polynomial is uniform modulo q. A key's
+coefficients are counts of random bits, as in ML-KEM: 21 bits up, 21 bits down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from securefl.crypto.one_time_params import KEY_BITS
+
+Coefficients = NDArray[np.int64]
+"""Shape (N,), small and signed."""
+Words = NDArray[np.uint64]
+
+SEED_BYTES = 32
+_COMMON, _KEY = b"SecureFL common 1\0", b"SecureFL one-time key 1\0"
+_WORD_BYTES = 8
+_KEY_BYTES = -(-KEY_BITS // 8)
+_HALF = np.uint64(KEY_BITS // 2)
+_MASK = np.uint64(2 ** (KEY_BITS // 2) - 1)
+_SPARE = 64
+"""Words beyond N, for those that are q or more: one in 2^45 is."""
+
+
+def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) -> Words:
+    """Return the polynomial a_j of a message, shape (N,), in the transform's order.
+
+    Nobody chooses or sends it: it follows from what the message is about, and its index.
+    """
+    seed = _COMMON + index.to_bytes(8, "little") + about
+    n_words = poly_degree + _SPARE
+    drawn = np.frombuffer(hashlib.shake_256(seed).digest(_WORD_BYTES * n_words), "<u8")
+    words = drawn & np.uint64(2 ** modulus.bit_length() - 1)
+    fitting: Words = words[words < modulus][:poly_degree]
+    if len(fitting) < poly_degree:
+        raise RuntimeError(f"more than {_SPARE} of {n_words} words are beyond the modulus")
+    return fitting
+
+
+def key_seed(secret: bytes, about: bytes, sender: str, nonce: bytes) -> bytes:
+    """Return the seed of the key of one message, 32 bytes, by HKDF with SHA-256."""
+    name = sender.encode()
+    info = b"".join(
+        len(part).to_bytes(4, "little") + part for part in (_KEY, about, name, nonce)
+    )
+    return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(secret)
+
+
+def key_polynomial(seed: bytes, poly_degree: int) -> Coefficients:
+    """Return the key's coefficients, shape (N,), each within ±`KEY_BOUND`."""
+    drawn = hashlib.shake_256(_KEY + seed).digest(_KEY_BYTES * poly_degree)
+    octets = np.zeros((poly_degree, _WORD_BYTES), np.uint8)
+    octets[:, :_KEY_BYTES] = np.frombuffer(drawn, np.uint8).reshape(poly_degree, _KEY_BYTES)
+    bits = octets.view("<u8").ravel()
+    up, down = np.bitwise_count(bits & _MASK), np.bitwise_count(bits >> _HALF & _MASK)
+    return up.astype(np.int64) - down

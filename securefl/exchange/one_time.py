@@ -1,0 +1,120 @@
+"""Sums under one-time keys: clients weigh and encrypt, the server adds. Neither can open.
+
+Each ciphertext holds up to N - 2 digits of weighted values, then the weight, then a one. So the
+total carries Σ weight_i (a client that drops out costs no round) and the number of clients in it
+(no label can claim more of them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.crypto.cards import CardKey
+from securefl.crypto.one_time import CipherSum, OneTimeKey
+from securefl.crypto.one_time_params import ONE_TIME
+from securefl.crypto.params import BOOKKEEPING_SLOTS
+from securefl.exchange.base import MessageId, Sealed, Sender, Values
+from securefl.exchange.digits import Digits
+from securefl.exchange.layout import gains_of
+from securefl.types import MessageSpec
+
+FORM = "one-time/digits/1"
+NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeSealer:
+    """A client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
+
+    card_key: CardKey
+
+    @property
+    def form(self) -> str:
+        """Names how values lie in slots, and under what keys."""
+        return FORM
+
+    @property
+    def key_id(self) -> str:
+        """The key that the clients' cards are for."""
+        return self.card_key.key_id
+
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.card_key.epoch
+
+    def max_value(self, n_values: int) -> float:
+        """Weights sum to at most one, so no total exceeds the largest single value."""
+        return Digits.of(ONE_TIME, n_values).max_value
+
+    def gains(self, spec: MessageSpec) -> Values | float:
+        """The plan's."""
+        return gains_of(spec)
+
+    def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
+        """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing.
+
+        The values enter the nonce, so that a copied machine with the same random bytes does not
+        use a key for other values.
+        """
+        size = ONE_TIME.values_per_ciphertext
+        slots = np.zeros((ONE_TIME.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
+        padded = np.zeros(len(slots) * size)
+        digits = Digits.of(ONE_TIME, len(values)).split(weight * values)
+        padded[: len(digits)] = digits
+        slots[:, :size] = padded.reshape(-1, size)
+        slots[:, size:] = weight, 1.0
+        nonce = hashlib.sha256(os.urandom(32) + slots.tobytes()).digest()[:NONCE_BYTES]
+        digest = about.digest()
+        key = OneTimeKey.of([sender.secret], digest, sender.name, nonce)
+        return Sealed(key.seal(slots, digest), nonce.hex())
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeAdder:
+    """The server's side: additions modulo q, and no key."""
+
+    card_key: CardKey
+
+    @property
+    def form(self) -> str:
+        """The only encoding that it adds."""
+        return FORM
+
+    @property
+    def key_id(self) -> str:
+        """The only key id that it accepts."""
+        return self.card_key.key_id
+
+    @property
+    def epoch(self) -> int:
+        """The key's."""
+        return self.card_key.epoch
+
+    def n_bytes(self, n_values: int) -> int:
+        """Exact payload length."""
+        return ONE_TIME.message_bytes(n_values)
+
+    def start(self, n_values: int) -> OneTimeSum:
+        """An empty sum."""
+        return OneTimeSum(CipherSum(ONE_TIME.n_ciphertexts(n_values)))
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeSum:
+    """The running sum of messages."""
+
+    added: CipherSum
+
+    def plus(self, payload: bytes, most: float = 1.0) -> OneTimeSum:
+        """The sum with one contribution more, all of its ciphertexts."""
+        del most  # a sealed weight shows in the total alone
+        return OneTimeSum(self.added.plus(payload))
+
+    def total(self) -> bytes:
+        """The ciphertexts of the sum."""
+        return self.added.total()
