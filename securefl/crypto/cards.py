@@ -8,6 +8,7 @@ secret half opens them.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Literal, final
 
 from cryptography.exceptions import InvalidTag
@@ -46,8 +47,12 @@ CARD_FORM = "hpke/mlkem768-x25519/hkdf-sha256/aes-256-gcm"
 _LATTICE_BYTES, _CURVE_BYTES, _LATTICE_SEED_BYTES = 1184, 32, 64
 KEY_BYTES = _LATTICE_BYTES + _CURVE_BYTES
 """Length of the public half."""
-CARD_BYTES = KEM.MLKEM768_X25519.enc_length() + SEED_BYTES + 16
-"""Length of a card: what HPKE encapsulates, the secret, and its tag."""
+_TAG_BYTES = 16
+
+
+def card_bytes(n_secrets: int) -> int:
+    """Return the length of a card: what HPKE encapsulates, the secrets, and its tag."""
+    return KEM.MLKEM768_X25519.enc_length() + n_secrets * SEED_BYTES + _TAG_BYTES
 
 
 class CardKeyFile(BaseModel):
@@ -92,9 +97,9 @@ class CardKey(Held):
         """Its epoch."""
         return self.origin.epoch
 
-    def card(self, secret: bytes, about: bytes) -> bytes:
-        """Return the card of a secret of 32 bytes; it opens for the same `about` alone."""
-        return SUITE.encrypt(secret, self._key, info=about)
+    def card(self, secrets: Sequence[bytes], about: bytes) -> bytes:
+        """Return the card of secrets of 32 bytes each; it opens for the same `about` alone."""
+        return SUITE.encrypt(b"".join(secrets), self._key, info=about)
 
     def to_json(self) -> str:
         """Return the file of clients and server."""
@@ -173,19 +178,21 @@ class CardSecret(Held):
         """Its epoch, and when it was made."""
         return self.public.origin
 
-    def secret_in(self, card: bytes, about: bytes) -> bytes:
-        """Return the 32 bytes in a card.
+    def secrets_in(self, card: bytes, n_secrets: int, about: bytes) -> list[bytes]:
+        """Return the secrets in a card, 32 bytes each.
 
         Raises:
-            MessageRefused: made for another key or purpose, changed, or not 32 bytes.
+            MessageRefused: made for another key or purpose, changed, or of another length.
         """
+        if len(card) != card_bytes(n_secrets):
+            raise MessageRefused(
+                f"a card of {len(card)} bytes, expected exactly {card_bytes(n_secrets)}"
+            )
         try:
-            secret = SUITE.decrypt(card, self._key, info=about)
+            secrets = SUITE.decrypt(card, self._key, info=about)
         except (InvalidTag, ValueError) as error:
             raise MessageRefused("a card that does not open under this key") from error
-        if len(secret) != SEED_BYTES:
-            raise MessageRefused(f"a card with a secret of {len(secret)} bytes, not {SEED_BYTES}")
-        return secret
+        return [secrets[i : i + SEED_BYTES] for i in range(0, len(secrets), SEED_BYTES)]
 
     def __repr__(self) -> str:
         return f"CardSecret(key_id={self.key_id[:16]}…)"

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from securefl.crypto.one_time_params import KEY_BITS
+from securefl.crypto.params import KEY_BITS
 
 Coefficients = NDArray[np.int64]
 """Shape (N,), small and signed."""

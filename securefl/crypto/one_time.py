@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from securefl.crypto.derived import Coefficients, Words, key_polynomial, key_seed
 from securefl.crypto.held import Held
-from securefl.crypto.one_time_params import KEY_BOUND, ONE_TIME, OneTimeParameters
+from securefl.crypto.params import KEY_BOUND, SUMS, SumParameters
 from securefl.crypto.ring import packed, unpacked
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import MessageRefused
@@ -35,7 +35,7 @@ _COEFFICIENT = np.dtype("<i4")
 
 
 @cache
-def ring(parameters: OneTimeParameters = ONE_TIME) -> SealRing:
+def ring(parameters: SumParameters = SUMS) -> SealRing:
     """Return the ring of these parameters, made once a process."""
     return SealRing(parameters)
 
@@ -44,7 +44,7 @@ def ring(parameters: OneTimeParameters = ONE_TIME) -> SealRing:
 class OneTimeKey(Held):
     """Key s_i of one message. It can be added to others of the same message, and says nothing."""
 
-    def __init__(self, coefficients: Coefficients, parameters: OneTimeParameters) -> None:
+    def __init__(self, coefficients: Coefficients, parameters: SumParameters) -> None:
         """Use `of`."""
         self._coefficients = coefficients
         self._parameters = parameters
@@ -56,7 +56,7 @@ class OneTimeKey(Held):
         about: bytes,
         sender: str,
         nonce: bytes,
-        parameters: OneTimeParameters = ONE_TIME,
+        parameters: SumParameters = SUMS,
     ) -> OneTimeKey:
         """Return the key of a message: one polynomial for each of the client's secrets, added up.
 
@@ -95,7 +95,7 @@ class CipherSum:
     def __init__(
         self,
         n_ciphertexts: int,
-        parameters: OneTimeParameters = ONE_TIME,
+        parameters: SumParameters = SUMS,
         words: Words | None = None,
         n_added: int = 0,
     ) -> None:
@@ -125,19 +125,25 @@ class CipherSum:
 class KeySum:
     """Sum of the keys of one message over clients, or over a group of officers' part of it."""
 
-    def __init__(self, coefficients: Coefficients, parameters: OneTimeParameters) -> None:
+    def __init__(self, coefficients: Coefficients, parameters: SumParameters) -> None:
         self.coefficients = coefficients
         self._parameters = parameters
 
     @classmethod
     def of(
-        cls, keys: Iterable[OneTimeKey], parameters: OneTimeParameters = ONE_TIME
+        cls, keys: Iterable[OneTimeKey], parameters: SumParameters = SUMS
     ) -> KeySum:
         """Add the keys of one message, each once."""
         total = np.zeros(parameters.poly_degree, np.int64)
         for key in keys:
             total += key.coefficients
         return cls(total, parameters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeySum) and np.array_equal(self.coefficients, other.coefficients)
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
 
     def plus(self, other: KeySum) -> KeySum:
         """Return the sum with another group's part."""
@@ -149,7 +155,7 @@ class KeySum:
 
     @classmethod
     def from_bytes(
-        cls, content: bytes, n_keys: int, parameters: OneTimeParameters = ONE_TIME
+        cls, content: bytes, n_keys: int, parameters: SumParameters = SUMS
     ) -> KeySum:
         """Parse what `to_bytes` wrote.
 

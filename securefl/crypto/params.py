@@ -1,7 +1,7 @@
-"""CKKS parameters for sums: a checked literal with its security, capacity and sizes.
+"""Parameters of sums under one-time keys: one prime, symmetric encryption, additions alone.
 
 The security table is that of the Homomorphic Encryption Standard (Albrecht et al. 2018, Table 1:
-ternary secret, classical attacker).
+ternary secret, classical attacker); keys here are wider.
 """
 
 from __future__ import annotations
@@ -22,6 +22,13 @@ BOOKKEEPING_SLOTS = 2
 """Each ciphertext ends with the client's weight and with the number one."""
 COUNT_TOLERANCE = 1e-3
 """How far an opened count of ones may be from a whole number."""
+KEY_BITS = 42
+"""Random bits of a coefficient of a key, half of them counted up and half counted down."""
+KEY_DEVIATION = sqrt(KEY_BITS / 4)
+"""Standard deviation of a coefficient of a key, and of the encryption's error, which SEAL draws in
+the same way: 3.24."""
+KEY_BOUND = KEY_BITS // 2
+"""Largest absolute coefficient of a key."""
 
 
 def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
@@ -40,71 +47,62 @@ def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CkksParameters:
-    """Parameters under which ciphertexts are added and nothing else.
+class SumParameters:
+    """Parameters of messages that nobody multiplies: one prime carries them.
 
     Raises:
         ConfigError: below 128-bit security, or no room for the values beside the scale.
     """
 
-    poly_degree: int = 4096
-    modulus_bits: tuple[int, ...] = (47, 46, 16)
-    """The primes that carry the data, then the special one that encryption divides away."""
-    scale_bits: int = 78
+    poly_degree: int = 2048
+    """N, the number of real values in a polynomial: N/2 complex slots."""
+    modulus_bits: int = 52
+    """Size of the prime."""
+    scale_bits: int = 37
 
     def __post_init__(self) -> None:
-        require_secure(self.poly_degree, self.modulus_bits)
-        if len(self.modulus_bits) < 2 or not all(16 <= bits <= 60 for bits in self.modulus_bits):
-            raise ConfigError(
-                f"modulus_bits = {self.modulus_bits}: must be two primes or more of 16..60 bits"
-            )
-        room = sum(self.modulus_bits[:-1]) - 4
+        require_secure(self.poly_degree, (self.modulus_bits,))
+        room = self.modulus_bits - 4
         if not 20 <= self.scale_bits <= room:
             raise ConfigError(
-                f"scale_bits = {self.scale_bits}: must be 20..{room} beside data primes of "
-                f"{self.modulus_bits[:-1]} bits; 78 suits sums"
+                f"scale_bits = {self.scale_bits}: must be 20..{room} beside a prime of "
+                f"{self.modulus_bits} bits"
             )
-
-    @property
-    def security_bits(self) -> int:
-        """The level of the standard's table that the constructor has checked."""
-        return 128
 
     @property
     def values_per_ciphertext(self) -> int:
         """Slots left for values."""
-        return self.poly_degree // 2 - BOOKKEEPING_SLOTS
+        return self.poly_degree - BOOKKEEPING_SLOTS
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Two polynomials modulo each data prime, a coefficient in as many bytes as it needs."""
-        *data, _ = self.modulus_bits
-        return 2 * self.poly_degree * len(data) * (-(-max(data) // 8))
+        """Length of one on the wire: a polynomial, a coefficient in as many bytes as it needs."""
+        return self.poly_degree * (-(-self.modulus_bits // 8))
 
     @property
     def max_value(self) -> float:
         """Largest absolute total. One bit is the sign's, one is kept free: overflow is silent."""
-        return 2.0 ** (sum(self.modulus_bits[:-1]) - self.scale_bits - 2)
+        return 2.0 ** (self.modulus_bits - self.scale_bits - 2)
+
+    def n_ciphertexts(self, n_values: int) -> int:
+        """Return the number of ciphertexts of a message with so many values."""
+        return -(-n_values // self.values_per_ciphertext)
 
     def message_bytes(self, n_values: int) -> int:
-        """Of a message with so many values, or of their total."""
+        """Return the length of a message with so many values, or of their total."""
         return self.n_ciphertexts(n_values) * self.ciphertext_bytes
 
     def n_released(self, n_values: int) -> int:
-        """Slots of such a message: what opening it shows, whatever they hold."""
-        return self.n_ciphertexts(n_values) * self.poly_degree // 2
+        """Return the number of slots of such a message, whatever they hold."""
+        return self.n_ciphertexts(n_values) * self.poly_degree
 
     def noise(self, n_clients: int) -> float:
-        """Two standard deviations of what a slot of a sum of so many ciphertexts errs by.
+        """Return the standard deviation of a real value of a total of so many clients.
 
-        It is what remains when the special prime is divided away: rounding, times the ternary
-        secret, of variance N/18 in each coefficient.
+        Each coefficient errs by `KEY_DEVIATION` a client; a slot is the sum of N coefficients on
+        the unit circle, half of whose variance is in its real part.
         """
-        return 2 * (self.poly_degree / 6) * sqrt(n_clients) / 2.0**self.scale_bits
-
-    def n_ciphertexts(self, n_values: int) -> int:
-        """Ciphertexts of a message with so many values."""
-        return -(-n_values // self.values_per_ciphertext)
+        return sqrt(self.poly_degree / 2 * n_clients) * KEY_DEVIATION / 2.0**self.scale_bits
 
 
-SUMS = CkksParameters()
+SUMS = SumParameters()

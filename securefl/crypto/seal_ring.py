@@ -17,7 +17,7 @@ from tenseal import sealapi
 
 from securefl.crypto import sealwire
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
-from securefl.crypto.one_time_params import OneTimeParameters
+from securefl.crypto.params import SumParameters
 from securefl.crypto.ring import words_of
 
 Reals = NDArray[np.float64]
@@ -31,7 +31,7 @@ _MOST_SAVED_BYTES = 2**20
 class SealRing:
     """Polynomials modulo X^N + 1 and one prime. It holds no key."""
 
-    def __init__(self, parameters: OneTimeParameters) -> None:
+    def __init__(self, parameters: SumParameters) -> None:
         self.parameters = parameters
         degree, bits = parameters.poly_degree, parameters.modulus_bits
         self.modulus: int = sealapi.CoeffModulus.Create(degree, [bits])[0].value()

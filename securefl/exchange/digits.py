@@ -1,6 +1,6 @@
 """Weighted values in the digits of a mixed base, where a message leaves slots empty.
 
-A slot holds ±8192 and errs by the noise that hides the key, about 1e-9. A message of a few values
+A slot holds ±8192 and errs by the noise of encryption, about 1e-9. A message of a few values
 leaves most of its slots empty. So each value is written as two to five digits, a slot each, at
 public gains 2^10 apart. All but the last are whole numbers of a unit far above the noise, so their
 sums are read without error; the last carries the rest. The sum of the digits is the sum of the
@@ -14,9 +14,8 @@ from typing import Self
 
 import numpy as np
 
-from securefl.crypto.params import CkksParameters
+from securefl.crypto.params import SumParameters
 from securefl.exchange.base import Values
-from securefl.exchange.policy import Flooding
 
 STEP_BITS = 10
 """From one digit's gain to the next one's."""
@@ -41,14 +40,14 @@ class Digits:
     """Largest absolute value of a slot's total."""
 
     @classmethod
-    def of(cls, parameters: CkksParameters, n_values: int) -> Self:
+    def of(cls, parameters: SumParameters, n_values: int) -> Self:
         """As many digits as fit into the ciphertexts that so many values take anyway.
 
-        One where the usual noise would drown the unit: parameters with one data prime.
+        One where the noise of the most clients would drown the unit: parameters of a small scale.
         """
         n_slots = parameters.n_ciphertexts(n_values) * parameters.values_per_ciphertext
-        noise = Flooding().deviation(parameters.noise(MOST_CLIENTS))
-        n_digits = min(n_slots // n_values, len(GAIN_BITS)) if is_exact(noise) else 1
+        exact = is_exact(parameters.noise(MOST_CLIENTS))
+        n_digits = min(n_slots // n_values, len(GAIN_BITS)) if exact else 1
         return cls(GAIN_BITS[n_digits - 1], parameters.max_value)
 
     @property

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefl.crypto.cards import CardKey
 from securefl.crypto.one_time import CipherSum, OneTimeKey
-from securefl.crypto.one_time_params import ONE_TIME
-from securefl.crypto.params import BOOKKEEPING_SLOTS
+from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
 from securefl.exchange.base import MessageId, Sealed, Sender, Values
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
 from securefl.types import MessageSpec
@@ -30,7 +29,7 @@ NONCE_BYTES = 16
 class OneTimeSealer:
     """A client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
 
-    card_key: CardKey
+    keys: CardKeys
 
     @property
     def form(self) -> str:
@@ -39,17 +38,17 @@ class OneTimeSealer:
 
     @property
     def key_id(self) -> str:
-        """The key that the clients' cards are for."""
-        return self.card_key.key_id
+        """The keys that clients' cards are for."""
+        return self.keys.key_id
 
     @property
     def epoch(self) -> int:
         """The key's."""
-        return self.card_key.epoch
+        return self.keys.epoch
 
     def max_value(self, n_values: int) -> float:
         """Weights sum to at most one, so no total exceeds the largest single value."""
-        return Digits.of(ONE_TIME, n_values).max_value
+        return Digits.of(SUMS, n_values).max_value
 
     def gains(self, spec: MessageSpec) -> Values | float:
         """The plan's."""
@@ -61,16 +60,16 @@ class OneTimeSealer:
         The values enter the nonce, so that a copied machine with the same random bytes does not
         use a key for other values.
         """
-        size = ONE_TIME.values_per_ciphertext
-        slots = np.zeros((ONE_TIME.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
+        size = SUMS.values_per_ciphertext
+        slots = np.zeros((SUMS.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
         padded = np.zeros(len(slots) * size)
-        digits = Digits.of(ONE_TIME, len(values)).split(weight * values)
+        digits = Digits.of(SUMS, len(values)).split(weight * values)
         padded[: len(digits)] = digits
         slots[:, :size] = padded.reshape(-1, size)
         slots[:, size:] = weight, 1.0
         nonce = hashlib.sha256(os.urandom(32) + slots.tobytes()).digest()[:NONCE_BYTES]
         digest = about.digest()
-        key = OneTimeKey.of([sender.secret], digest, sender.name, nonce)
+        key = OneTimeKey.of(self.keys.secrets(sender), digest, sender.name, nonce)
         return Sealed(key.seal(slots, digest), nonce.hex())
 
 
@@ -78,7 +77,7 @@ class OneTimeSealer:
 class OneTimeAdder:
     """The server's side: additions modulo q, and no key."""
 
-    card_key: CardKey
+    keys: CardKeys
 
     @property
     def form(self) -> str:
@@ -88,20 +87,20 @@ class OneTimeAdder:
     @property
     def key_id(self) -> str:
         """The only key id that it accepts."""
-        return self.card_key.key_id
+        return self.keys.key_id
 
     @property
     def epoch(self) -> int:
         """The key's."""
-        return self.card_key.epoch
+        return self.keys.epoch
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length."""
-        return ONE_TIME.message_bytes(n_values)
+        return SUMS.message_bytes(n_values)
 
     def start(self, n_values: int) -> OneTimeSum:
         """An empty sum."""
-        return OneTimeSum(CipherSum(ONE_TIME.n_ciphertexts(n_values)))
+        return OneTimeSum(CipherSum(SUMS.n_ciphertexts(n_values)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The authority's side of sums under one-time keys: add up the keys, decrypt, count, divide.
+"""Totals under one-time keys: ask the officers for sums of keys, decrypt, count, divide.
 
 The sum of keys opens the sum of just these clients' messages, each once, and nothing else: what a
 server has added in another way decrypts to noise, which counts no clients.
@@ -6,34 +6,29 @@ server has added in another way decrypts to noise, which counts no clients.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
-import numpy as np
-
-from securefl.crypto.cards import CardSecret
-from securefl.crypto.one_time import KeySum, OneTimeKey
-from securefl.crypto.one_time_params import ONE_TIME
-from securefl.errors import MessageRefused
+from securefl.crypto.one_time import KeySum
+from securefl.crypto.params import SUMS
+from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import MessageId, OpenedSum
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import TotalDecoder
+from securefl.exchange.officer import Answer, Answering, Officer
 from securefl.exchange.one_time import FORM
-
-
-def card_about(run: str, sender: str) -> bytes:
-    """Return what a card is bound to, beside its key: the session and its client."""
-    return b"SecureFL card 1\0" + json.dumps([run, sender]).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class OneTimeOpener:
-    """Opens totals of at most `max_clients`."""
+    """Opens totals of at most `max_clients` by the answers of officers."""
 
-    secret: CardSecret = field(repr=False)
+    officers: Sequence[Officer]
+    keys: CardKeys
     max_clients: int
-    _secrets: dict[tuple[str, str], bytes] = field(default_factory=dict, repr=False)
-    """What the cards held, by session and client."""
+    say: Callable[[str], None] = lambda _text: None
+    """Told of each officer that is away or has given a wrong answer."""
 
     @property
     def form(self) -> str:
@@ -42,27 +37,27 @@ class OneTimeOpener:
 
     @property
     def key_id(self) -> str:
-        """The key that cards are for."""
-        return self.secret.key_id
+        """The keys that cards are for."""
+        return self.keys.key_id
 
     @property
     def epoch(self) -> int:
-        """The key's."""
-        return self.secret.origin.epoch
+        """The keys'."""
+        return self.keys.epoch
 
-    def take_card(self, run: str, sender: str, card: bytes) -> None:
-        """Keep what a client's card holds.
-
-        Raises:
-            MessageRefused: it does not open, or the client had another in this session.
-        """
-        secret = self.secret.secret_in(card, card_about(run, sender))
-        if self._secrets.setdefault((run, sender), secret) != secret:
-            raise MessageRefused(f"{sender}: a second card, with another secret")
+    def take_cards(self, run: str, sender: str, cards: bytes) -> None:
+        """Give each officer its card; raises MessageRefused as `Officer.take_card`."""
+        if len(cards) != self.keys.card_bytes:
+            raise MessageRefused(
+                f"cards of {len(cards)} bytes, expected exactly {self.keys.card_bytes}"
+            )
+        for number, officer in enumerate(self.officers):
+            officer.take_card(run, sender, self.keys.card_of(cards, number))
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
-        """Return the clients of whom there is no card."""
-        return [sender for sender in senders if (run, sender) not in self._secrets]
+        """Return the clients of whom an officer has no card."""
+        lacking = {name for o in self.officers for name in o.without_card(run, senders)}
+        return [name for name in senders if name in lacking]
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
@@ -70,14 +65,52 @@ class OneTimeOpener:
         """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
 
         Raises:
+            PeerError: too many officers are away.
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
-                just these messages, or one of them is rubbish.
+                just these messages, or one of them is rubbish, or too many officers lie.
         """
-        digest = about.digest()
-        keys = KeySum.of(
-            OneTimeKey.of([self._secrets[about.run, name]], digest, name, bytes.fromhex(nonce))
-            for name, nonce in nonces.items()
-        )
-        slots = keys.open(total, digest, ONE_TIME.n_ciphertexts(about.n_values))
-        decoder = TotalDecoder(ONE_TIME, self.max_clients, ONE_TIME.noise(len(nonces)))
-        return decoder.decode(np.asarray(slots), about.n_values, precision_bits)
+        decoder = TotalDecoder(SUMS, self.max_clients, SUMS.noise(len(nonces)))
+        n_ciphertexts, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
+        refused: MessageRefused | None = None
+        for keys, liars in self._key_sums(self._answers(about, nonces)):
+            try:
+                slots = keys.open(total, digest, n_ciphertexts)
+                opened = decoder.decode(slots, about.n_values, precision_bits)
+            except MessageRefused as error:
+                refused = refused or error
+                continue
+            for number in liars:
+                self.say(f"officer {number + 1}: gave a wrong sum of keys for {about.name!r}")
+            return opened
+        raise refused or MessageRefused("the officers' sums of keys do not agree")
+
+    def _answers(self, about: MessageId, nonces: Mapping[str, str]) -> dict[int, Answer]:
+        """Return the answer of each officer that is there."""
+        answers, away = dict[int, Answer](), list[str]()
+        officers: Sequence[Answering] = self.officers
+        for number, officer in enumerate(officers):
+            try:
+                answers[number] = officer.key_sums(about, nonces)
+            except PeerError as error:
+                away.append(f"officer {number + 1}: {error}")
+        for text in away:
+            self.say(text)
+        if len(answers) < self.keys.quorum.needed:
+            raise PeerError(
+                f"{len(answers)} of {len(self.officers)} officers answer, and "
+                f"{self.keys.quorum.needed} are needed: {'; '.join(away)}"
+            )
+        return answers
+
+    def _key_sums(self, answers: Mapping[int, Answer]) -> Iterator[tuple[KeySum, tuple[int, ...]]]:
+        """Yield sums of keys that officers agree on, and those left out as liars: fewest first."""
+        groups, needed = self.keys.quorum.groups, self.keys.quorum.needed
+        for n_liars in range(len(answers) - needed + 1):
+            for liars in combinations(answers, n_liars):
+                heard = [answer for number, answer in answers.items() if number not in liars]
+                parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
+                if all(part == of[0] for of in parts for part in of):
+                    total = parts[0][0]
+                    for of in parts[1:]:
+                        total = total.plus(of[0])
+                    yield total, liars

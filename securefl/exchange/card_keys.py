@@ -1,0 +1,69 @@
+"""The public keys of the officers: clients make cards for them. There is no key that encrypts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from securefl.crypto.artefact import digest
+from securefl.crypto.cards import CardKey, card_bytes
+from securefl.errors import ConfigError
+from securefl.exchange.base import Sender
+from securefl.exchange.quorum import Quorum, group_secret
+
+
+@dataclass(frozen=True, slots=True)
+class CardKeys:
+    """The officers' card keys, all of one epoch.
+
+    Raises:
+        ConfigError: not as many as there are officers, one of them twice, or of several epochs.
+    """
+
+    keys: tuple[CardKey, ...]
+    quorum: Quorum = Quorum()
+    key_id: str = field(init=False)
+    """Of the one key, or of all with the number that is needed, as SHA-256 in hex."""
+
+    def __post_init__(self) -> None:
+        ids = [key.key_id for key in self.keys]
+        if len(set(ids)) != self.quorum.officers or len({key.epoch for key in self.keys}) > 1:
+            raise ConfigError(
+                f"{len(set(ids))} card keys of epochs {sorted({k.epoch for k in self.keys})}, for "
+                f"{self.quorum.officers} officers: must be one of each, of one epoch"
+            )
+        all_ids = digest(json.dumps([self.quorum.needed, *ids]).encode())
+        object.__setattr__(self, "key_id", ids[0] if len(ids) == 1 else all_ids)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the keys."""
+        return self.keys[0].epoch
+
+    @property
+    def card_bytes(self) -> int:
+        """Exact length of a client's cards."""
+        return sum(card_bytes(len(self.quorum.groups_of(n))) for n in range(len(self.keys)))
+
+    def cards(self, run: str, sender: Sender) -> bytes:
+        """Return a client's cards of a session, one for each officer in order."""
+        about = card_about(run, sender.name)
+        return b"".join(
+            key.card([group_secret(sender.secret, g) for g in self.quorum.groups_of(n)], about)
+            for n, key in enumerate(self.keys)
+        )
+
+    def card_of(self, cards: bytes, officer: int) -> bytes:
+        """Return one officer's card of `card_bytes` that hold all."""
+        sizes = [card_bytes(len(self.quorum.groups_of(n))) for n in range(len(self.keys))]
+        start = sum(sizes[:officer])
+        return cards[start : start + sizes[officer]]
+
+    def secrets(self, sender: Sender) -> list[bytes]:
+        """Return the secrets of all groups, which a client's keys follow from."""
+        return [group_secret(sender.secret, g) for g in range(len(self.quorum.groups))]
+
+
+def card_about(run: str, sender: str) -> bytes:
+    """Return what a card is bound to, beside its key: the session and its client."""
+    return b"SecureFL card 1\0" + json.dumps([run, sender]).encode()
