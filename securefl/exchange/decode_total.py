@@ -8,9 +8,9 @@ from math import floor, log2
 import numpy as np
 
 from securefl.crypto.params import BOOKKEEPING_SLOTS, COUNT_TOLERANCE, SumParameters
-from securefl.errors import ConfigError, MessageRefused
+from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
-from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_exact
+from securefl.exchange.digits import SURE, Digits
 
 EMPTY = 2.0**-30
 """Largest value in a slot that holds nothing: the rounding of encoders and decoder."""
@@ -26,43 +26,41 @@ class TotalDecoder:
     """Decoder of decrypted totals: the rules that the slots of an honest one keep to."""
 
     parameters: SumParameters
-    max_clients: int
-    """Most clients of a total, for which the noise that hides the key is sized."""
-    deviation: float
-    """Standard deviation of that noise in each slot."""
+    n_clients: int
+    """Clients whose keys the total was opened with."""
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise of their encryption in each slot."""
+        return self.parameters.noise(self.n_clients)
 
     @property
     def weight_bits(self) -> int:
         """Number of bits after the point of a weight: as many as the noise leaves right.
 
         A size over a smaller power of two then comes out exactly, where steps of 2^-26 are too fine
-        for the noise of many clients, or of several officers.
+        for the noise of many clients.
         """
-        if not self.deviation:
-            return WEIGHT_BITS
         return min(WEIGHT_BITS, floor(-log2(2 * SURE * self.deviation)))
 
-    def slot_bits(self, precision_bits: int) -> int:
-        """Return the number of bits after the point of a slot that are released at most.
-
-        Bits far below the noise say nothing. Without noise, rounding is all that keeps the slots'
-        own errors, which are linear in the key, from readers of totals.
-        """
-        return floor(-log2(self.deviation)) + GUARD_BITS if self.deviation else precision_bits
+    @property
+    def slot_bits(self) -> int:
+        """Number of bits after the point of a slot that are released: those below are noise."""
+        return floor(-log2(self.deviation)) + GUARD_BITS
 
     def decode(self, slots: Values, n_values: int, precision_bits: int) -> OpenedSum:
-        """Return the mean, weight and client count of flooded slots of shape (ciphertexts, N/2).
+        """Return the mean, weight and client count of decrypted slots of shape (ciphertexts, N).
 
         The mean is Σ p_i x_i, where p_i is a client's share of the weight; each value is rounded to
         `precision_bits` bits after its leading one.
 
         Raises:
-            ConfigError: noise in which digits cannot be read.
-            MessageRefused: a count that is no whole number (another key, or rubbish), more clients
-                than the noise is sized for, or ciphertexts that do not count the same clients.
+            MessageRefused: a count of other than these clients (the keys are not those of just
+                these messages, or one of them is rubbish), or ciphertexts that do not count the
+                same clients, or slots that are not empty.
         """
         n_clients, weight = self._counted(slots)
-        digits = self._digits(n_values, n_clients)
+        digits = Digits.of(self.parameters, n_values)
         filled = slots[:, :-BOOKKEEPING_SLOTS].ravel()
         sums = digits.joined(filled, n_values)
         empty = filled[len(digits.gain_bits) * n_values :]
@@ -70,7 +68,7 @@ class TotalDecoder:
             raise MessageRefused("slots that no value takes are not empty: a client sent rubbish")
         # Never finer than a slot's last bit: a client that lies about its weight must not get at
         # the digits below.
-        finest_bits = digits.finest_bits + self.slot_bits(precision_bits) + floor(log2(weight))
+        finest_bits = digits.finest_bits + self.slot_bits + floor(log2(weight))
         values = relatively_rounded(sums / weight, precision_bits, finest_bits)
         if np.abs(values).max() > digits.max_value * (1 + COUNT_TOLERANCE):
             raise MessageRefused("the total is larger than any mean can be: a client sent rubbish")
@@ -82,13 +80,12 @@ class TotalDecoder:
         n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
         if n_clients < 1 or np.abs(ones - n_clients).max() > COUNT_TOLERANCE:
             raise MessageRefused(
-                "the total does not count its clients: it is sealed under another key, or a "
-                "client sent rubbish"
+                "the total does not count its clients: it is not the sum of just the messages of "
+                "those that have signed, or a client sent rubbish"
             )
-        if n_clients > self.max_clients:
+        if n_clients != self.n_clients:
             raise MessageRefused(
-                f"the total counts {n_clients} clients, and the noise is sized for at most "
-                f"{self.max_clients}"
+                f"the ciphertext counts {n_clients} clients, {self.n_clients} have signed"
             )
         rounded_weights = rounded(weights, self.weight_bits)
         weight = float(np.median(rounded_weights))
@@ -96,22 +93,6 @@ class TotalDecoder:
         if not 0 < weight <= 1 + spread or np.ptp(rounded_weights) > spread:
             raise MessageRefused("the total's weights are not in (0, 1]: a client sent rubbish")
         return n_clients, weight
-
-    def _digits(self, n_values: int, n_clients: int) -> Digits:
-        digits = Digits.of(self.parameters, n_values)
-        if len(digits.gain_bits) == 1:
-            return digits
-        if not is_exact(self.deviation):
-            raise ConfigError(
-                f"the noise that hides the key is {self.deviation:.2g} in a slot, and digits are "
-                f"read up to {2.0 ** -(UNIT_BITS + 1) / SURE:.2g}; take fewer statistical_bits or "
-                "releases in the policy, fewer officers, or fewer clients"
-            )
-        if n_clients > MOST_CLIENTS:
-            raise MessageRefused(
-                f"the total counts {n_clients} clients, and its digits hold at most {MOST_CLIENTS}"
-            )
-        return digits
 
 
 def rounded(values: Values, bits: int) -> Values:

@@ -28,12 +28,10 @@ class KeySet:
         """The public halves, for clients and server."""
         return CardKeys(tuple(secret.public for secret in self.secrets), self.quorum)
 
-    def opener(
-        self, max_clients: int, say: Callable[[str], None] = lambda _text: None
-    ) -> OneTimeOpener:
-        """Return the capability to open totals of at most so many clients."""
+    def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
+        """Return the capability to open totals; `say` is told of officers away, and of liars."""
         officers = [Officer(secret, n, self.quorum) for n, secret in enumerate(self.secrets)]
-        return OneTimeOpener(officers, self.public, max_clients, say)
+        return OneTimeOpener(officers, self.public, say)
 
     @classmethod
     def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> KeySet:

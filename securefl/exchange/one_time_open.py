@@ -22,11 +22,10 @@ from securefl.exchange.one_time import FORM
 
 @dataclass(frozen=True, slots=True)
 class OneTimeOpener:
-    """Opens totals of at most `max_clients` by the answers of officers."""
+    """Opens totals by the answers of officers."""
 
     officers: Sequence[Officer]
     keys: CardKeys
-    max_clients: int
     say: Callable[[str], None] = lambda _text: None
     """Told of each officer that is away or has given a wrong answer."""
 
@@ -69,7 +68,7 @@ class OneTimeOpener:
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
                 just these messages, or one of them is rubbish, or too many officers lie.
         """
-        decoder = TotalDecoder(SUMS, self.max_clients, SUMS.noise(len(nonces)))
+        decoder = TotalDecoder(SUMS, len(nonces))
         n_ciphertexts, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
         refused: MessageRefused | None = None
         for keys, liars in self._key_sums(self._answers(about, nonces)):
