@@ -10,14 +10,13 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tenseal as ts
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from securefl.crypto.contexts import public_context
 from securefl.crypto.match_params import MatchParameters
-from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
 from securefl.io.json import require_plain
 
@@ -29,8 +28,6 @@ Epoch = Annotated[int, Field(ge=1, le=MAX_EPOCH)]
 Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 """In UTC."""
 Purpose = Literal["sums", "matches"]
-
-Parameters = TypeVar("Parameters", CkksParameters, MatchParameters)
 
 
 def moment(at: datetime) -> str:
@@ -70,7 +67,7 @@ class Labelled(BaseModel):
     format: str
 
 
-class KeyFile(BaseModel, Generic[Parameters]):
+class KeyFile(BaseModel):
     """The text form of a public artefact: JSON of just these fields.
 
     A ciphertext's shape is not in it: it follows from the context.
@@ -85,7 +82,7 @@ class KeyFile(BaseModel, Generic[Parameters]):
     key_id: Sha256
     epoch: Epoch
     created: Moment
-    parameters: Parameters
+    parameters: MatchParameters
     context: str
     sha256: Sha256
     """Over all other fields: the context does not show every parameter."""
@@ -96,12 +93,12 @@ class KeyFile(BaseModel, Generic[Parameters]):
 
 
 @dataclass(frozen=True, slots=True)
-class Artefact(Generic[Parameters]):
+class Artefact:
     """A context without its secret key, and what is to be known of it."""
 
     context: bytes
     key_id: str
-    parameters: Parameters
+    parameters: MatchParameters
     origin: Origin
 
     def to_json(self, kind: FileKind) -> str:
@@ -120,9 +117,7 @@ class Artefact(Generic[Parameters]):
         return stated.model_dump_json(indent=1)
 
     @classmethod
-    def from_json(
-        cls, text: str, kind: FileKind, parameters: type[Parameters]
-    ) -> Artefact[Parameters]:
+    def from_json(cls, text: str, kind: FileKind) -> Artefact:
         """Parse a key file; TenSEAL sees none of it yet.
 
         Raises:
@@ -134,8 +129,7 @@ class Artefact(Generic[Parameters]):
             label = Labelled.model_validate_json(text).format
             if label != kind.format:
                 raise KeyFileError(f"this is a {label!r:.60} file where {kind.format} is needed")
-            reader: Any = KeyFile.__class_getitem__(parameters)
-            file: KeyFile[Parameters] = reader.model_validate_json(text)
+            file = KeyFile.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             raise KeyFileError(f"not a SecureFL key file: {first['msg']}") from error

@@ -59,11 +59,6 @@ def with_secret_key(context: ts.Context) -> bytes:
     return _serialised(context, public_key=True, secret_key=True)
 
 
-def secret_key_alone(context: ts.Context) -> bytes:
-    """The key itself, IN CLEAR, and no public key of it."""
-    return _serialised(context, public_key=False, secret_key=True)
-
-
 def _serialised(context: ts.Context, *, public_key: bool, secret_key: bool) -> bytes:
     content = context.serialize(
         save_public_key=public_key,

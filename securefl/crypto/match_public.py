@@ -21,7 +21,7 @@ from securefl.errors import KeyFileError, MessageRefused
 MATCH_PARAMETERS_FILE = FileKind("securefl-match-parameters/2", "server", "matches")
 MATCH_PUBLIC_KEY_FILE = FileKind("securefl-match-public-key/2", "client", "matches")
 
-MatchArtefact = Artefact[MatchParameters]
+
 Slots = NDArray[np.float64]
 """Shape (ciphertexts, slots)."""
 
@@ -43,7 +43,7 @@ class Weights:
 class MatchPublicKey(Held):
     """Encrypts profiles. What a client holds."""
 
-    def __init__(self, artefact: MatchArtefact) -> None:
+    def __init__(self, artefact: Artefact) -> None:
         """Raises KeyFileError where the artefact is not the public key that its key id names."""
         self._artefact = artefact
         self._context = artefact.parsed()
@@ -71,7 +71,7 @@ class MatchPublicKey(Held):
     @classmethod
     def from_json(cls, text: str) -> MatchPublicKey:
         """Parse a client's file; raises KeyFileError."""
-        return cls(Artefact.from_json(text, MATCH_PUBLIC_KEY_FILE, MatchParameters))
+        return cls(Artefact.from_json(text, MATCH_PUBLIC_KEY_FILE))
 
     def encrypt(self, slots: Slots) -> bytes:
         """One ciphertext for each row."""
@@ -84,7 +84,7 @@ class MatchPublicKey(Held):
 class ScoringContext(Held):
     """CKKS parameters without any key: scores ciphertexts, and can neither make nor read one."""
 
-    def __init__(self, artefact: MatchArtefact) -> None:
+    def __init__(self, artefact: Artefact) -> None:
         """Raises KeyFileError where the artefact holds any key."""
         self._artefact = artefact
         self._context = artefact.parsed()
@@ -106,7 +106,7 @@ class ScoringContext(Held):
     @classmethod
     def from_json(cls, text: str) -> ScoringContext:
         """Parse the server's file; raises KeyFileError."""
-        return cls(Artefact.from_json(text, MATCH_PARAMETERS_FILE, MatchParameters))
+        return cls(Artefact.from_json(text, MATCH_PARAMETERS_FILE))
 
     def score(self, payload: bytes, weights: Weights) -> bytes:
         """One ciphertext: the score in its constant coefficient, nothing in the others.

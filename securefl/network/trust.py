@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
 from cryptography import x509
 
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.params import CkksParameters
-from securefl.crypto.public import AddingContext, PublicKey
-from securefl.exchange.base import Opener
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.matching import ScoreOpener
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.message import Roster
@@ -44,6 +43,10 @@ class Bundle(Trust, Protocol):
     def age(self) -> tuple[int, int]:
         """Epoch and version of the roster: what is newer is larger."""
 
+    @property
+    def card_keys(self) -> CardKeys:
+        """The epoch's keys, which clients make their cards for."""
+
     def newer(self, files: str) -> Self:
         """Return what another bundle says; raises KeyFileError where it is forged, or older."""
 
@@ -52,20 +55,12 @@ class ServerBundle(Bundle, Protocol):
     """The server's."""
 
     @property
-    def adding(self) -> AddingContext:
-        """Parameters of the epoch's key."""
-
-    @property
     def scoring(self) -> ScoringContext | None:
         """Parameters of the epoch's match key; None where there is no such key."""
 
 
 class ClientBundle(Bundle, Protocol):
     """A client's."""
-
-    @property
-    def public(self) -> PublicKey:
-        """The epoch's key."""
 
     @property
     def match_public(self) -> MatchPublicKey | None:
@@ -88,27 +83,22 @@ class Standing:
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
-    opener: Opener
+    opener: OneTimeOpener
+    """The same object as long as its key is in force: it has the clients' cards."""
     trust: Trust
     policy: Policy
     bundles: Mapping[Role, str]
     """Files signed for each role, to be passed on."""
     matches: ScoreKeys
-    values_left: Callable[[], int] = lambda: 0
-    """Returns the number of values that the key of sums may still release."""
 
 
 class Keeper(Protocol):
     """The authority's keys, roster and policy, which change while it runs."""
 
-    @property
-    def parameters(self) -> CkksParameters:
-        """Parameters of its keys, in every epoch."""
-
-    def now(self, needed: int, scores: int = 0) -> Standing:
-        """Return what holds for a round that opens so many values and scores: new keys if need be.
+    def now(self, scores: int = 0) -> Standing:
+        """Return what holds for a round that opens so many scores: new keys if need be.
 
         Raises:
-            KeyWornOut: no key may release so many.
+            KeyWornOut: no key may release so many scores.
             KeyFileError: a file is missing or damaged, or cannot be written.
         """
