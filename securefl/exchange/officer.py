@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from securefl.crypto.cards import CardSecret
+from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.one_time import KeySum, OneTimeKey
 from securefl.errors import MessageRefused
 from securefl.exchange.base import MessageId

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from securefl.crypto.one_time import KeySum
 from securefl.crypto.params import SUMS
-from securefl.errors import MessageRefused, PeerError
+from securefl.errors import MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import MessageId, OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import TotalDecoder
@@ -64,7 +64,7 @@ class OneTimeOpener:
         """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
 
         Raises:
-            PeerError: too many officers are away.
+            OpeningRefused: too many officers are away.
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
                 just these messages, or one of them is rubbish, or too many officers lie.
         """
@@ -95,7 +95,7 @@ class OneTimeOpener:
         for text in away:
             self.say(text)
         if len(answers) < self.keys.quorum.needed:
-            raise PeerError(
+            raise OpeningRefused(
                 f"{len(answers)} of {len(self.officers)} officers answer, and "
                 f"{self.keys.quorum.needed} are needed: {'; '.join(away)}"
             )
