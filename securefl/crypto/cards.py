@@ -42,6 +42,8 @@ from securefl.errors import KeyFileError, MessageRefused
 from securefl.io.json import require_plain
 
 CARD_KEY_FORMAT: Literal["securefl-card-key/3"] = "securefl-card-key/3"
+REPLACED = ("securefl-ckks-public-key", "securefl-ckks-parameters")
+"""Names of the public files of sums before there were cards."""
 SUITE = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 CARD_FORM = "hpke/mlkem768-x25519/hkdf-sha256/aes-256-gcm"
 _LATTICE_BYTES, _CURVE_BYTES, _LATTICE_SEED_BYTES = 1184, 32, 64
@@ -123,7 +125,7 @@ class CardKey(Held):
         """
         require_plain(text, KeyFileError)
         try:
-            require_version(text, CARD_KEY_FORMAT)
+            require_version(text, CARD_KEY_FORMAT, replaced=REPLACED)
             label = Labelled.model_validate_json(text).format
             if label != CARD_KEY_FORMAT:
                 raise KeyFileError(
@@ -144,7 +146,9 @@ class CardKey(Held):
 class CardSecret(Held):
     """The secret half: it opens cards. What the authority holds, and nobody else."""
 
-    def __init__(self, lattice: MLKEM768PrivateKey, curve: X25519PrivateKey, origin: Origin) -> None:
+    def __init__(
+        self, lattice: MLKEM768PrivateKey, curve: X25519PrivateKey, origin: Origin
+    ) -> None:
         """Use `generate` or `from_secret_bytes`."""
         self._lattice, self._curve = lattice, curve
         self._key = MLKEM768X25519PrivateKey(lattice, curve)
