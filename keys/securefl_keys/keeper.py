@@ -40,7 +40,7 @@ class FolderKeeper:
     """The authority's key folder, which `securefl keys` may change meanwhile."""
 
     def __init__(self, directory: Path, passphrase: str) -> None:
-        """Raises KeyFileError where the folder has no consortium or no keys."""
+        """Nothing is read before `now`."""
         self._directory = directory
         self._passphrase = passphrase
         self._seen: tuple[str, ...] = ()
