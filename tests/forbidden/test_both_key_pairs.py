@@ -165,7 +165,16 @@ CONTENTS = pytest.mark.parametrize(
         b'{"format": "securefl-ckks-parameters/2"}',
         b" " * (4 * 1024 * 1024 + 1),
     ],
-    ids=["missing", "empty", "binary", "no fields", "nested", "version 4", "version 2", "too large"],
+    ids=[
+        "missing",
+        "empty",
+        "binary",
+        "no fields",
+        "nested",
+        "version 4",
+        "version 2",
+        "too large",
+    ],
 )
 
 

@@ -214,9 +214,7 @@ def test_a_secret_in_a_public_file_is_refused(keys, secret, file, disguise):
     if key is None:
         path.write_text((keys / CARD_SECRET).read_text())
     else:
-        path.write_text(
-            rewritten(path, key=encoded(key), key_id=hashlib.sha256(key).hexdigest())
-        )
+        path.write_text(rewritten(path, key=encoded(key), key_id=hashlib.sha256(key).hexdigest()))
     with pytest.raises(KeyFileError, match=f"{path}: (a card key of|this is a|not a SecureFL)"):
         LOADERS[file](keys)
     assert problems_of(keys).keys() == {file}
