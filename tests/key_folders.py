@@ -36,6 +36,12 @@ def rewritten(path: Path, **fields: Any) -> str:
     return json.dumps(file | {"sha256": hashlib.sha256(canonical).hexdigest()})
 
 
+def secret_alone(context: Any) -> bytes:
+    """The serialised secret key of a CKKS context, without its public key."""
+    keys = {"save_public_key": False, "save_galois_keys": False, "save_relin_keys": False}
+    return bytes(context.serialize(save_secret_key=True, **keys))
+
+
 def encoded(content: bytes) -> str:
     """As a file holds it."""
     return base64.b64encode(content).decode()

@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 
 import numpy as np
+from key_folders import secret_alone
 from processes import CLIENTS, PASSPHRASE, passphrase_of
 
-from securefl.crypto.contexts import secret_key_alone
 from securefl_keys import layout
 from securefl_keys.identity import load_identity
 from securefl_keys.loading import load_authority
@@ -58,7 +58,7 @@ def stretches_of(context):
     polynomial = context.secret_key().data.data()
     n = polynomial.coeff_count()
     words = [[polynomial[i + k] for k in range(4)] for i in (5, n // 3, n // 2 + 7, n - 20)]
-    written = secret_key_alone(context)
+    written = secret_alone(context)
     serialised = [written[at : at + 32] for at in (len(written) // 3, len(written) // 2)]
     return [*(struct.pack("<4Q", *four) for four in words), *serialised]
 

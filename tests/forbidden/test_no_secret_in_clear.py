@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from key_folders import secret_alone
 
-from securefl.crypto.contexts import secret_key_alone
 from securefl_keys.identity import load_identity
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all, load_match
@@ -78,7 +78,7 @@ def secrets(site):
     context = load_match(keys, PASSPHRASE).secret._context
     polynomial = context.secret_key().data.data()
     found["match words"] = np.array([polynomial[i] for i in range(64)], np.uint64).tobytes()
-    found["match serialised"] = secret_key_alone(context)[-2000:-1000]
+    found["match serialised"] = secret_alone(context)[-2000:-1000]
     card = card_secret(keys).to_secret_bytes()
     found |= {f"cards from byte {at}": card[at : at + 32] for at in (0, 32, 64)}
     seeds = {name: load_identity(site / name, PASSPHRASE).private_key for name in CLIENTS}
