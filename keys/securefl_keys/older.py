@@ -7,7 +7,7 @@ from pathlib import Path
 from securefl.crypto.artefact import require_version
 from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED
 from securefl_keys import layout
-from securefl_keys.reading import found_in, text_of
+from securefl_keys.key_files import load
 
 
 def require_not_older(directory: Path, path: Path) -> None:
@@ -15,6 +15,4 @@ def require_not_older(directory: Path, path: Path) -> None:
     older = layout.REPLACED.get(path)
     if older is None or (directory / path).exists() or not (directory / older).exists():
         return
-    text = text_of(directory / older)
-    with found_in(directory / older):
-        require_version(text, CARD_KEY_FORMAT, replaced=REPLACED)
+    load(directory / older, lambda text: require_version(text, CARD_KEY_FORMAT, replaced=REPLACED))
