@@ -36,6 +36,8 @@ class Kind(StrEnum):
     """Representation profiles and their scores (FedProf)."""
     SCORES = "scores"
     """Mean over clients of their own models' scores."""
+    CARDS = "cards"
+    """Secrets that clients' one-time keys follow from, for the authority alone; no values."""
     SELECTION = "selection"
     """What else clients are selected by: their number of samples, their loss."""
 

@@ -26,7 +26,7 @@ KEYS = {
     "rounds": "run.rounds",
     "engine": "run.engine",
     "encrypt": "exchange.encrypt",
-    "committee": "exchange.committee",
+    "officers": "exchange.officers",
     "devices": "devices.preset",
     "seed": "run.seed",
     "name": "run.name",

@@ -91,10 +91,11 @@ if TYPE_CHECKING:
     "--encrypt", help="none, statistics, profiles, model, or several: statistics,profiles"
 )
 @click.option(
-    "--committee",
+    "--officers",
     type=int,
     metavar="N",
-    help="Sums are opened by N officers together, in the place of one authority; makes its keys.",
+    help="Sums are opened by more than half of N officers, in the place of one authority; makes "
+    "their keys.",
 )
 @click.option("--seed", type=int, help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
@@ -160,7 +161,7 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run --algorithm fixbn --solver scaffold --encrypt model
       securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
       securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
-      securefl run --committee 3
+      securefl run --officers 3
       securefl run --algorithm fixbn --privacy record:sigma=1.2,records=250,budget=8 \\
         --set algorithm.weights=uniform
       securefl run --dataset cifar10 --data-root ~/cifar --model resnet20
@@ -311,17 +312,17 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
                 '--keys with exchange.encrypt = "none": nothing would be encrypted; leave one out'
             )
         return {}
-    if folder and config.exchange.committee:
+    if folder and config.exchange.officers > 1:
         raise ConfigError(
-            f"--keys with exchange.committee = {config.exchange.committee}: a folder holds the key "
+            f"--keys with exchange.officers = {config.exchange.officers}: a folder holds the key "
             "of one authority, and officers' keys are not kept on disk; leave one out"
         )
     if folder is None:
         if passphrase_file:
             raise ConfigError("--passphrase-file opens the keys of --keys DIR: give both or none")
-        n_officers = config.exchange.committee
-        made = f"an ephemeral committee of {n_officers}" if n_officers else "an ephemeral key set"
-        click.echo(f"No --keys given: using {made}, which ends with this process.", err=True)
+        n_officers = config.exchange.officers
+        made = f"ephemeral keys of {n_officers} officers" if n_officers > 1 else "ephemeral keys"
+        click.echo(f"No --keys given: using {made}, which end with this process.", err=True)
         return {}
     from securefl_keys.identity import load_identities
     from securefl_keys.loading import load_all, load_match

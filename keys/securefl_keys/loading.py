@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from securefl.crypto.cards import CardKey, CardSecret
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys

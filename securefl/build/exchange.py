@@ -11,12 +11,13 @@ from securefl.build.algorithm import n_selected
 from securefl.config.schema import Config, Encrypt
 from securefl.errors import ConfigError
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.quorum import Quorum
 from securefl.types import Kind
 
 SEALED: dict[Encrypt, set[Kind]] = {
     Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING, Kind.SCORES},
     Encrypt.PROFILES: {Kind.PROFILES},
-    Encrypt.MODEL: set(Kind) - {Kind.SELECTION},
+    Encrypt.MODEL: set(Kind) - {Kind.SELECTION, Kind.CARDS},
 }
 
 
@@ -38,6 +39,12 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
     )
     least = max(policy.min_contributions, exchange.min_clients)
     return replace(policy, min_contributions=least, rules=tuple(rules))
+
+
+def quorum_of(config: Config) -> Quorum:
+    """Return the officers who open sums, and how many of them are needed."""
+    exchange = config.exchange
+    return Quorum(exchange.threshold or exchange.officers // 2 + 1, exchange.officers)
 
 
 def least_clients(config: Config) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import UnionType
 
 from securefl.build.simulation import simulated
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.exchange.committee import Committee
-from securefl.exchange.keyset import KeySet, OpeningKeys
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
 from securefl.federation.identities import Identities
 from securefl.runs.folder_reader import read_config
@@ -23,7 +21,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
     config: Config | None = None,
     task: Task | None = None,
     *,
-    keys: OpeningKeys | None = None,
+    keys: KeySet | None = None,
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     out: Path | str | None = None,
@@ -36,7 +34,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
         config: the defaults are the demo's job.
         task: your own model and data; the tables `[data]` and `[model]` then do not count,
             and what is set in them is warned of.
-        keys: where sums are encrypted, a `KeySet` or a `Committee`; ephemeral where None.
+        keys: where sums are encrypted; ephemeral where None.
         match_keys: where profiles are encrypted; ephemeral ones where None.
         identities: what clients sign with; made for this run where None.
         out: a folder to leave all evidence in; nothing is written where None.
@@ -66,7 +64,7 @@ def resume(  # noqa: PLR0913  (what a run may be given)
     folder: Path | str,
     task: Task | None = None,
     *,
-    keys: OpeningKeys | None = None,
+    keys: KeySet | None = None,
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     on_round: OnRound | None = None,
@@ -111,11 +109,10 @@ def resume(  # noqa: PLR0913  (what a run may be given)
 def _require_task(task: object, keys: object, match_keys: object) -> None:
     loaded = "securefl_keys.loading: {}(Path(folder), passphrase)"
     _require(task, Task, "task", "securefl.Task(model, clients, test)")
-    _require(keys, KeySet | Committee, "keys", loaded.format("load_all"))
+    _require(keys, KeySet, "keys", loaded.format("load_all"))
     _require(match_keys, MatchKeys, "match_keys", loaded.format("load_match"))
 
 
-def _require(given: object, kind: type | UnionType, name: str, way: str) -> None:
+def _require(given: object, kind: type, name: str, way: str) -> None:
     if given is not None and not isinstance(given, kind):
-        wanted = "KeySet or Committee" if isinstance(kind, UnionType) else kind.__name__
-        raise ConfigError(f"{name} is {type(given).__name__}: give {wanted}, as from {way}")
+        raise ConfigError(f"{name} is {type(given).__name__}: give {kind.__name__}, as from {way}")

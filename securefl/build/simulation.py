@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from securefl.build.algorithm import divergence_advice
-from securefl.build.exchange import check_reproducible, noise_seed, policy_of, score_seed
+from securefl.build.exchange import check_reproducible, policy_of, quorum_of, score_seed
 from securefl.build.job import Job, job_of
 from securefl.build.privacy import fewest_shares
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
@@ -19,18 +19,20 @@ from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Adder, Sealer
-from securefl.exchange.committee import Committee
-from securefl.exchange.keyset import KeySet, OpeningKeys
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.authority import Authority
 from securefl.federation.broadcast import Broadcast
+from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.identities import Identities
+from securefl.federation.incidents import Incident
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
 from securefl.federation.query import Respondent
@@ -39,9 +41,9 @@ from securefl.federation.server import Server
 from securefl.federation.survey import ScoreRequest
 from securefl.report.finish import at_end
 from securefl.runs.loop import Parts, Record, Rounds
+from securefl.simulation.authority_here import AuthorityHere
 from securefl.simulation.choice import ClientEnds, chosen_engine
 from securefl.simulation.clients import Clients
-from securefl.simulation.keys_in_use import KeysInUse
 from securefl.task import Task, client_names
 from securefl.types import Kind
 
@@ -49,7 +51,7 @@ from securefl.types import Kind
 def simulated(
     config: Config,
     task: Task | None = None,
-    keys: OpeningKeys | None = None,
+    keys: KeySet | None = None,
     match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     record: Record | None = None,
@@ -67,7 +69,15 @@ def simulated(
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
-    keys = _keys(config, keys)
+    if not config.exchange.seals_sums:
+        keys = None
+    elif keys is None:
+        keys = KeySet.ephemeral(quorum_of(config))
+    elif config.exchange.officers > 1:
+        raise ConfigError(
+            f"exchange.officers = {config.exchange.officers} makes keys of its own, and keys are "
+            "given: leave one of them out"
+        )
     if match_keys:
         check_reproducible(score_seed(config), match_keys.seed)
     job, record = job_of(config, task), record or Record()
@@ -80,8 +90,10 @@ def simulated(
     opener: Opener = InTheClear()
     least = job.needed
     if keys:
-        opener = in_use = _keys_in_use(job, keys, identities, record, (sealers, adders))
-        least = max(least, in_use.policy.min_contributions)
+        sealers |= dict.fromkeys(job.sealed, OneTimeSealer(keys.public))
+        adders |= dict.fromkeys(job.sealed, OneTimeAdder(keys.public))
+        authority = _authority(job, keys, identities, record)
+        opener, least = AuthorityHere(authority), max(least, authority.policy.min_contributions)
     clients = {
         name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
         for name, weight in job.weights.items()
@@ -115,6 +127,7 @@ def simulated(
             server=server,
             engine=engine,
             opener=opener,
+            cards=Cards(server, engine, opener),
             broadcast=broadcast,
             participation=participation(config, ground),
             score=lambda model, state: evaluator.score(model, state, engine.memories),
@@ -131,40 +144,13 @@ def simulated(
     )
 
 
-def _keys(config: Config, keys: OpeningKeys | None) -> OpeningKeys | None:
-    if not config.exchange.seals_sums:
-        return None
-    n_officers, seed = config.exchange.committee, noise_seed(config)
-    if keys is None:
-        return (
-            Committee.ephemeral(n_officers, seed=seed)
-            if n_officers
-            else KeySet.ephemeral(seed=seed)
-        )
-    if n_officers:
-        raise ConfigError(
-            f"exchange.committee = {n_officers} makes keys of its own, and keys "
-            "are given: leave one of them out"
-        )
-    check_reproducible(seed, keys.seed)
-    return keys
-
-
-def _keys_in_use(
-    job: Job,
-    keys: OpeningKeys,
-    identities: Identities,
-    record: Record,
-    ends: tuple[dict[Kind, Sealer], dict[Kind, Adder]],
-) -> KeysInUse:
-    """Build the sums' key, with its sealers and adders in `ends` and its authority."""
-    n_clients = len(job.weights)
+def _authority(job: Job, keys: KeySet, identities: Identities, record: Record) -> Authority:
+    """Build the authority; officers that are away or lie are incidents."""
     policy = policy_of(job.config, keys.policy)
-    least = max(policy.min_contributions, fewest_shares(job.config, n_clients))
+    least = max(policy.min_contributions, fewest_shares(job.config, len(job.weights)))
     policy = replace(policy, min_contributions=least)
-    opener = keys.opener(policy.flooding, n_clients)
-    authority = Authority(opener, identities.roster, policy, record.log_opening)
-    return KeysInUse(job.sealed, *ends, authority, policy, n_clients, keys)
+    opener = keys.opener(lambda text: record.incidents.append(Incident(0, "officers", "", text)))
+    return Authority(opener, identities.roster, policy, record.log_opening)
 
 
 @dataclass(slots=True)

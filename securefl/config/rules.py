@@ -94,7 +94,7 @@ def reasons_against(config: Config) -> Iterator[str]:
         )
     if config.exchange.encrypt:
         yield from _encrypted(config)
-    yield from _committee(config)
+    yield from _officers(config)
     if config.data.names and (config.sites.quorum or 0) > len(config.data.names):
         yield (
             f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
@@ -263,15 +263,18 @@ def _encrypted(config: Config) -> Iterator[str]:
         )
 
 
-def _committee(config: Config) -> Iterator[str]:
+def _officers(config: Config) -> Iterator[str]:
     exchange = config.exchange
-    if exchange.committee == 1:
-        yield ("exchange.committee = 1: a committee has two officers or more; 0 is one authority")
-    if exchange.committee and not exchange.seals_sums:
+    threshold, n_officers = exchange.threshold, exchange.officers
+    if threshold and not n_officers / 2 < threshold <= n_officers:
         yield (
-            f"exchange.committee = {exchange.committee} opens encrypted sums, and "
-            "exchange.encrypt leaves all in the clear: set exchange.encrypt = "
-            '"statistics" or "model", or leave the committee out'
+            f"exchange.threshold = {threshold} of exchange.officers = {n_officers}: must be more "
+            "than half of them, or two halves could be shown two lists of clients; and at most all"
+        )
+    if n_officers > 1 and not exchange.seals_sums:
+        yield (
+            f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves all "
+            'in the clear: set exchange.encrypt = "statistics" or "model", or leave the officers out'
         )
 
 

@@ -238,9 +238,11 @@ class ExchangeTable(Table):
     """The authority opens no total of fewer: with two, each learns the other's value."""
     precision_bits: Annotated[int, Field(ge=16, le=32, strict=True)] = 32
     """Bits of each value that the authority releases, after its leading one."""
-    committee: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
-    """Officers who open sums together, in the place of one authority: an ephemeral key that none of
-    them holds (docs/threshold.md). 0: one authority. Scores of profiles have one authority."""
+    officers: Annotated[int, Field(ge=1, le=7, strict=True)] = 1
+    """Officers who open sums together, each with a key of its own (docs/one-time-keys.md). 1: one
+    authority. Scores of profiles have one authority."""
+    threshold: Annotated[int, Field(ge=1, le=7, strict=True)] | None = None
+    """Officers that are needed, more than half of them; the least such number where absent."""
 
     @property
     def seals_sums(self) -> bool:

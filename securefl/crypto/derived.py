@@ -60,4 +60,5 @@ def key_polynomial(seed: bytes, poly_degree: int) -> Coefficients:
     octets[:, :_KEY_BYTES] = np.frombuffer(drawn, np.uint8).reshape(poly_degree, _KEY_BYTES)
     bits = octets.view("<u8").ravel()
     up, down = np.bitwise_count(bits & _MASK), np.bitwise_count(bits >> _HALF & _MASK)
-    return up.astype(np.int64) - down
+    counted: Coefficients = up.astype(np.int64) - down
+    return counted

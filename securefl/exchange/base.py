@@ -1,6 +1,6 @@
-"""The four verbs of a sum over clients: a client seals, the server adds, the authority opens.
+"""The verbs of a sum over clients: a client seals, the server adds; `one_time_open` opens.
 
-A capability is an object: a role that holds no `Opener` cannot spell "open".
+A capability is an object: a role that holds no opener cannot spell "open".
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -108,7 +107,7 @@ class RunningSum(Protocol):
         """
 
     def total(self) -> bytes:
-        """The sum, for an `Opener`."""
+        """The sum, for whoever opens it."""
 
 
 class Adder(Channel, Protocol):
@@ -119,22 +118,6 @@ class Adder(Channel, Protocol):
 
     def start(self, n_values: int) -> RunningSum:
         """An empty sum."""
-
-
-class Opener(Channel, Protocol):
-    """Reads totals."""
-
-    def open(
-        self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
-    ) -> OpenedSum:
-        """The total, each value rounded to so many bits after its leading one.
-
-        `nonces` are those in the signed headers of its messages, by client.
-
-        Raises:
-            KeyWornOut: more than this key may still release.
-            MessageRefused: `total` is not one of these messages.
-        """
 
 
 @runtime_checkable  # for the shape checker that the tests install

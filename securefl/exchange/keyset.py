@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from securefl.crypto.cards import CardSecret
+from securefl.crypto.card_secret import CardSecret
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener

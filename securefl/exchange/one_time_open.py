@@ -6,13 +6,14 @@ server has added in another way decrypts to noise, which counts no clients.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from securefl.crypto.one_time import KeySum
 from securefl.crypto.params import SUMS
-from securefl.errors import MessageRefused, PeerError
+from securefl.errors import MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import MessageId, OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import TotalDecoder
@@ -45,18 +46,31 @@ class OneTimeOpener:
         return self.keys.epoch
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
-        """Give each officer its card; raises MessageRefused as `Officer.take_card`."""
+        """Give each officer its card.
+
+        Raises:
+            MessageRefused: another length, or too few officers can use theirs (`Officer.take_card`).
+        """
         if len(cards) != self.keys.card_bytes:
             raise MessageRefused(
                 f"cards of {len(cards)} bytes, expected exactly {self.keys.card_bytes}"
             )
+        refused: dict[int, MessageRefused] = {}
         for number, officer in enumerate(self.officers):
-            officer.take_card(run, sender, self.keys.card_of(cards, number))
+            try:
+                officer.take_card(run, sender, self.keys.card_of(cards, number))
+            except MessageRefused as error:
+                refused[number] = error
+        if len(self.officers) - len(refused) < self.keys.quorum.needed:
+            raise next(iter(refused.values()))
+        for number, error in refused.items():
+            self.say(f"officer {number + 1}: refuses the card of {sender}: {error}")
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
-        """Return the clients of whom an officer has no card."""
-        lacking = {name for o in self.officers for name in o.without_card(run, senders)}
-        return [name for name in senders if name in lacking]
+        """Return the clients of whom too few officers have a card."""
+        lacking = Counter(name for o in self.officers for name in o.without_card(run, senders))
+        spare = len(self.officers) - self.keys.quorum.needed
+        return [name for name in senders if lacking[name] > spare]
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
@@ -64,7 +78,7 @@ class OneTimeOpener:
         """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
 
         Raises:
-            PeerError: too many officers are away.
+            OpeningRefused: too many officers are away.
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
                 just these messages, or one of them is rubbish, or too many officers lie.
         """
@@ -95,7 +109,7 @@ class OneTimeOpener:
         for text in away:
             self.say(text)
         if len(answers) < self.keys.quorum.needed:
-            raise PeerError(
+            raise OpeningRefused(
                 f"{len(answers)} of {len(self.officers)} officers answer, and "
                 f"{self.keys.quorum.needed} are needed: {'; '.join(away)}"
             )

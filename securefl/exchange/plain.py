@@ -9,7 +9,7 @@ import numpy as np
 
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
-from securefl.exchange.base import OpenedSum, Values
+from securefl.exchange.base import MessageId, OpenedSum, Sealed, Sender, Values
 from securefl.exchange.digits import Digits
 from securefl.exchange.policy import require_clients
 from securefl.types import Floats, MessageSpec
@@ -49,9 +49,10 @@ class PlainChannel:
         del spec
         return 1.0
 
-    def seal(self, values: Values, weight: float) -> bytes:
+    def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
         """The values as they are, and the weight."""
-        return values.astype(self.dtype).tobytes() + _WEIGHT.pack(weight)
+        del about, sender
+        return Sealed(values.astype(self.dtype).tobytes() + _WEIGHT.pack(weight))
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length."""

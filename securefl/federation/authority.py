@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from securefl.errors import (
     Duplicate,
-    KeyFileError,
     KeyMismatch,
     MessageRefused,
     OpeningRefused,
     TotalRefused,
 )
-from securefl.exchange.base import Channel, OpenedSum, Opener
+from securefl.exchange.base import Channel, OpenedSum
+from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy, require_clients
-from securefl.federation.message import Expected, Roster
+from securefl.federation.message import Expected, Roster, card_expected, split_message
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import SumRequest
 
@@ -57,7 +57,7 @@ class Authority:
         """Take the key and the rules.
 
         Args:
-            opener: holds the key.
+            opener: has the officers' answers, and clients' cards.
             roster: clients whose signatures count.
             policy: names, precision and number of totals that may be opened.
             log: writes an opening down, before its total is released.
@@ -68,6 +68,18 @@ class Authority:
         self.policy = policy
         self._log = log
         self._history = history or OpeningHistory()
+
+    def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
+        """Take clients' signed cards of a session; returns the reason for each that is refused."""
+        keys, refused = self.opener.keys, dict[str, str]()
+        for client, message in cards.items():
+            try:
+                signed, payload = split_message(message, keys.card_bytes)
+                self.roster.check(signed, card_expected(run, keys))
+                self.opener.take_cards(run, signed.header.sender, payload)
+            except MessageRefused as error:
+                refused[client] = str(error)
+        return refused
 
     def open(self, request: SumRequest) -> OpenedSum:
         """Return the opened total, as precise as the policy allows for its name.
@@ -84,13 +96,12 @@ class Authority:
                 clients (`OpeningHistory.require_alike`).
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold for this total (`Roster.check`).
-            KeyFileError: the record of this key's releases cannot be read.
         """
         expected = request.expected
         signers = tuple(signed.header.sender for signed in request.signed)
         try:
             opened = self._checked(request, signers)
-        except (KeyFileError, MessageRefused, OpeningRefused) as error:
+        except (MessageRefused, OpeningRefused) as error:
             what = f"round {expected.round}, {expected.name!r}"
             self._note(expected, signers, 0, f"{what}: {error}")
             raise type(error)(f"{what}: {error}") from error
@@ -107,6 +118,8 @@ class Authority:
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected
         asked = expected.run, expected.round, expected.name
+        if without := self.opener.without_card(expected.run, signers):
+            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         n_asked = self._history.claim(asked)
         rule = self.policy.rule_for(expected.name)
         if n_asked > self.policy.openings_per_run:
@@ -123,15 +136,12 @@ class Authority:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))
         self._history.require_alike(asked, terms, self.policy.min_contributions)
         try:
-            opened = self.opener.open(request.total, expected.n_values, rule.precision_bits)
+            nonces = {signed.header.sender: signed.header.nonce for signed in request.signed}
+            opened = self.opener.open(request.total, expected.about, nonces, rule.precision_bits)
         except TotalRefused:
             raise
         except MessageRefused as error:
             raise TotalRefused(str(error)) from error
-        if opened.n_clients != len(signers):
-            raise TotalRefused(
-                f"the ciphertext counts {opened.n_clients} clients, {len(signers)} have signed"
-            )
         self._history.release(asked, terms)
         return opened
 

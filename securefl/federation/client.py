@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securefl.exchange.base import Sealer
+from securefl.crypto.derived import SEED_BYTES
+from securefl.errors import DataError
+from securefl.exchange.base import Sealed, Sealer, Sender
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution
 from securefl.federation.message import (
     NUMBER,
     Expected,
+    card_expected,
     encode_message,
     header_for,
     number_expected,
@@ -37,6 +44,9 @@ class Client:
     profile_sealer: ProfileSealer | None = None
     """Sealer of its profile; None where nobody asks for one."""
     signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
+    _senders: dict[tuple[str, str], Sender] = field(default_factory=dict, repr=False)
+    """Its secret of a session under a key. It follows from the signing key, so that a client that
+    starts again in a session has the same."""
 
     @property
     def identity(self) -> Ed25519PublicKey:
@@ -65,10 +75,11 @@ class Client:
             ValueRefused: a value is NaN, infinite or out of range; nothing is sealed.
         """
         sealer, plain = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
-        payload = sealer.seal(plain.values.astype(np.float64), plain.weight)
         about, n_values = (run, round_number), len(plain.values)
         expected = Expected.over(sealer, about, spec.name, n_values, state)
-        return self._signed(expected, payload)
+        sender = self._sender(run, sealer.key_id)
+        values = plain.values.astype(np.float64)
+        return self._signed(expected, sealer.seal(values, plain.weight, expected.about, sender))
 
     def hand_over(
         self, spec: MessageSpec, tensors: NamedTensors, times: int = 1
@@ -96,15 +107,35 @@ class Client:
         sealer = self.profile_sealer
         if sealer is None:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
-        payload = sealer.seal(profile)
         about, n_values = (run, round_number), 2 * len(profile)
         expected = Expected.over(sealer, about, PROFILE, n_values)
-        return self._signed(expected, payload)
+        return self._signed(expected, Sealed(sealer.seal(profile)))
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
         """Return the signed message with one number in the clear."""
         expected = number_expected(run, round_number, name)
-        return self._signed(expected, NUMBER.pack(number))
+        return self._signed(expected, Sealed(NUMBER.pack(number)))
 
-    def _signed(self, expected: Expected, payload: bytes) -> bytes:
-        return encode_message(header_for(expected, self.name, payload), payload, self.signing_key)
+    def send_cards(self, run: str) -> bytes:
+        """Return the signed message with this client's cards of a session.
+
+        Raises:
+            DataError: it seals no sum.
+        """
+        sealed = [own.keys for own in self.sealers.values() if isinstance(own, OneTimeSealer)]
+        if not sealed:
+            raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
+        cards = sealed[0].cards(run, self._sender(run, sealed[0].key_id))
+        return self._signed(card_expected(run, sealed[0]), Sealed(cards))
+
+    def _sender(self, run: str, key_id: str) -> Sender:
+        """Return this client with its secret of a session under a key; the same if asked again."""
+        if (run, key_id) not in self._senders:
+            info = json.dumps(["SecureFL client secret 1", run, key_id]).encode()
+            secret = HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
+            self._senders = {(run, key_id): Sender(self.name, secret)}
+        return self._senders[run, key_id]
+
+    def _signed(self, expected: Expected, sealed: Sealed) -> bytes:
+        header = header_for(expected, self.name, sealed)
+        return encode_message(header, sealed.payload, self.signing_key)

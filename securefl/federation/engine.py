@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.card_keys import CardKeys
 from securefl.federation.contribution import Refused
 from securefl.federation.query import Query
 from securefl.federation.round import OpenSum, ServerRound
@@ -51,7 +52,14 @@ class Opener(Protocol):
     """Interface of the loop of rounds to the authority."""
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
-        """Make sure that the key can open all sealed sums of a round; raises KeyWornOut."""
+        """Take up the keys and the members that hold for a round with these messages."""
+
+    @property
+    def card_keys(self) -> CardKeys | None:
+        """Keys that clients make their cards for; None where nothing is sealed."""
+
+    def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
+        """Give the authority clients' signed cards; returns the reason for each that is refused."""
 
     def open(self, request: SumRequest) -> OpenedSum:
         """Open a sum; raises OpeningRefused, TotalRefused."""
@@ -62,6 +70,12 @@ class InTheClear:
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """Do nothing, as there is no key."""
+
+    card_keys = None
+
+    def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
+        """Raise RuntimeError, as no client has a card."""
+        raise RuntimeError(f"{run}: there is no authority in this run to take {len(cards)} cards")
 
     def open(self, request: SumRequest) -> OpenedSum:
         """Raise RuntimeError, as there is nothing to open."""

@@ -1,9 +1,10 @@
-"""The message format, version 3, and the checks that come before any parser.
+"""The message format, version 4, and the checks that come before any parser.
 
-    "SFL" 0x03 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
+    "SFL" 0x04 | header length, 2 bytes | header, JSON | Ed25519 signature, 64 bytes | payload
 
 The header names run, round, message, sender, key, epoch, sizes, the digest of all that its sender
-was sent in the round (`Expected.under`) and the payload's SHA-256. The signature is over the header
+was sent in the round (`Expected.under`), the nonce of a one-time key and the payload's SHA-256. The
+signature is over the header
 behind a prefix that no other signature of an identity key has. So the server can give the authority
 a list of signed headers, without payloads.
 """
@@ -33,17 +34,21 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
-from securefl.exchange.base import Channel
+from securefl.exchange.base import Channel, MessageId, Sealed
+from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.one_time import FORM as ONE_TIME
+from securefl.exchange.one_time import NONCE_BYTES
 from securefl.federation.terms import Terms
 from securefl.io.json import require_plain
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"SFL" + bytes([VERSION])
-SIGNED_AS = b"SecureFL message 3\0"
+SIGNED_AS = b"SecureFL message 4\0"
 """Prefix of all that is signed as a message; no certificate, request or handshake has it."""
 MAX_HEADER_BYTES = 2048
 SIGNATURE_BYTES = 64
 NUMBER, NUMBER_FORM = struct.Struct("<d"), "number/float64"
+CARD, CARD_FORM = "card", "cards/hpke/1"
 _LENGTH = struct.Struct("<H")
 _PREFIX_BYTES = len(MAGIC) + _LENGTH.size
 
@@ -69,7 +74,7 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     run: Hex32
     round: Annotated[int, Field(ge=0, lt=2**31)]
     name: Annotated[str, Field(max_length=500)]
@@ -79,6 +84,7 @@ class Header(BaseModel):
     epoch: Annotated[int, Field(ge=0, lt=2**31)]
     n_values: Annotated[int, Field(ge=1, lt=2**40)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    nonce: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
     payload_bytes: Annotated[int, Field(ge=0, lt=2**40)]
     payload_sha256: Hex32
 
@@ -124,6 +130,16 @@ class Expected:
         """Return the fields of a message over this channel, `about` a run and its round."""
         (run, number), form, key_id = about, channel.form, channel.key_id
         return cls(run, number, name, form, key_id, channel.epoch, n_values, state)
+
+    @property
+    def about(self) -> MessageId:
+        """Name of the message, which one-time keys follow from."""
+        return MessageId(self.run, self.round, self.name, self.n_values)
+
+    @property
+    def nonce_digits(self) -> int:
+        """Length of the header's nonce, in hex digits."""
+        return 2 * NONCE_BYTES if self.form == ONE_TIME else 0
 
     def under(self, terms: Terms) -> Expected:
         """Return the fields of a client's header that takes part on these terms."""
@@ -189,11 +205,21 @@ class Roster:
                 raise error(
                     f"{header.sender}: message of {field} {said!r:.80}, expected {wanted!r:.80}"
                 )
+        if len(header.nonce) != expected.nonce_digits:
+            raise Relabelled(
+                f"{header.sender}: nonce of {len(header.nonce)} digits, expected "
+                f"{expected.nonce_digits}"
+            )
 
 
 def number_expected(run: str, round_number: int, name: str) -> Expected:
     """Return the expected fields of a message with one number in the clear."""
     return Expected(run, round_number, name, NUMBER_FORM, key_id="", epoch=0, n_values=1)
+
+
+def card_expected(run: str, keys: CardKeys) -> Expected:
+    """Return the expected fields of a client's cards in a session, which come once."""
+    return Expected(run, 0, CARD, CARD_FORM, keys.key_id, keys.epoch, n_values=1)
 
 
 def encode_message(header: Header, payload: bytes, identity: Ed25519PrivateKey) -> bytes:
@@ -209,8 +235,9 @@ def signature_over(header: bytes, identity: Ed25519PrivateKey) -> bytes:
     return identity.sign(SIGNED_AS + header)
 
 
-def header_for(expected: Expected, sender: str, payload: bytes) -> Header:
+def header_for(expected: Expected, sender: str, sealed: Sealed) -> Header:
     """Return the header of a message with this payload."""
+    payload, nonce = sealed
     return Header(
         run=expected.run,
         round=expected.round,
@@ -221,6 +248,7 @@ def header_for(expected: Expected, sender: str, payload: bytes) -> Header:
         epoch=expected.epoch,
         n_values=expected.n_values,
         state=expected.state,
+        nonce=nonce,
         payload_bytes=len(payload),
         payload_sha256=hashlib.sha256(payload).hexdigest(),
     )
@@ -238,7 +266,8 @@ def _json_bytes(text: str) -> int:
 
 @lru_cache(maxsize=256)  # the same of all clients
 def _anonymous_bytes(expected: Expected, payload_bytes: int) -> int:
-    header = header_for(expected, "", b"").model_copy(update={"payload_bytes": payload_bytes})
+    empty = Sealed(b"", "0" * expected.nonce_digits)
+    header = header_for(expected, "", empty).model_copy(update={"payload_bytes": payload_bytes})
     text = header.model_dump_json().encode()
     return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
 

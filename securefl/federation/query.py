@@ -20,6 +20,7 @@ from securefl.exchange.profile import Profile
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused
+from securefl.federation.message import CARD
 from securefl.federation.profiling import Profiling
 from securefl.federation.total import state_digest
 from securefl.types import Kind, Memory, MessageSpec, NamedTensors, Plan, State, Weighing
@@ -40,8 +41,8 @@ class Query:
     """Query that several clients get alike."""
 
     name: str
-    """Name of the message that answers it: `SIZE`, `LOSS`, `PROFILE`, `SCORE_MEAN`'s, or one of
-    `SCORES`."""
+    """Name of the message that answers it: `CARD`, `SIZE`, `LOSS`, `PROFILE`, `SCORE_MEAN`'s, or one
+    of `SCORES`."""
     unit: float = 1.0
     """Unit that a profile is measured in."""
 
@@ -97,6 +98,8 @@ class Respondent:
 
         `memories` are the states that clients keep; scores need them.
         """
+        if query.name == CARD:
+            return {name: self._clients[name].send_cards(run) for name in names}
         if query.name == PROFILE:
             return self._profiles(run, query, state, names)
         number: Callable[[str], float]

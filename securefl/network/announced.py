@@ -18,9 +18,14 @@ class Announced:
     n_scores: int = 0
     """Scores that were asked for since."""
 
-    def require_values(self, asked: bodies.OpenRequest, n_released: int, server: str) -> None:
-        """Raise OpeningRefused where a sum releases more than was announced."""
-        if n_released > self._ready_for(asked, server).needed:
+    def require_session(self, run: str, server: str) -> None:
+        """Raise OpeningRefused for cards of another session than the announced one."""
+        if self.ready is None or run != self.ready.run:
+            raise OpeningRefused(f"{server} has not asked READY for this session")
+
+    def require_values(self, asked: bodies.OpenRequest, server: str) -> None:
+        """Raise OpeningRefused where a sum has more values than were announced."""
+        if asked.n_values > self._ready_for(asked, server).needed:
             raise OpeningRefused(f"{asked.n_values} values, more than READY has announced")
 
     def require_scores(self, asked: bodies.OpenScoresRequest, server: str) -> None:

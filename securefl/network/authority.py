@@ -18,6 +18,7 @@ from securefl.build.privacy import fewest_shares
 from securefl.build.selection import score_noise
 from securefl.config.data import DOMAIN_DATASETS
 from securefl.config.schema import Config
+from securefl.crypto.params import SUMS
 from securefl.errors import (
     MessageRefused,
     OpeningRefused,
@@ -53,6 +54,7 @@ QUESTIONS = {
     Frame.READY: SMALL,
     Frame.OPEN: MAX_OPEN_BYTES,
     Frame.SCORES: MAX_OPEN_BYTES,
+    Frame.CARDS: MAX_OPEN_BYTES,
     Frame.LOG: SMALL,
     Frame.GOODBYE: SMALL,
 }
@@ -146,11 +148,10 @@ class AuthorityProcess:
         self._say = say
         self.monitor = AuthorityMonitor(
             openings_left=self._openings_left,
-            values_left=self._values_left,
             epoch=lambda: self._standing.age[0],
         )
         self._session = ""
-        self._standing = standing = keeper.now(0)
+        self._standing = standing = keeper.now()
         clients, policy = standing.trust.clients(), self._policy(standing)
         self._role = Authority(standing.opener, clients, policy, log.note, log.history)
         if config.seals_scores:
@@ -174,10 +175,6 @@ class AuthorityProcess:
         n_asked = self._log.history.n_asked(self._session)
         return max(0, self._role.policy.openings_per_run - n_asked)
 
-    def _values_left(self) -> int:
-        """Return the number of values that the key in force may still release."""
-        return self._standing.values_left()
-
     async def run(self, identity: Identity, server: Destination) -> None:
         """Call the server and answer it, until this is cancelled; a lost connection is taken up.
 
@@ -187,7 +184,7 @@ class AuthorityProcess:
         said, self.monitor.loop = "", asyncio.get_running_loop()
         while True:
             try:
-                trust = self._keeper.now(0).trust
+                trust = self._keeper.now().trust
                 link = await connected(identity, trust, "server", server, math.inf)
             except PeerError as error:
                 if str(error) != said:  # whoever listens there may listen for long
@@ -229,6 +226,8 @@ class AuthorityProcess:
                     row = bodies.parsed(bodies.LogRequest, received.body, link.name)
                     rows = await asyncio.to_thread(self._log.rows, row.run, row.known)
                     await link.send(Frame.LOG_ROWS, rows)
+                elif received.frame is Frame.CARDS:
+                    await link.send(Frame.CARDS_TAKEN, self._taken(link, received.body, announced))
                 elif received.frame is Frame.OPEN:
                     body = await self._opened(link, received.body, announced)
                     await link.send(Frame.OPENED, body)
@@ -253,7 +252,7 @@ class AuthorityProcess:
                 f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
                 "settings no profiles are encrypted"
             )
-        standing = await asyncio.to_thread(self._keeper.now, asked.needed, asked.scores)
+        standing = await asyncio.to_thread(self._keeper.now, asked.scores)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
         self._standing = standing
@@ -266,15 +265,23 @@ class AuthorityProcess:
         bundles = standing.bundles if standing.age != asked.known else {}
         return bodies.News.model_validate({"bundles": bundles}).to_bytes()
 
+    def _taken(self, link: Link, body: bytes, announced: Announced) -> bytes:
+        given = bodies.parsed(bodies.CardsGiven, body, link.name)
+        announced.require_session(given.run, link.name)
+        refused = self._role.take_cards(given.run, given.cards)
+        for client, why in refused.items():
+            self._say(Warned(f"Refused the card of {client}: {why}"))
+        return bodies.cards_taken(refused)
+
     async def _opened(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        parameters, what = self._keeper.parameters, (asked.name, asked.n_values)
+        what = asked.name, asked.n_values
         try:
-            announced.require_values(asked, parameters.n_released(asked.n_values), link.name)
+            announced.require_values(asked, link.name)
         except OpeningRefused as error:
             await link.discard(Frame.CIPHERTEXT)
             raise self._noted(asked, what, error) from error
-        size = parameters.message_bytes(asked.n_values)
+        size = SUMS.message_bytes(asked.n_values)
         total = (await link.receive({Frame.CIPHERTEXT: size})).body
         try:
             request = bodies.sum_request(asked, total)

@@ -5,6 +5,7 @@ Everything is parsed strictly and held against what its receiver expects; nothin
 
 from __future__ import annotations
 
+import base64
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 5
+VERSION = 6
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -54,6 +55,10 @@ MAX_SCORE_BYTES = 2**24
 """Bytes of one client's score; the authority knows how many one under its key has."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
+MAX_CARD = 2**15
+"""Characters of a client's cards as one signed message, at most."""
+CARDS_AT_ONCE = 100
+"""Clients of one frame of cards, at most."""
 MAX_REASON = 500
 """Characters: even as escapes they fit into a small frame."""
 
@@ -183,6 +188,29 @@ class Refusal(Body):
     reason: Annotated[str, Field(max_length=MAX_REASON)]
 
 
+class CardsGiven(Body):
+    """Clients' cards of a session."""
+
+    run: Hex32
+    cards: Annotated[
+        dict[
+            Annotated[str, Field(max_length=100)],
+            Annotated[Base64Bytes, Field(max_length=MAX_CARD)],
+        ],
+        Field(max_length=CARDS_AT_ONCE),
+    ]
+    """Signed message of each client."""
+
+
+class CardsTaken(Body):
+    """Clients whose cards are refused, and why."""
+
+    refused: Annotated[
+        dict[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=MAX_REASON)]],
+        Field(max_length=CARDS_AT_ONCE),
+    ]
+
+
 class Signed(Body):
     """A header as its client signed it."""
 
@@ -245,6 +273,17 @@ def refusal(error: SecureFLError) -> bytes:
 
 def _fitting(text: str) -> str:
     return printable(text)[:MAX_REASON]  # a path in it may be no UTF-8
+
+
+def cards_taken(refused: Mapping[str, str]) -> bytes:
+    """Return the bytes of a `CardsTaken`, each reason cut to what fits."""
+    return CardsTaken(refused={name: _fitting(why) for name, why in refused.items()}).to_bytes()
+
+
+def cards_given(run: str, cards: Mapping[str, bytes]) -> bytes:
+    """Return the bytes of a `CardsGiven`."""
+    coded = {name: base64.b64encode(message) for name, message in cards.items()}
+    return CardsGiven.model_validate({"run": run, "cards": coded}).to_bytes()
 
 
 def open_request(request: SumRequest) -> bytes:

@@ -15,6 +15,7 @@ from securefl.build.own_model import code_of
 from securefl.errors import KeyFileError, PeerError, SecureFLError
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
+from securefl.federation.message import CARD
 from securefl.federation.query import Query
 from securefl.federation.site import Answers, Ask, Asked, Begin, Continue, Done, Reply, Request
 from securefl.federation.total import read_total
@@ -193,7 +194,8 @@ class _Turn:
                 "asked for"
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
-        session.store.claim(head.name, head.round)
+        if head.name != CARD:  # it says the same again
+            session.store.claim(head.name, head.round)
         return Ask(
             session.run, Query(head.name, head.unit), state, [name], {name: head.since}, session.job
         )

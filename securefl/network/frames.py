@@ -64,6 +64,10 @@ class Frame(IntEnum):
     """Server to authority: which rows of its log the run's folder lacks."""
     LOG_ROWS = 24
     """Authority to server: these rows, a line each; none where the folder has all."""
+    CARDS = 25
+    """Server to authority: clients' cards of a session."""
+    CARDS_TAKEN = 26
+    """Authority to server: the clients whose cards it refuses, and why."""
     SCORES = 18
     """Server to authority: which profiles' scores are to be opened, and who has signed them."""
     SCORE_BYTES = 19

@@ -164,8 +164,6 @@ class AuthorityMonitor(_Loop):
     refused: int = 0
     openings_left: Callable[[], int] = lambda: 0
     """Returns the number of totals that the policy still opens in this session."""
-    values_left: Callable[[], int] = lambda: 0
-    """Returns the number of values that the key may still release before it is rotated."""
     epoch: Callable[[], int] = lambda: 0
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -177,8 +175,6 @@ class AuthorityMonitor(_Loop):
         with suppress(SecureFLError):  # a damaged folder: the log says it
             left = self.openings_left()
             yield gauge("openings_left", "Totals that the policy still opens in this session", left)
-            left = self.values_left()
-            yield gauge("key_values_left", "Values before the key of sums is rotated", left)
             yield gauge("epoch", "Epoch of the keys", self.epoch())
         yield from _bytes(self.traffic)
 

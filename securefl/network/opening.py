@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
 from securefl.exchange.base import OpenedSum
@@ -14,6 +15,7 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import SentHome, part
 
 ANSWER_S = 120.0
+MAX_CARDS_TAKEN = 2**20
 RELEASED = "float64"
 """The authority rounds what it releases; in doubles these digits are exact."""
 
@@ -72,6 +74,22 @@ async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:
     await authority.send(Frame.READY, ready.to_bytes())
     body = await _answer(authority, Frame.STANDING, 2 * bodies.MAX_BUNDLE)
     return bodies.parsed(bodies.News, body, authority.name)
+
+
+async def give_cards(authority: Link, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
+    """Give the authority clients' cards; returns the reason for each that it refuses.
+
+    Raises:
+        OpeningRefused: it takes none.
+        PeerError: it is gone, or its answer is none.
+    """
+    refused, names = dict[str, str](), list(cards)
+    for start in range(0, len(names), bodies.CARDS_AT_ONCE):
+        batch = {name: cards[name] for name in names[start : start + bodies.CARDS_AT_ONCE]}
+        await authority.send(Frame.CARDS, bodies.cards_given(run, batch))
+        body = await _answer(authority, Frame.CARDS_TAKEN, MAX_CARDS_TAKEN)
+        refused |= bodies.parsed(bodies.CardsTaken, body, authority.name).refused
+    return refused
 
 
 async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:

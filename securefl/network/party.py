@@ -17,11 +17,12 @@ from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
-from securefl.exchange.ckks import CkksSealer
 from securefl.exchange.match_ckks import CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.federation.client import Client
+from securefl.federation.message import CARD
 from securefl.federation.query import Respondent
 from securefl.federation.site import Site
 from securefl.federation.total import n_total_bytes, state_digest
@@ -122,7 +123,8 @@ class ClientParty:
     def questions(self) -> frozenset[str]:
         """Names of the messages that the client may be asked for beside its training."""
         sums = (spec.name for spec in self.job.score_sums)
-        return frozenset((*numbers_of(self.job), *sums))
+        cards = [CARD] if self.job.config.exchange.seals_sums else []
+        return frozenset((*numbers_of(self.job), *sums, *cards))
 
     @property
     def precision(self) -> Floats:
@@ -136,7 +138,7 @@ class ClientParty:
     def seal_with(self, bundle: ClientBundle) -> None:
         """Take up the keys of an epoch; raises ConfigError where one is missing."""
         job, config = self.job, self.job.config
-        self.sealers |= dict.fromkeys(job.sealed, CkksSealer(bundle.public))
+        self.sealers |= dict.fromkeys(job.sealed, OneTimeSealer(bundle.card_keys))
         self.client.profile_sealer = PlainMatch()
         if config.seals_scores:
             if bundle.match_public is None:

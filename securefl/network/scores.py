@@ -11,6 +11,7 @@ from securefl.algorithms.scoring import Score
 from securefl.build.job import Job
 from securefl.errors import Diverged, OpeningRefused, TooFewContributions, TotalRefused
 from securefl.evaluation.evaluator import Evaluator
+from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
 from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, Query, scoring
@@ -34,6 +35,7 @@ class Scores:
     server: Server
     sites: NetworkSites
     open_sum: OpenSum
+    cards: Cards
     first_loss: Callable[[], float | None] = lambda: None
     """Loss after the first round; None before."""
     evaluator: Evaluator = field(init=False)
@@ -70,7 +72,7 @@ class Scores:
 
     def _mean(self, made: State, here: Sequence[str]) -> Score:
         """Return the mean over clients, of which nobody reads one client's where it is sealed."""
-        server, since = self.server, self.sites.since()
+        server, since, here = self.server, self.sites.since(), self.cards.holders(made, here)
         since = {name: since.get(name, 0) for name in here}
         ongoing = ServerRound(server, scoring(server.run, made, since, server.job))
         answers = self.sites.answers(server.run, Query(SCORE_MEAN.name), made, here)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,14 +25,17 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.exchange.base import Adder, OpenedSum
-from securefl.exchange.ckks import CkksAdder
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.match_ckks import CkksMatcher
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import PROFILE
+from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
+from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
+from securefl.federation.message import CARD
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
 from securefl.federation.query import SCORE_MEAN, Query
 from securefl.federation.questions import number_bytes
@@ -50,6 +53,7 @@ from securefl.network.opening import (
     ask_to_open,
     ask_to_open_scores,
     ask_what_holds,
+    give_cards,
 )
 from securefl.network.openings import FetchedOpenings
 from securefl.network.proof import name_of
@@ -122,7 +126,7 @@ class ServerProcess:
             code_of(config),
         )
         SESSION.set(members.run)
-        key_id = self.bundle.adding.key_id if config.exchange.seals_sums else ""
+        key_id = self.bundle.card_keys.key_id if config.exchange.seals_sums else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
         rounds, sites = self._rounds(members, line, key_id, folder)
@@ -224,12 +228,15 @@ class ServerProcess:
         def answer_bytes(query: Query, state: State, client: str) -> int:
             if query.name == PROFILE:
                 return questions["divergence"].n_bytes(state, client)
+            if query.name == CARD:
+                return cards.n_bytes(client)
             if query.name == SCORE_MEAN.name:
                 return server.n_bytes(state.round + 1, SCORE_MEAN, client)
             return number_bytes(server.run, query.name, state, client)
 
         sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
-        scores = Scores(job, server, sites, line.open)
+        cards = Cards(server, sites, line)
+        scores = Scores(job, server, sites, line.open, cards)
         rounds = Rounds(
             Parts(
                 config=config,
@@ -239,6 +246,7 @@ class ServerProcess:
                 server=server,
                 engine=sites,
                 opener=line,
+                cards=cards,
                 broadcast=broadcast,
                 participation=who,
                 score=self.monitor.timed(EVALUATE, scores),
@@ -326,13 +334,16 @@ class AuthorityLine:
     """Announcement of this round."""
     _announced_on: Link | None = None
     """The connection on which it was."""
+    _cards: dict[str, bytes] = field(default_factory=dict)
+    """Clients' cards for the keys in force."""
+    _given_on: tuple[Link | None, str] = (None, "")
+    """The connection on which the authority has them, and the id of its keys."""
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
-        process, sealed = self.process, self.server.sealed
-        parameters, config = process.bundle.adding.parameters, process.job.config
+        process, sealed, config = self.process, self.server.sealed, self.process.job.config
         sums = (*specs, *process.job.score_sums)
-        needed = sum(parameters.n_released(s.n_values) for s in sums if s.kind in sealed)
+        needed = sum(spec.n_values for spec in sums if spec.kind in sealed)
         ready = bodies.Ready(
             run=self.server.run,
             settings=settings_digest(config),
@@ -345,7 +356,28 @@ class AuthorityLine:
         self._waited(self._link())
         self._waited(self._fetched())
         self.server.roster = process.bundle.clients()
-        self.adders |= dict.fromkeys(sealed, CkksAdder(process.bundle.adding))
+        self.adders |= dict.fromkeys(sealed, OneTimeAdder(process.bundle.card_keys))
+
+    @property
+    def card_keys(self) -> CardKeys | None:
+        """See `Opener.card_keys`."""
+        process = self.process
+        return process.bundle.card_keys if process.job.config.exchange.seals_sums else None
+
+    def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
+        """See `Opener.take_cards`; another process of the authority is given them all again."""
+        refused = self._waited(self._given(run, cards))
+        self._cards |= {name: card for name, card in cards.items() if name not in refused}
+        return refused
+
+    async def _given(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
+        while True:
+            link = await self._link()
+            try:
+                return await give_cards(link, run, cards)
+            except PeerError:
+                if not link.lost:
+                    raise
 
     def before(self, finish: AtEnd) -> AtEnd:
         """Return the function that fetches the last rows of the authority's log, then finishes."""
@@ -406,7 +438,25 @@ class AuthorityLine:
                     raise
                 continue
             self.process.take_up(news.bundles, link.name)
+            try:
+                await self._given_again(link)
+            except PeerError:
+                if not link.lost:
+                    raise
+                continue
             self._announced_on = link
+
+    async def _given_again(self, link: Link) -> None:
+        """Give the authority all cards of the session where it has called anew."""
+        keys = self.card_keys
+        if keys is None or self._given_on == (link, keys.key_id):
+            return
+        if self._given_on[1] != keys.key_id:
+            self._cards = {}  # they are for other keys
+        refused = await give_cards(link, self.server.run, self._cards)
+        for reason in refused.values():
+            self.process.say(Warned(f"{link.name}: refuses a card that it had: {reason}"))
+        self._given_on = link, keys.key_id
 
 
 @dataclass(slots=True)

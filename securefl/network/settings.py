@@ -44,9 +44,9 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 def check_scope(config: Config) -> None:
     """Raise ConfigError where processes do not run these settings: two tables alone."""
-    if config.exchange.committee:
+    if config.exchange.officers > 1:
         raise ConfigError(
-            f"exchange.committee = {config.exchange.committee}: separate processes have one "
+            f"exchange.officers = {config.exchange.officers}: separate processes have one "
             "authority; leave it out, or run in one process with: securefl run"
         )
     if config.devices != DevicesTable():

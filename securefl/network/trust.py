@@ -12,7 +12,7 @@ from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.matching import ScoreOpener
-from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.message import Roster
@@ -83,7 +83,7 @@ class Standing:
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
-    opener: OneTimeOpener
+    opener: Opener
     """The same object as long as its key is in force: it has the clients' cards."""
     trust: Trust
     policy: Policy

@@ -27,6 +27,7 @@ from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.clients_round import RoundContext
+from securefl.federation.cards import Cards
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import Ledger
@@ -154,6 +155,7 @@ class Parts:
     server: Server
     engine: Engine
     opener: Opener
+    cards: Cards
     broadcast: Broadcast
     participation: Participation
     score: Callable[[nn.Module, State], Score]
@@ -421,6 +423,9 @@ class Rounds:
         participants = self._participation.participants(
             state, plan, self._suspects.taking_part(here)
         )
+        if set(parts.server.sealed) & {spec.kind for spec in (*plan.sums, *plan.update)}:
+            holders = tuple(parts.cards.holders(state, participants.present))
+            participants = replace(participants, present=holders)
         if not participants.present:
             return participants, self._passed()
         times = {client: participants.selected[client] for client in participants.present}

@@ -30,7 +30,8 @@ from key_folders import (
     rewritten,
 )
 
-from securefl.crypto.cards import KEY_BYTES, CardSecret
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import KEY_BYTES
 from securefl.errors import ConfigError, KeyFileError, MessageRefused
 from securefl.exchange.base import Sender
 from securefl.exchange.card_keys import CardKeys

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from securefl.crypto.cards import CardKey, CardSecret
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
 from securefl.crypto.match_secret import MatchSecretKey

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_public import MatchPublicKey
-from securefl.crypto.public import PublicKey
 from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
-from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.match_ckks import CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import ProfileSealer
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.quorum import Quorum
 from securefl.federation.client import Client
 from securefl.federation.profiling import Profiling
 from securefl.simulation.clients import Clients
@@ -77,10 +79,22 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
+class _CardKeys:
+    """Card keys in their file form, with the officers' quorum."""
+
+    files: tuple[str, ...]
+    quorum: Quorum
+
+    def sealer(self) -> OneTimeSealer:
+        """Build the sealer of sums."""
+        return OneTimeSealer(CardKeys(tuple(map(CardKey.from_json, self.files)), self.quorum))
+
+
+@dataclass(frozen=True, slots=True)
 class SealingKeys:
     """Keys that clients seal with from now on; public keys in their file form."""
 
-    sums: Mapping[Kind, PlainChannel | str]
+    sums: Mapping[Kind, PlainChannel | _CardKeys]
     profiles: tuple[str, str] | PlainMatch | None
     """Form and key."""
 
@@ -94,9 +108,8 @@ class SealingKeys:
 
     def sealers(self) -> dict[Kind, Sealer]:
         """Build the sealers, by kind."""
-        files = {key for key in self.sums.values() if isinstance(key, str)}
-        made = {text: CkksSealer(PublicKey.from_json(text)) for text in files}
-        return {kind: made[k] if isinstance(k, str) else k for kind, k in self.sums.items()}
+        made = {key: key.sealer() for key in self.sums.values() if isinstance(key, _CardKeys)}
+        return {k: made[key] if isinstance(key, _CardKeys) else key for k, key in self.sums.items()}
 
     def profile_sealer(self) -> ProfileSealer | None:
         """Build the sealer of profiles; None where they are not asked for."""
@@ -113,9 +126,10 @@ def key_ids(client: Client) -> tuple[str, ...]:
     return (*sorted(sealers), profile.key_id if profile else "")
 
 
-def _sum_key(sealer: Sealer) -> PlainChannel | str:
-    if isinstance(sealer, CkksSealer):
-        return sealer.public_key.to_json()
+def _sum_key(sealer: Sealer) -> PlainChannel | _CardKeys:
+    if isinstance(sealer, OneTimeSealer):
+        files = tuple(key.to_json() for key in sealer.keys.keys)
+        return _CardKeys(files, sealer.keys.quorum)
     if isinstance(sealer, PlainChannel):
         return sealer
     raise _unknown(sealer)

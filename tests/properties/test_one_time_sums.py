@@ -1,4 +1,4 @@
-"""Sums over clients: on ciphertext within CKKS' error, in the clear to the bit."""
+"""Sums over clients: on ciphertext within sealing's error, in the clear to the bit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
-from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.base import MessageId, Sender
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import LARGEST, PlainChannel
-from securefl.exchange.policy import Flooding
 
 PRECISION_BITS = 30
-CKKS_ERROR = 1.5e-8
-"""Absolute, of one slot of a flooded sum of up to 20 ciphertexts: six times σ = 2.4e-9."""
+RUN = "ab" * 32
+SEALING_ERROR = 6 * SUMS.noise(20)
+"""Absolute, of one slot of a sum of up to 20 ciphertexts: 2e-8."""
+ALICE = Sender("alice", bytes(32))
+ABOUT = MessageId(RUN, 1, "layer/mean", 5)
 
 edge_sizes = st.sampled_from([1, 2, 2045, 2046, 2047, 4091, 4092, 4093, 5000])
 sample_counts = st.lists(st.integers(2, 10_000), min_size=1, max_size=20)
@@ -27,26 +30,26 @@ def weights_of(n_samples):
     return [n / bound for n in n_samples]
 
 
-def ckks_total(keys, values, weights, precision_bits=PRECISION_BITS):
-    sealer, adder = CkksSealer(keys.public), CkksAdder(keys.adding)
-    n_values = len(values[0])
-    running = adder.start(n_values)
-    for x, weight in zip(values, weights, strict=True):
-        payload = sealer.seal(x, weight)
-        assert len(payload) == adder.n_bytes(n_values)
+def sealed_total(keys, values, weights, precision_bits=PRECISION_BITS):
+    about = MessageId(RUN, 1, "layer/mean", len(values[0]))
+    sealer, adder, opener = OneTimeSealer(keys.public), OneTimeAdder(keys.public), keys.opener()
+    running, nonces = adder.start(about.n_values), {}
+    for i, (x, weight) in enumerate(zip(values, weights, strict=True)):
+        sender = Sender(f"client-{i}", bytes([i]) * 32)
+        opener.take_cards(RUN, sender.name, keys.public.cards(RUN, sender))
+        payload, nonces[sender.name] = sealer.seal(x, weight, about, sender)
+        assert len(payload) == adder.n_bytes(about.n_values)
         running = running.plus(payload)
-    opener = keys.opener(Flooding(), 20)
-    assert 6 * opener.deviation < CKKS_ERROR
-    return opener.open(running.total(), n_values, precision_bits)
+    return opener.open(running.total(), about, nonces, precision_bits)
 
 
 def assert_is_the_mean(opened, values, weights, precision_bits=PRECISION_BITS):
-    """Within rounding of each value, and within CKKS' error on the sum, relative to Σ w."""
+    """Within rounding of each value, and within sealing's error on the sum, relative to Σ w."""
     weight = float(np.sum(weights))
     mean = np.average(values, axis=0, weights=weights)
     rounding = 2.0 ** -(precision_bits + 1)
     largest = 1 + np.abs(values).max()
-    tolerance = rounding * largest + CKKS_ERROR / weight
+    tolerance = rounding * largest + SEALING_ERROR / weight
     np.testing.assert_allclose(opened.values, mean, rtol=0, atol=tolerance)
     assert opened.values.shape == mean.shape
     assert opened.n_clients == len(weights)
@@ -69,7 +72,7 @@ def test_a_ciphertext_sum_opens_to_the_weighted_mean(key_set, n_samples, n_value
     weights = weights_of(n_samples)
     rng = np.random.default_rng(seed)
     values = magnitude * rng.uniform(-1, 1, size=(len(weights), n_values))
-    opened = ckks_total(key_set, values, weights)
+    opened = sealed_total(key_set, values, weights)
     assert assert_is_the_mean(opened, values, weights) < 1e-6
     assert opened.weight == sum(weights)
 
@@ -78,7 +81,7 @@ def test_a_ciphertext_sum_opens_to_the_weighted_mean(key_set, n_samples, n_value
 def test_no_value_gets_lost_where_ciphertexts_end(key_set, n_values):
     """Every index comes back in its place, at sizes around whole ciphertexts."""
     values = [np.arange(n_values) + 1.0 for _ in range(3)]
-    opened = ckks_total(key_set, values, [0.25, 0.25, 0.25])
+    opened = sealed_total(key_set, values, [0.25, 0.25, 0.25])
     np.testing.assert_allclose(opened.values, values[0], rtol=1e-7, atol=1e-7)
     assert SUMS.n_ciphertexts(n_values) == -(-n_values // 2046)
 
@@ -87,7 +90,7 @@ def test_no_value_gets_lost_where_ciphertexts_end(key_set, n_values):
 def test_the_largest_value_does_not_wrap(key_set, value):
     """Twenty clients at the limit of what may be sealed give that limit: no silent overflow."""
     values = np.full((20, 2046), value)
-    opened = ckks_total(key_set, values, weights_of([1] * 20))
+    opened = sealed_total(key_set, values, weights_of([1] * 20))
     np.testing.assert_allclose(opened.values, values[0], rtol=1e-7)
     assert SUMS.max_value == 8192.0
 
@@ -97,7 +100,7 @@ def test_alternating_extremes_do_not_wrap(key_set):
     pattern = np.where(np.arange(4092) % 2, 8192.0, -8192.0)
     values = np.stack([pattern, -pattern, pattern, np.roll(pattern, 1), pattern])
     weights = weights_of([1, 2, 3, 4, 5])
-    assert_is_the_mean(ckks_total(key_set, values, weights), values, weights)
+    assert_is_the_mean(sealed_total(key_set, values, weights), values, weights)
 
 
 @settings(deadline=None, max_examples=15)
@@ -108,7 +111,7 @@ def test_a_dropped_client_leaves_the_mean_of_the_others(key_set, n_samples, data
     came = data.draw(st.lists(st.booleans(), min_size=len(weights), max_size=len(weights)))
     came[0] = True
     values = np.random.default_rng(len(came)).normal(size=(len(weights), 5))
-    opened = ckks_total(key_set, values[came], weights[came])
+    opened = sealed_total(key_set, values[came], weights[came])
     assert_is_the_mean(opened, values[came], weights[came])
     assert opened.weight == pytest.approx(weights[came].sum(), abs=2.0**-PRECISION_BITS)
 
@@ -122,34 +125,48 @@ def test_the_declared_precision_is_kept(key_set, precision_bits, n_samples):
     """Opened values have so many bits behind the leading one, and err by half of the last."""
     weights = weights_of(n_samples)
     values = np.random.default_rng(0).normal(size=(len(weights), 7))
-    opened = ckks_total(key_set, values, weights, precision_bits)
+    opened = sealed_total(key_set, values, weights, precision_bits)
     assert_is_the_mean(opened, values, weights, precision_bits)
     significant = 2.0 ** (precision_bits + 1) * np.frexp(opened.values)[0]
     np.testing.assert_array_equal(significant, np.rint(significant))
+
+
+def sealed(keys, values, name="layer/mean"):
+    about = MessageId(RUN, 1, name, len(values))
+    return OneTimeSealer(keys.public).seal(values, 0.1, about, ALICE)
 
 
 @settings(deadline=None, max_examples=10)
 @given(order=st.permutations(range(6)))
 def test_the_order_of_arrival_does_not_matter(key_set, order):
     """Adding ciphertexts is exact: any order gives the same total, to the byte."""
-    sealer, adder = CkksSealer(key_set.public), CkksAdder(key_set.adding)
     rng = np.random.default_rng(0)
-    payloads = [sealer.seal(rng.normal(size=2047), 0.1) for _ in range(6)]
+    payloads = [sealed(key_set, rng.normal(size=2047)).payload for _ in range(6)]
     totals = []
     for arrival in (range(6), order):
-        running = adder.start(2047)
+        running = OneTimeAdder(key_set.public).start(2047)
         for i in arrival:
             running = running.plus(payloads[i])
         totals.append(running.total())
     assert totals[0] == totals[1]
 
 
+def test_thousands_of_messages_are_added_modulo_the_prime(key_set):
+    """Words of 53 bits are reduced before 64 bits are full: as Python's integers have it."""
+    payload = sealed(key_set, np.ones(3)).payload
+    running = OneTimeAdder(key_set.public).start(3)
+    for _ in range(5000):
+        running = running.plus(payload)
+    modulus = 4503599627366401
+    word, summed = (int.from_bytes(of[:7], "little") for of in (payload, running.total()))
+    assert summed == 5000 * word % modulus
+
+
 def test_equal_values_are_sealed_unequally(key_set):
-    """Encryption is randomised: nobody can tell that a client sent the same values again."""
-    sealer = CkksSealer(key_set.public)
-    payloads = {sealer.seal(np.ones(5), 0.5) for _ in range(10)}
-    assert len(payloads) == 10
-    assert {len(payload) for payload in payloads} == {SUMS.ciphertext_bytes}
+    """Each message has a key and an error of its own: nobody can tell that values come again."""
+    messages = [sealed(key_set, np.ones(5)) for _ in range(10)]
+    assert len({m.payload for m in messages}) == len({m.nonce for m in messages}) == 10
+    assert {len(m.payload) for m in messages} == {SUMS.ciphertext_bytes} == {14_336}
 
 
 @pytest.mark.parametrize(
@@ -158,18 +175,18 @@ def test_equal_values_are_sealed_unequally(key_set):
 )
 def test_the_sum_takes_one_length(key_set, n_bytes):
     """A payload of any other length is refused and the sum stays as it was."""
-    running = CkksAdder(key_set.adding).start(5)
-    running = running.plus(CkksSealer(key_set.public).seal(np.ones(5), 0.5))
+    running = OneTimeAdder(key_set.public).start(5).plus(sealed(key_set, np.ones(5)).payload)
     before = running.total()
     with pytest.raises(MessageRefused):
         running = running.plus(bytes(n_bytes))
     assert running.total() == before
 
 
-def test_a_sum_of_nothing_is_no_total(key_set):
-    """Before the first contribution there is nothing to open."""
-    with pytest.raises(MessageRefused, match="no ciphertext"):
-        CkksAdder(key_set.adding).start(5).total()
+def test_a_word_beyond_the_prime_is_refused(key_set):
+    """A ring has one form of each polynomial."""
+    running = OneTimeAdder(key_set.public).start(5)
+    with pytest.raises(MessageRefused, match="outside the ring"):
+        running.plus(b"\xff" * SUMS.ciphertext_bytes)
 
 
 finite = st.floats(-LARGEST, LARGEST)
@@ -187,7 +204,7 @@ def test_the_plain_sum_is_numpys_to_the_bit(n_samples, data):
     running = channel.start(n_values)
     wanted, weight = np.zeros(n_values), 0.0
     for x, w in zip(values, weights, strict=True):
-        payload = channel.seal(x, w)
+        payload = channel.seal(x, w, ABOUT, ALICE).payload
         assert len(payload) == channel.n_bytes(n_values)
         running = running.plus(payload)
         wanted, weight = wanted + w * x, weight + w
@@ -204,7 +221,7 @@ def test_the_plain_sum_of_floats_rounds_each_value_once(data):
     channel = PlainChannel("float32")
     running = channel.start(3)
     for weight in (0.5, 0.25):
-        running = running.plus(channel.seal(values, weight))
+        running = running.plus(channel.seal(values, weight, ABOUT, ALICE).payload)
     sent = values.astype(np.float32).astype(np.float64)
     opened = channel.open(running.total(), 3)
     np.testing.assert_array_equal(opened.values, (0.5 * sent + 0.25 * sent) / 0.75)
@@ -225,7 +242,7 @@ def test_the_plain_sum_refuses_what_could_not_be_sealed(dtype, index, value, wei
     """One NaN or value out of range, or a weight outside (0, 1], leaves the sum as before."""
     channel = PlainChannel(dtype)
     running = channel.start(5)
-    running = running.plus(channel.seal(np.arange(5.0), 0.25))
+    running = running.plus(channel.seal(np.arange(5.0), 0.25, ABOUT, ALICE).payload)
     before = running.total()
     bad = np.ones(5)
     if weight == 0.5:
@@ -233,7 +250,7 @@ def test_the_plain_sum_refuses_what_could_not_be_sealed(dtype, index, value, wei
     with pytest.raises(
         MessageRefused, match=r"not finite, or not within ±8388608|outside \(0, 1\]"
     ):
-        running = running.plus(channel.seal(bad, weight))
+        running = running.plus(channel.seal(bad, weight, ABOUT, ALICE).payload)
     assert running.total() == before
 
 
@@ -243,4 +260,4 @@ def test_the_plain_sum_takes_one_length(n_values):
     channel = PlainChannel("float64")
     running = channel.start(5)
     with pytest.raises(MessageRefused):
-        running = running.plus(channel.seal(np.ones(n_values), 0.25))
+        running = running.plus(channel.seal(np.ones(n_values), 0.25, ABOUT, ALICE).payload)
