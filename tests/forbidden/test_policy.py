@@ -66,6 +66,8 @@ def test_each_run_has_openings_of_its_own(federate):
     one, other = federate(), federate(run="cd" * 32)
     authority = one.authority_of(Policy(openings_per_run=1))
     authority.roster = other.roster
+    cards = {name: client.send_cards(other.run) for name, client in other.clients.items()}
+    assert not authority.take_cards(other.run, cards)
     authority.open(request(other))
     authority.roster = one.roster
     authority.open(request(one))

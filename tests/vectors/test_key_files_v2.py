@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from securefl.crypto.cards import CardKey
-from securefl.errors import KeyFileError, MessageRefused
-from securefl.federation.message import split_message
+from securefl.errors import KeyFileError
 from securefl_keys.description import describe
 from securefl_keys.loading import load_all, load_authority, load_client, load_match, load_server
 from securefl_keys.releases import ReleasesFile
@@ -105,9 +104,3 @@ def test_a_count_of_sums_is_none():
     """Nothing of sums is counted any more."""
     with pytest.raises(KeyFileError, match="no count of releases"):
         ReleasesFile.parse((FILES / "releases.json").read_text())
-
-
-def test_a_message_of_version_2_is_refused_by_its_version():
-    """Its signature had no prefix, and it names no model: who sent it needs this release."""
-    with pytest.raises(MessageRefused, match="version 2, where version 3 is read"):
-        split_message((FILES / "message.bin").read_bytes(), 10)
