@@ -25,6 +25,7 @@ from securefl.errors import (
     UnknownClient,
     WrongPassphrase,
 )
+from securefl.exchange.base import Sealed
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys.bundle import load_bundle
 from securefl_keys.certificate_file import CertificateFile
@@ -55,7 +56,7 @@ def problems_of(*arguments, **options):
 
 def message_of(name, key):
     expected = Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
-    header = header_for(expected, name, b"12345678")
+    header = header_for(expected, name, Sealed(b"12345678"))
     return split_message(encode_message(header, b"12345678", key), 8)[0], expected
 
 
