@@ -14,11 +14,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from securefl.errors import (
-    SecretFound,
-)
+from securefl.errors import CertificateRefused, SecretFound
 from securefl_keys.export import export, export_all
+from securefl_keys.holders import ROLES
+from securefl_keys.loading import load_all
 from securefl_keys.no_secret import require_no_secret
+from securefl_keys.sound_bundle import SoundBundle
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
@@ -65,6 +66,19 @@ def test_bundles_hold_just_these_files(consortium):
     }
     common = {f"consortium/{n}" for n in ("ca.crt", "roster.json", "policy.json", "manifest.json")}
     assert files == {f"{role}/{path}" for role, paths in own.items() for path in paths | common}
+
+
+def test_every_role_is_told_the_same_key(consortium):
+    """Which makes cards and opens none; what is a role's own no other has."""
+    sound = {role: SoundBundle.load(consortium.bundle(role), role) for role in ROLES}
+    own = load_all(consortium.keys, PASSPHRASE).public
+    for bundle in sound.values():
+        assert (bundle.card_keys.key_id, bundle.card_keys.epoch) == (own.key_id, own.epoch)
+        assert not any(hasattr(key, "secrets_in") for key in bundle.card_keys.keys)
+    with pytest.raises(CertificateRefused):
+        _ = sound["client"].scoring
+    with pytest.raises(CertificateRefused):
+        _ = sound["server"].match_public
 
 
 def test_private_keys_of_other_tools_are_found():
