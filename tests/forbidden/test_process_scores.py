@@ -681,7 +681,7 @@ def test_a_bundle_without_a_match_key_says_so(site, monkeypatch):
 
 
 def test_a_bundle_whose_match_key_is_another_is_refused(site):
-    """It stands in the signed list, as the key of sums does."""
+    """It stands in the signed list, as the key of cards does."""
     here = site()
     other = Site(here.folder.parent / "other").folder / "bundles/server/server/match.json"
     path = here.folder / "bundles/server/server/match.json"

@@ -58,7 +58,7 @@ def run(keys, folder, *settings, phrase="phrase", out="run"):
 
 def released(keys, folder="linear"):
     directory = keys / folder
-    return json.loads((directory / count_of(directory, MATCH_SECRET)).read_text())["n_released"]
+    return json.loads((directory / count_of(directory)).read_text())["n_released"]
 
 
 def assert_refused(keys, result, message):
@@ -165,7 +165,7 @@ def test_a_match_key_of_another_form_is_refused_before_anything(keys, folder, ma
 
 @pytest.mark.parametrize("encrypt", [BOTH, ALONE])
 def test_another_passphrase_opens_nothing(keys, encrypt):
-    """Neither the key of sums nor that of profiles."""
+    """Neither the key of cards nor that of profiles."""
     refused = run(keys, "linear", *FEDPROF, *encrypt, phrase="wrong")
     assert_refused(keys, refused, "passphrase")
     assert "another one" not in refused.output
@@ -175,9 +175,9 @@ def test_another_passphrase_opens_nothing(keys, encrypt):
 def test_a_key_with_too_few_scores_left_is_rotated_on_the_disk(keys):
     """Seven of eight scores are released under it, the last under the key of the next epoch."""
     directory = keys / "linear"
-    count = directory / count_of(directory, MATCH_SECRET)
+    count = directory / count_of(directory)
     worn = json.loads(count.read_text())["key_id"]
-    count.write_text(ReleasesFile.stating("matches", worn, MAX_RELEASES - 7))
+    count.write_text(ReleasesFile.stating(worn, MAX_RELEASES - 7))
     result = run(keys, "linear", *FEDPROF, *BOTH)
     assert result.exit_code == 0, result.output
     assert ReleasesFile.parse(count.read_text()).n_released == MAX_RELEASES
@@ -196,7 +196,7 @@ def test_a_folder_that_lacks_a_match_file_is_refused(keys, file):
 
 def test_a_folder_that_lacks_the_count_of_scores_is_refused(keys):
     """Nobody knows what the key has released."""
-    file = count_of(keys / "linear", MATCH_SECRET)
+    file = count_of(keys / "linear")
     (keys / "linear" / file).unlink()
     assert_refused(keys, run(keys, "linear", *FEDPROF, *ALONE), f"{file}: missing")
 
