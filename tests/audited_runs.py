@@ -67,7 +67,7 @@ TABLES = {
         "devices": {"preset": "emnist", "deadline_s": 1.2},
         "exchange": {"encrypt": "model"},
     },
-    "committee": {"exchange": {"committee": 2}},
+    "officers": {"exchange": {"officers": 3}},
     "coarse": {"exchange": {"encrypt": "model", "precision_bits": 16}},
     "refined": {
         "exchange": {"encrypt": "model"},

@@ -1,15 +1,17 @@
 """What differential privacy protects in a run: each release, how, and from whom.
 
-The adversaries: the server, the authority (or its committee), other clients, and an outside reader,
-who has the trained model and all that is published with it. Each is honest but curious and by
-itself; server and authority together could open single contributions.
+The adversaries: the server, the authority (or so many officers as open sums), other clients, and an
+outside reader, who has the trained model and all that is published with it. Each is honest but
+curious and by itself; server and authority together could open single contributions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
+from securefl.build.exchange import quorum_of
 from securefl.config.families import REFINED
 from securefl.config.schema import Config, Encrypt
 from securefl.privacy.events import Level
@@ -55,11 +57,34 @@ def protection_page(config: Config, history: History) -> str:
         "",
         *_markdown(protections(config)),
         "",
-        "An outside reader has the model. Server and authority together are no adversary that",
-        "ε speaks of. Accuracy and loss are of test data, which are nobody's training data, and",
-        "which ε does not count.",
+        *wrap(
+            "An outside reader has the model. Accuracy and loss are of test data, which are "
+            "nobody's training data, and which ε does not count."
+        ),
+        "",
+        *wrap(opening_said(config)),
         "",
     ])  # fmt: skip
+
+
+def opening_said(config: Config) -> str:
+    """Return the sentences on who opens what is sealed, and who together could open more."""
+    exchange, quorum = config.exchange, quorum_of(config)
+    if not exchange.encrypt:
+        return "Nothing is sealed: the server reads whatever clients send."
+    one = "authority" if quorum.officers == 1 else f"{quorum.needed} officers"
+    together = (
+        f"Server and {one} together could open single contributions, and are no adversary that ε "
+        "speaks of."
+    )
+    if quorum.officers == 1 or not exchange.seals_sums:
+        return f"The authority opens totals and scores alone. {together}"
+    scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
+    return (
+        f"The answers of {quorum.needed} of {quorum.officers} officers open a total, and whoever "
+        f"has them reads it. {quorum.needed - 1} officers with the server read nothing, and "
+        f"{quorum.officers - quorum.needed} may be away.{scores} {together}"
+    )
 
 
 def epsilon_said(config: Config, history: History) -> str:
