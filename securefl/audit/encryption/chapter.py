@@ -40,11 +40,16 @@ _FLOODING = (
     "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022), docs/flooding.md"
 )
 _ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"
+_ONE_TIME = (
+    "Each message of a sum has a key of its own, and the sum of keys over a list of clients opens "
+    "the total of just these. Nothing is opened twice under a key, so that there is no noise for "
+    "the authority to add, and no wear."
+)
 _ARGUMENT = (
     "That a sum of keys tells nothing else of a message is SecureFL's own argument (for centred "
-    "binomial keys, the conditional distribution is plain RLWE of a smaller deviation), which nobody "
-    "has reviewed. The standard's table speaks of keys of which nothing is known; it allows 54 bits "
-    "at N = 2048."
+    "binomial keys, the conditional distribution is plain RLWE of a smaller deviation), which "
+    "nobody has reviewed. The standard's table speaks of keys of which nothing is known; it allows "
+    "54 bits at N = 2048."
 )
 _MEASURED = (
     "error that 99 of 100 random values stay below, sealed, added and opened through the run's own "
@@ -195,27 +200,16 @@ def _judged(
     uses: Sequence[KeyUse],
     opened: Sequence[Opened],
 ) -> tuple[Verdict, str]:
-    least = evidence.policy.min_contributions
     totals = [row for row in opened if row.times and not row.of_single_clients]
     fewest = min((row.fewest for row in totals), default=0)
-    if any(part.security.bits < LEAST_SECURITY for part in measured):
-        return Verdict.LEAKS, "The parameters are below 128-bit security: who records may read."
-    if totals and fewest < least:
+    if totals and fewest < (least := evidence.policy.min_contributions):
         return Verdict.LEAKS, (
             f"A total of {fewest} clients was decrypted, and the rule is {least} at least."
         )
+    if why := _leak(evidence, measured):
+        return Verdict.LEAKS, why
     if not evidence.openings:
         return Verdict.OPEN, "The run has no log of openings, so nobody knows what was decrypted."
-    if again := answered_again(evidence.openings):
-        return Verdict.LEAKS, (
-            f"{again} totals were opened for a session, round and name that had one already: their "
-            "difference shows the clients that are in one of them alone."
-        )
-    if any(part.without_error for part in measured):
-        return Verdict.LEAKS, (
-            "The error of encryption that should hide clients' keys is not there: values come out "
-            "more exactly than it allows."
-        )
     clear = _in_the_clear(evidence)
     if any(use.left == 0 for use in uses):
         return Verdict.WEAK, (
@@ -232,6 +226,23 @@ def _judged(
     asked = f" {refused:,} requests were refused." if refused else ""
     what = ", and ".join(done) or "nothing"
     return Verdict.HOLDS, f"Decrypted by the {evidence.opener}: {what}.{asked}{clear}"
+
+
+def _leak(evidence: Evidence, measured: Sequence[_Measured]) -> str:
+    """Return what shows keys or single clients; empty where nothing does."""
+    if any(part.security.bits < LEAST_SECURITY for part in measured):
+        return "The parameters are below 128-bit security: who records may read."
+    if again := answered_again(evidence.openings):
+        return (
+            f"{again} totals were opened for a session, round and name that had one already: their "
+            "difference shows the clients that are in one of them alone."
+        )
+    if any(part.without_error for part in measured):
+        return (
+            "The error of encryption that should hide clients' keys is not there: values come out "
+            "more exactly than it allows."
+        )
+    return ""
 
 
 def _in_the_clear(evidence: Evidence) -> str:
@@ -321,12 +332,7 @@ def _power(evidence: Evidence) -> str:
 def _notes(evidence: Evidence) -> list[str]:
     notes = [f"{_power(evidence)} The log says what was asked for by the rules."]
     if evidence.sums:
-        notes += [
-            "Each message of a sum has a key of its own, and the sum of keys over a list of clients "
-            "opens the total of just these. Nothing is opened twice under a key, so that there is "
-            "no noise for the authority to add, and no wear.",
-            _ARGUMENT,
-        ]
+        notes += [_ONE_TIME, _ARGUMENT]
     if evidence.form:
         notes.append("Scores count one by one, and refused ones count as if decrypted.")
     if pairs := differing_by_one(evidence.openings):

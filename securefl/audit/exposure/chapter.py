@@ -23,8 +23,8 @@ _CARDS = (
     "these messages, and is not sent the messages."
 )
 _NOT_LOOKED_FOR = (
-    "A ciphertext's noise, the nonce of its key and the times of messages could carry something that "
-    "is not looked for here; nor is anything that a changed program sends past the ledger."
+    "A ciphertext's noise, the nonce of its key and the times of messages could carry something "
+    "that is not looked for here; nor is anything that a changed program sends past the ledger."
 )
 
 
