@@ -8,7 +8,7 @@ from typing import Protocol
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.one_time import KeySum, OneTimeKey
-from securefl.errors import MessageRefused
+from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import MessageId
 from securefl.exchange.card_keys import card_about
 from securefl.exchange.quorum import Quorum
@@ -24,7 +24,7 @@ class Answering(Protocol):
         """Return the sum of keys of one message, for each of the officer's groups.
 
         Raises:
-            PeerError: it is away.
+            PeerError: it is away, or has no card of a client.
         """
 
 
@@ -54,7 +54,9 @@ class Officer:
         return [sender for sender in senders if (run, sender) not in self._secrets]
 
     def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
-        """See `Answering.key_sums`; `nonces` are those of clients whose cards are here."""
+        """See `Answering.key_sums`; raises PeerError for a client whose card is not here."""
+        if without := self.without_card(about.run, nonces):
+            raise PeerError(f"has no card of {', '.join(without):.200}")
         digest, groups = about.digest(), self.quorum.groups_of(self.number)
         return {
             group: KeySum.of(

@@ -6,6 +6,7 @@ server has added in another way decrypts to noise, which counts no clients.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -45,18 +46,31 @@ class OneTimeOpener:
         return self.keys.epoch
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
-        """Give each officer its card; raises MessageRefused as `Officer.take_card`."""
+        """Give each officer its card.
+
+        Raises:
+            MessageRefused: another length, or too few officers can use theirs (`Officer.take_card`).
+        """
         if len(cards) != self.keys.card_bytes:
             raise MessageRefused(
                 f"cards of {len(cards)} bytes, expected exactly {self.keys.card_bytes}"
             )
+        refused: dict[int, MessageRefused] = {}
         for number, officer in enumerate(self.officers):
-            officer.take_card(run, sender, self.keys.card_of(cards, number))
+            try:
+                officer.take_card(run, sender, self.keys.card_of(cards, number))
+            except MessageRefused as error:
+                refused[number] = error
+        if len(self.officers) - len(refused) < self.keys.quorum.needed:
+            raise next(iter(refused.values()))
+        for number, error in refused.items():
+            self.say(f"officer {number + 1}: refuses the card of {sender}: {error}")
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
-        """Return the clients of whom an officer has no card."""
-        lacking = {name for o in self.officers for name in o.without_card(run, senders)}
-        return [name for name in senders if name in lacking]
+        """Return the clients of whom too few officers have a card."""
+        lacking = Counter(name for o in self.officers for name in o.without_card(run, senders))
+        spare = len(self.officers) - self.keys.quorum.needed
+        return [name for name in senders if lacking[name] > spare]
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
