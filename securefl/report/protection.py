@@ -77,9 +77,10 @@ def opening_said(config: Config) -> str:
         f"Server and {one} together could open single contributions, and are no adversary that ε "
         "speaks of."
     )
-    if quorum.officers == 1 or not exchange.seals_sums:
-        return f"The authority opens totals and scores alone. {together}"
     scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
+    if quorum.officers == 1 or not exchange.seals_sums:
+        opened = [exchange.seals_sums and "totals", exchange.seals_profiles and "scores"]
+        return f"The authority opens {' and '.join(filter(None, opened))} alone. {together}"
     return (
         f"The answers of {quorum.needed} of {quorum.officers} officers open a total, and whoever "
         f"has them reads it. {quorum.needed - 1} officers with the server read nothing, and "
