@@ -43,8 +43,7 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
 
 def quorum_of(config: Config) -> Quorum:
     """Return the officers who open sums, and how many of them are needed."""
-    exchange = config.exchange
-    return Quorum(exchange.threshold or exchange.officers // 2 + 1, exchange.officers)
+    return Quorum(config.exchange.needed, config.exchange.officers)
 
 
 def least_clients(config: Config) -> int:

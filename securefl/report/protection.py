@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from securefl.build.exchange import quorum_of
 from securefl.config.families import REFINED
 from securefl.config.schema import Config, Encrypt
 from securefl.privacy.events import Level
@@ -69,22 +68,23 @@ def protection_page(config: Config, history: History) -> str:
 
 def opening_said(config: Config) -> str:
     """Return the sentences on who opens what is sealed, and who together could open more."""
-    exchange, quorum = config.exchange, quorum_of(config)
+    exchange, needed, n = config.exchange, config.exchange.needed, config.exchange.officers
     if not exchange.encrypt:
         return "Nothing is sealed: the server reads whatever clients send."
-    one = "authority" if quorum.officers == 1 else f"{quorum.needed} officers"
+    one = "authority" if n == 1 else f"{needed} officers"
     together = (
         f"Server and {one} together could open single contributions, and are no adversary that ε "
         "speaks of."
     )
     scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
-    if quorum.officers == 1 or not exchange.seals_sums:
-        opened = [exchange.seals_sums and "totals", exchange.seals_profiles and "scores"]
-        return f"The authority opens {' and '.join(filter(None, opened))} alone. {together}"
+    if n == 1 or not exchange.seals_sums:
+        totals = ["totals"] if exchange.seals_sums else []
+        opened = [*totals, "scores"] if exchange.seals_profiles else totals
+        return f"The authority opens {' and '.join(opened)} alone. {together}"
     return (
-        f"The answers of {quorum.needed} of {quorum.officers} officers open a total, and whoever "
-        f"has them reads it. {quorum.needed - 1} officers with the server read nothing, and "
-        f"{quorum.officers - quorum.needed} may be away.{scores} {together}"
+        f"The answers of {needed} of {n} officers open a total, and whoever has them reads it. "
+        f"{needed - 1} officers with the server read nothing, and {n - needed} may be away."
+        f"{scores} {together}"
     )
 
 
