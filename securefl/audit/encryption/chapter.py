@@ -93,7 +93,7 @@ def encryption_chapter(
     picture = Picture("What was decrypted by whom", flow.described(), svg=graph(flow))
     if not flow.opener:
         return Chapter("encryption", _TITLE, Verdict.OPEN, _nothing(evidence), pictures=(picture,))
-    measured = _measure(evidence, np.random.default_rng(seed), 2 if effort == "quick" else 16)
+    measured = _measure(evidence, np.random.default_rng(seed), 8 if effort == "quick" else 32)
     uses = key_uses(evidence.openings)
     opened = opened_by_name(evidence.openings)
     verdict, words = _judged(evidence, measured, uses, opened)
@@ -311,7 +311,7 @@ def _row(part: _Measured) -> tuple[str, ...]:
         f"{security.total_bits} ({' + '.join(map(str, security.modulus_bits))})",
         " / ".join(map(str, security.limits)),
         f"{security.bits} bits",
-        f"{margin.noise if margin else part.precision.exact:.1e}",
+        f"{margin.noise if margin else part.noise:.1e}",
         f"{margin.deviation:.1e}" if margin else "none: each key opens one total",
         f"{precision_bits(part.precision.released)} bits",
     )
