@@ -15,11 +15,12 @@ import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
 from on_the_wire import nothing_is_handed_over
-from tenseal import sealapi
+from without_error import encrypted_without_error
 
 import securefl
 import securefl.build.simulation
 import securefl.crypto.one_time
+import securefl.crypto.seal_ring
 import securefl.exchange.decode_total
 import securefl.exchange.one_time
 import securefl.federation.authority
@@ -27,7 +28,6 @@ from securefl.audit.replay import tapped
 from securefl.build import job
 from securefl.build.exchange import sealed_kinds
 from securefl.crypto.params import SUMS
-from securefl.crypto.ring import words_of
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import ValueRefused
 from securefl.exchange.base import OpenedSum, Sealed, Sender
@@ -452,9 +452,9 @@ def drawing(patch, key):
 
 @mutant("fedavg", STATISTICS, TAP)
 def a_ciphertext_is_an_encoded_plaintext(patch):
-    """Its common polynomial is zero; the authority opens it without a word."""
-    nothing = np.zeros(SUMS.poly_degree, np.uint64)
-    patch.setattr(SealRing, "common", lambda *_: nothing)
+    """Its common polynomial is the constant one, so that a key hides the last bits alone."""
+    one = np.ones(SUMS.poly_degree, np.uint64)
+    patch.setattr(securefl.crypto.seal_ring, "common_polynomial", lambda *_: one)
 
 
 @mutant("fedavg", STATISTICS, TAP)
@@ -483,15 +483,7 @@ def a_client_has_one_key(patch):
 @mutant("fedavg", STATISTICS, TAP)
 def a_ciphertext_has_no_error(patch):
     """Exactly m - a s: a client's key is the solution of linear equations."""
-
-    def encrypted(self, key, common, reals):
-        plain, half = sealapi.Plaintext(), len(reals) // 2
-        self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), self._scale, plain)
-        encoded, minus = words_of(plain, len(common)), np.uint64(self.modulus) - common
-        sealapi.Decryptor(self._seal, key).decrypt(self._ciphertext(encoded, minus), plain)
-        return words_of(plain, len(common))
-
-    patch.setattr(SealRing, "encrypted", encrypted)
+    patch.setattr(SealRing, "encrypted", encrypted_without_error)
 
 
 def with_nonces(patch, nonce):

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matching_runs import make_config, make_task
-from tenseal import sealapi
+from without_error import encrypted_without_error
 
 import securefl
 from securefl import Config
@@ -36,7 +36,6 @@ from securefl.audit.findings import Findings, Verdict
 from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
 from securefl.crypto.match_params import SQUARE
 from securefl.crypto.params import SUMS, SumParameters
-from securefl.crypto.ring import words_of
 from securefl.crypto.seal_ring import SealRing
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation
 from securefl.exchange.match_forms import FORMS
@@ -223,19 +222,10 @@ def test_the_chapter_says_who_together_reads_and_who_may_be_away():
 
 def test_encryption_without_an_error_is_a_leak(monkeypatch):
     """Sums come out more exactly than they may: clients' keys solve linear equations."""
-    monkeypatch.setattr(SealRing, "encrypted", without_error)
+    monkeypatch.setattr(SealRing, "encrypted", encrypted_without_error)
     chapter = encryption_chapter(evidence(), 0)
     assert chapter.verdict is Verdict.LEAKS
     assert "The error of encryption that should hide clients' keys is not there" in chapter.words
-
-
-def without_error(ring, key, common, reals):
-    """SEAL's decryption of (m, -a), which is m - a s exactly."""
-    plain, half = sealapi.Plaintext(), len(reals) // 2
-    ring._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), ring._scale, plain)
-    encoded, minus = words_of(plain, len(common)), np.uint64(ring.modulus) - common
-    sealapi.Decryptor(ring._seal, key).decrypt(ring._ciphertext(encoded, minus), plain)
-    return words_of(plain, len(common))
 
 
 def test_too_few_clients_in_an_opened_total_are_a_leak():
