@@ -36,9 +36,7 @@ from securefl.crypto.params import SUMS
 
 LEAST_SECURITY = 128
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
-_FLOODING = (
-    "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022), docs/flooding.md"
-)
+_FLOODING = "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022)"
 _ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"
 _ONE_TIME = (
     "Each message of a sum has a key of its own, and the sum of keys over a list of clients opens "
