@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -16,6 +17,7 @@ from securefl.errors import DataError
 from securefl.exchange.base import Sealed, Sealer, Sender
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
+from securefl.exchange.one_time import FORM as ONE_TIME
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution
@@ -122,11 +124,12 @@ class Client:
         Raises:
             DataError: it seals no sum.
         """
-        sealed = [own.keys for own in self.sealers.values() if isinstance(own, OneTimeSealer)]
-        if not sealed:
+        sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
+        if sealer is None:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        cards = sealed[0].cards(run, self._sender(run, sealed[0].key_id))
-        return self._signed(card_expected(run, sealed[0]), Sealed(cards))
+        keys = cast(OneTimeSealer, sealer).keys
+        cards = keys.cards(run, self._sender(run, keys.key_id))
+        return self._signed(card_expected(run, keys), Sealed(cards))
 
     def _sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""
