@@ -14,6 +14,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+
 try:
     from consortium_files import make_consortium
 except ImportError:
@@ -37,6 +38,7 @@ from securefl.federation.message import Roster, encode_message, header_for
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
+
 try:
     from securefl_keys.folder import init_folder
 except ImportError:

@@ -16,19 +16,15 @@ from securefl_keys import sealed_file
 from securefl_keys.description import describe
 
 PASSPHRASE = "correct horse battery staple"
-SUMS_SECRET, MATCH_SECRET = "authority/secret.key", "authority/match.key"
-SUMS_FILES = (
-    SUMS_SECRET,
-    "authority/parameters.json",
-    "server/parameters.json",
-    "clients/public.key",
-)
+CARD_SECRET, MATCH_SECRET = "authority/secret.key", "authority/match.key"
+CARD_KEYS = ("authority/public.key", "server/public.key", "clients/public.key")
+CARD_FILES = (CARD_SECRET, *CARD_KEYS)
 MATCH_FILES = (MATCH_SECRET, "server/match.json", "clients/match-public.key")
 
 
-def count_of(directory: Path, secret: str) -> str:
-    """Where it is counted what this secret key has released."""
-    key_id = json.loads((directory / secret).read_text())["key_id"]
+def count_of(directory: Path) -> str:
+    """Where it is counted what the match key has released."""
+    key_id = json.loads((directory / MATCH_SECRET).read_text())["key_id"]
     return f"authority/releases/{key_id[:16]}.json"
 
 
@@ -40,9 +36,15 @@ def rewritten(path: Path, **fields: Any) -> str:
     return json.dumps(file | {"sha256": hashlib.sha256(canonical).hexdigest()})
 
 
-def encoded(context: bytes) -> str:
+def secret_alone(context: Any) -> bytes:
+    """The serialised secret key of a CKKS context, without its public key."""
+    keys = {"save_public_key": False, "save_galois_keys": False, "save_relin_keys": False}
+    return bytes(context.serialize(save_secret_key=True, **keys))
+
+
+def encoded(content: bytes) -> str:
     """As a file holds it."""
-    return base64.b64encode(context).decode()
+    return base64.b64encode(content).decode()
 
 
 @contextmanager

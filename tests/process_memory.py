@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 
 import numpy as np
+from key_folders import secret_alone
 from processes import CLIENTS, PASSPHRASE, passphrase_of
 
-from securefl.crypto.contexts import secret_key_alone
 from securefl_keys import layout
 from securefl_keys.identity import load_identity
 from securefl_keys.loading import load_authority
@@ -34,7 +34,7 @@ def secrets_under(keys, passphrase, members):
     match = open_match_secret((keys / layout.MATCH_KEY).read_text(), passphrase)
     ca = open_ca_key((keys / layout.CA_KEY).read_text(), passphrase)
     needles = {
-        "key of sums": stretches_of(load_authority(keys, passphrase)._context),
+        "key of cards": thirds_of(load_authority(keys, passphrase).to_secret_bytes()),
         "key of matches": stretches_of(match._context),
         "CA's seed": [ca.private_bytes_raw()],
         "authority's seed": [seed_of(keys / layout.AUTHORITY, passphrase)],
@@ -48,12 +48,17 @@ def secrets_under(keys, passphrase, members):
     return needles
 
 
+def thirds_of(secret):
+    """Of a card key's secret: both seeds of ML-KEM, and the key of X25519."""
+    return [secret[at : at + 32] for at in (0, 32, 64)]
+
+
 def stretches_of(context):
-    """Of a secret key: its words as SEAL computes with them, and its serialised form."""
+    """Of a match key's secret: its words as SEAL computes with them, and its serialised form."""
     polynomial = context.secret_key().data.data()
     n = polynomial.coeff_count()
     words = [[polynomial[i + k] for k in range(4)] for i in (5, n // 3, n // 2 + 7, n - 20)]
-    written = secret_key_alone(context)
+    written = secret_alone(context)
     serialised = [written[at : at + 32] for at in (len(written) // 3, len(written) // 2)]
     return [*(struct.pack("<4Q", *four) for four in words), *serialised]
 

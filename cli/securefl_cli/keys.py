@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def keys() -> None:
-    """Make and inspect the keys that encrypt what clients send.
+    """Make and inspect the keys by which the authority opens what clients send.
 
     \b
     Example:
@@ -66,7 +66,8 @@ def init(
 ) -> None:
     """Make two key pairs in the new folder DIR, with one folder for each role.
 
-    One pair is for encrypted sums, one for encrypted profile matches.
+    One pair is for clients' cards, by which encrypted sums are opened, one for encrypted profile
+    matches.
 
     \b
     Example:
@@ -90,11 +91,12 @@ def init(
         directory, passphrase, match=parameters, consortium=consortium, policy=policy
     )
     click.echo(
-        f"Made two CKKS key pairs of {made.sums.parameters.security_bits}-bit security.\n"
-        f"Key id: {made.sums.key_id}\n"
+        "Made two key pairs: for clients' cards (ML-KEM-768 with X25519), and for profile\n"
+        f"matches (CKKS of {made.match.parameters.security_bits}-bit security).\n"
+        f"Key id: {made.card.key_id}\n"
         f"Match key id: {made.match.key_id}\n\n"
         f"{directory / 'authority'}: for the authority alone; secret keys under the passphrase\n"
-        f"{directory / 'server'}: for the server; parameters, no key\n"
+        f"{directory / 'server'}: for the server; the public key of cards, match parameters\n"
         f"{directory / 'clients'}: for every client; the public keys\n\n"
         f"Passphrase: {measured(KDF_COST)}.\n"
         "Nothing recovers the secret keys without it.\n"
@@ -134,7 +136,7 @@ def show(directory: Path) -> None:
         return
     files = describe(directory)
     Console(highlight=False).print(_table(files))
-    for pair, label in {"sums": "Key id", "match": "Match key id"}.items():
+    for pair, label in {"cards": "Key id", "match": "Match key id"}.items():
         ids = {entry.facts.key_id for entry in files if entry.pair == pair}
         for key_id in sorted(ids - {None}, key=str):
             click.echo(f"{label}: {key_id}")
@@ -143,11 +145,13 @@ def show(directory: Path) -> None:
         if entry.facts.n_released is not None:
             retired = "" if entry.facts.key_id in in_use else "retired "
             key = str(entry.facts.key_id)[:16]
-            click.echo(f"Released under {retired}key {key}: {entry.facts.n_released:,} values")
+            click.echo(
+                f"Released under {retired}match key {key}: {entry.facts.n_released:,} scores"
+            )
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
-            policy = told(directory, load_policy(directory))
+            policy = told(load_policy(directory))
             click.echo("\n".join(["", *_dates(directory), "", *policy]))
         except KeyFileError as error:
             problems.append(printable(str(error)))
@@ -186,7 +190,7 @@ def _table(files: list[Description]) -> Table:
             Text(str(entry.path)),
             entry.what,
             entry.holder,
-            "" if _of_no_ckks_key(entry) else (entry.facts.key_id or "unknown")[:16],
+            "" if entry.pair == "consortium" else (entry.facts.key_id or "unknown")[:16],
             "" if entry.facts.epoch is None else str(entry.facts.epoch),
             _security(entry),
         )
@@ -196,12 +200,8 @@ def _table(files: list[Description]) -> Table:
 def _security(entry: Description) -> str:
     if entry.facts.security_bits is not None:
         return str(entry.facts.security_bits)
-    known = _of_no_ckks_key(entry) or entry.facts.n_released is not None
-    return "" if known else "unknown"
-
-
-def _of_no_ckks_key(entry: Description) -> bool:
-    return entry.pair == "consortium"
+    not_of_ckks = entry.pair in {"consortium", "cards"} or entry.facts.n_released is not None
+    return "" if not_of_ckks else "unknown"
 
 
 for command in (

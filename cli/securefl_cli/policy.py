@@ -37,37 +37,24 @@ def policy(directory: Path, file: Path | None, passphrase_file: Path | None) -> 
     from securefl_keys.policy_signing import sign_policy
 
     if file is None:
-        click.echo("\n".join(told(directory, load_policy(directory))))
+        click.echo("\n".join(told(load_policy(directory))))
         return
     wanted = read_policy(file)
     signed = sign_policy(directory, wanted, read_passphrase(passphrase_file, confirm=False))
-    click.echo("\n".join(told(directory, signed)))
+    click.echo("\n".join(told(signed)))
     click.echo("Next: export new bundles; who has an old one still believes the old policy.")
 
 
-def told(directory: Path, file: PolicyFile) -> list[str]:
-    """The policy of this folder in words; raises KeyFileError where its keys cannot be read."""
-    from securefl_keys.loading import load_parameters
-    from securefl_keys.roster import load_roster
-
+def told(file: PolicyFile) -> list[str]:
+    """The policy in words."""
     stated = file.policy()
     totals = (
         f"Totals of at least {stated.min_contributions} contributions are opened, at most "
         f"{stated.openings_per_run:,} in a run."
     )
-    flooding = "No noise is added to what is opened."
-    if stated.flooding:
-        clients = max(stated.min_contributions, len(load_roster(directory).clients()))
-        deviation = stated.flooding.deviation(load_parameters(directory).noise(clients))
-        flooding = (
-            f"Noise hides the key in what is opened: {stated.flooding.statistical_bits} bits, for "
-            f"{stated.flooding.releases:,} released values; then the key is rotated.\n"
-            f"Its standard deviation is {deviation:.2g} on a total of {clients} clients."
-        )
     return [
         f"Policy version {file.version} of consortium {file.consortium}:",
         totals,
-        flooding,
         "Opened are messages by their names, the first line that fits:",
         *(
             f"  {printable(rule.names)}  to {rule.precision_bits} bits after the leading one"

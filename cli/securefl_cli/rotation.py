@@ -26,7 +26,7 @@ _NEXT = (
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @PASSPHRASE_FILE
 def rotate(directory: Path, passphrase_file: Path | None) -> None:
-    """Make the CKKS keys of the next epoch in DIR, in the place of the old.
+    """Make the keys of the next epoch in DIR, in the place of the old.
 
     Roster and policy are signed anew; identities and certificates stay.
 
@@ -63,6 +63,6 @@ def revoke(name: str, directory: Path, passphrase_file: Path | None) -> None:
 
 def _tell(made: NewPairs) -> None:
     click.echo(
-        f"Epoch {made.sums.epoch}.\nKey id: {made.sums.key_id}\nMatch key id: "
+        f"Epoch {made.card.epoch}.\nKey id: {made.card.key_id}\nMatch key id: "
         f"{made.match.key_id}\n\n{_NEXT}"
     )

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.crypto.artefact import Sha256
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import FileSignatureRefused, KeyFileError
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority
@@ -28,13 +28,13 @@ from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now
 
-BUNDLE_FORMAT: Literal["securefl-bundle/1"] = "securefl-bundle/1"
+BUNDLE_FORMAT: Literal["securefl-bundle/2"] = "securefl-bundle/2"
 
 
 MAX_FILES = 100
 """In a folder, strangers included: each is named as a problem."""
 MAX_BYTES = 8 * 1024 * 1024
-"""In all of them, which are held at once. A roster of 2000 members has 1.5 MB, a key 0.2."""
+"""In all of them, which are held at once. A roster of 2000 members has 1.5 MB, a match key 0.2."""
 
 
 class _Keyed(Protocol):
@@ -45,19 +45,20 @@ class _Keyed(Protocol):
     def epoch(self) -> int: ...
 
 
-SUMS: dict[Role, Path] = {
+CARDS: dict[Role, Path] = {
     "client": layout.CLIENT_KEY,
-    "server": layout.SERVER_PARAMETERS,
-    "authority": layout.AUTHORITY_PARAMETERS,
+    "server": layout.SERVER_KEY,
+    "authority": layout.AUTHORITY_PUBLIC_KEY,
 }
+"""By role: where its card key is, the same for all."""
 MATCH: dict[Role, Path] = {
     "client": layout.MATCH_PUBLIC_KEY,
     "server": layout.MATCH_PARAMETERS,
 }
 PARSERS: dict[Path, Callable[[str], _Keyed]] = {
-    layout.CLIENT_KEY: PublicKey.from_json,
-    layout.SERVER_PARAMETERS: AddingContext.from_json,
-    layout.AUTHORITY_PARAMETERS: AddingContext.from_json,
+    layout.CLIENT_KEY: CardKey.from_json,
+    layout.SERVER_KEY: CardKey.from_json,
+    layout.AUTHORITY_PUBLIC_KEY: CardKey.from_json,
     layout.MATCH_PUBLIC_KEY: MatchPublicKey.from_json,
     layout.MATCH_PARAMETERS: ScoringContext.from_json,
 }
@@ -77,7 +78,7 @@ class BundledFile(BaseModel):
 class Manifest(SignedFile):
     """The list of a bundle's files."""
 
-    format: Literal["securefl-bundle/1"]
+    format: Literal["securefl-bundle/2"]
     role: Role
     key_id: Sha256
     match_key_id: Sha256 | None
@@ -161,9 +162,9 @@ class Bundle:
     def _check_signed(self, path: Path) -> None:
         if path in PARSERS:
             key = parsed(self.texts[path], PARSERS[path])
-            key_id, sums = key.key_id, path in SUMS.values()
+            listed = self.manifest
             self._require_epoch(key.epoch)
-            if key_id != (self.manifest.key_id if sums else self.manifest.match_key_id):
+            if key.key_id != (listed.key_id if path in CARDS.values() else listed.match_key_id):
                 raise KeyFileError(f"of another key than the signed list names: {_WAY_OUT}")
         if path == layout.ROSTER:
             roster = self.roster().file
@@ -208,7 +209,7 @@ def require_sound(bundle: Bundle, role: Role) -> None:
 
 
 def _expected(manifest: Manifest) -> Iterator[Path]:
-    yield from (SUMS[manifest.role], *COMMON)
+    yield from (CARDS[manifest.role], *COMMON)
     if manifest.match_key_id is not None and manifest.role in MATCH:
         yield MATCH[manifest.role]
 

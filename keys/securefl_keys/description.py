@@ -12,7 +12,7 @@ from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, pa
 from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind, kind_at
 
 MAX_ENTRIES = 10_000
-"""In a folder: each rotation leaves a count of each key, and its lock."""
+"""In a folder: each rotation leaves a count of a match key, and its lock."""
 MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -26,7 +26,7 @@ class Description:
     holder: str
     """The role that may hold such a file."""
     pair: str
-    """The key pair that it is of: `sums`, `match`, `consortium`, or none where nobody can tell."""
+    """The key pair that it is of: `cards`, `match`, `consortium`, or none where nobody can tell."""
     facts: Facts
     problems: tuple[str, ...]
 
@@ -60,8 +60,8 @@ def describe(directory: Path) -> list[Description]:
 
 
 def _counts_of(files: list[Description]) -> set[Path]:
-    """Where the releases of the folder's secret keys must be counted."""
-    keys = (file for file in files if file.path in {layout.AUTHORITY_KEY, layout.MATCH_KEY})
+    """Where the releases of the folder's match key must be counted."""
+    keys = (file for file in files if file.path == layout.MATCH_KEY)
     return {layout.releases_of(key.facts.key_id) for key in keys if key.facts.key_id}
 
 
@@ -111,7 +111,7 @@ def _described(directory: Path, path: Path) -> Description:
 def _labelled(text: str) -> Kind:
     # A damaged file must still show what it was, so its label is searched for, not parsed.
     for kind in KINDS:
-        if kind.label in text:
+        if any(label in text for label in kind.labels):
             return kind
     raise KeyFileError("no SecureFL key file: move it elsewhere")
 

@@ -10,10 +10,10 @@ from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import (
     BUNDLE_FORMAT,
+    CARDS,
     COMMON,
     MATCH,
     PARSERS,
-    SUMS,
     BundledFile,
     Manifest,
 )
@@ -22,6 +22,7 @@ from securefl_keys.holders import ROLES, Role
 from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import appearing_whole, parsed, write_new
 from securefl_keys.no_secret import require_no_secret
+from securefl_keys.older import require_not_older
 from securefl_keys.policy import PolicyFile
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
@@ -69,7 +70,8 @@ def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Si
 def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
     """The role's files; raises SecretFound."""
     match = MATCH.get(role)
-    paths = [SUMS[role], *([match] if match else []), *COMMON]
+    require_not_older(directory, CARDS[role])
+    paths = [CARDS[role], *([match] if match else []), *COMMON]
     texts = {path: text_of(directory / path) for path in paths}
     for path, text in texts.items():
         with found_in(directory / path):
@@ -92,7 +94,7 @@ def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]
         format=BUNDLE_FORMAT,
         epoch=roster.epoch,
         role=role,
-        key_id=key_ids[SUMS[role]],
+        key_id=key_ids[CARDS[role]],
         match_key_id=key_ids.get(MATCH.get(role, Path())),
         roster_version=roster.version,
         policy_version=policy.version,

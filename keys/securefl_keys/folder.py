@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
 
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_params import LINEAR, MatchParameters
 from securefl.crypto.match_public import MatchPublicKey
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.crypto.params import SUMS, CkksParameters
-from securefl.crypto.public import PublicKey
-from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
@@ -27,42 +26,39 @@ from securefl_keys.sealed_keys import seal_match_secret, seal_secret
 class MadeKeys:
     """The public halves of the two pairs in a new folder, and its consortium if it has one."""
 
-    sums: PublicKey
+    card: CardKey
     match: MatchPublicKey
     consortium: ConsortiumAuthority | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewPairs:
-    """The texts of two new CKKS key pairs."""
+    """The texts of two new key pairs."""
 
-    sums: PublicKey
+    card: CardKey
     match: MatchPublicKey
     secret: dict[Path, str] = field(repr=False)
     """Sealed, but still for the authority alone."""
     public: dict[Path, str] = field(repr=False)
 
 
-def new_pairs(
-    passphrase: str, sums: CkksParameters, match: MatchParameters, epoch: int = 1
-) -> NewPairs:
+def new_pairs(passphrase: str, match: MatchParameters, epoch: int = 1) -> NewPairs:
     """Two fresh key pairs of that epoch; raises ConfigError where the passphrase is empty."""
-    key, match_key = SecretKey.generate(sums, epoch), MatchSecretKey.generate(match, epoch)
-    adding = key.adding_context().to_json()
+    key, match_key = CardSecret.generate(epoch), MatchSecretKey.generate(match, epoch)
+    card = key.public.to_json()
     secret = {
         layout.AUTHORITY_KEY: seal_secret(key, passphrase),
         layout.MATCH_KEY: seal_match_secret(match_key, passphrase),
-        layout.releases_of(key.key_id): ReleasesFile.stating("sums", key.key_id, 0),
-        layout.releases_of(match_key.key_id): ReleasesFile.stating("matches", match_key.key_id, 0),
+        layout.releases_of(match_key.key_id): ReleasesFile.stating(match_key.key_id, 0),
     }
     public = {
-        layout.AUTHORITY_PARAMETERS: adding,
-        layout.SERVER_PARAMETERS: adding,
-        layout.CLIENT_KEY: key.public_key.to_json(),
+        layout.AUTHORITY_PUBLIC_KEY: card,
+        layout.SERVER_KEY: card,
+        layout.CLIENT_KEY: card,
         layout.MATCH_PARAMETERS: match_key.scoring_context().to_json(),
         layout.MATCH_PUBLIC_KEY: match_key.public_key().to_json(),
     }
-    return NewPairs(key.public_key, match_key.public_key(), secret, public)
+    return NewPairs(key.public, match_key.public_key(), secret, public)
 
 
 def write_all(directory: Path, secret: dict[Path, str], public: dict[Path, str]) -> None:
@@ -80,12 +76,11 @@ def write_all(directory: Path, secret: dict[Path, str], public: dict[Path, str])
 def init_folder(
     directory: Path,
     passphrase: str,
-    sums: CkksParameters = SUMS,
     match: MatchParameters = LINEAR,
     consortium: str | None = None,
     policy: Policy = DEFAULT,
 ) -> MadeKeys:
-    """Make two CKKS key pairs, for sums and for profile matches, and the folder that holds them.
+    """Make two key pairs, for cards and for profile matches, and the folder that holds them.
 
     With the name of a `consortium`, its certificate authority too, which signs the `policy`. The
     folder appears whole or not at all.
@@ -99,7 +94,7 @@ def init_folder(
             f"{directory} exists: keys are never overwritten; name another folder, or move it away"
         )
     new = None if consortium is None else new_consortium(consortium, passphrase, policy)
-    made = new_pairs(passphrase, sums, match)
+    made = new_pairs(passphrase, match)
     secret, public = dict(made.secret), dict(made.public)
     if new:
         secret |= new.secret
@@ -112,4 +107,4 @@ def init_folder(
             f"{directory}: cannot make the key folder: {error.strerror or error}; "
             "nothing of it was left: name a folder on a disk that you can write"
         ) from error
-    return MadeKeys(made.sums, made.match, new.ca if new else None)
+    return MadeKeys(made.card, made.match, new.ca if new else None)

@@ -8,17 +8,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 
-from securefl.crypto.params import CkksParameters
 from securefl.errors import KeyFileError
-from securefl.exchange.keyset import for_round
 from securefl.exchange.match_open import for_scores
-from securefl.exchange.policy import most_releases
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
 from securefl_keys.journal import hold, pending, settled
-from securefl_keys.loading import load_all, load_match, load_parameters
+from securefl_keys.loading import load_all, load_match
 from securefl_keys.reading import text_of
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
@@ -42,28 +40,22 @@ class FolderKeeper:
     """The authority's key folder, which `securefl keys` may change meanwhile."""
 
     def __init__(self, directory: Path, passphrase: str) -> None:
-        """Raises KeyFileError where the folder has no consortium or no keys."""
+        """Nothing is read before `now`."""
         self._directory = directory
         self._passphrase = passphrase
         self._seen: tuple[str, ...] = ()
         self._age = (0, 0)
+        self._opener: OneTimeOpener | None = None
+        """Of the key that is in force: it has the clients' cards."""
         self._lock = Lock()
-        self.parameters: CkksParameters = load_parameters(directory)
-        """See `Keeper.parameters`."""
 
-    def now(self, needed: int, scores: int = 0) -> Standing:
-        """See `Keeper.now`."""
+    def now(self, scores: int = 0) -> Standing:
+        """See `Keeper.now`; the folder is rotated where its match key is worn out."""
         with self._lock:
             self._read_again()
-            if self._rotated(needed, scores):
+            if for_scores(self._matches, scores) is not self._matches:
                 self._read_again()
             return self._standing
-
-    def _rotated(self, needed: int, scores: int) -> bool:
-        """Rotate the folder where one of its keys could not open all of a round; tell if so."""
-        sums = for_round(self._keys, needed, self._standing.policy.flooding)
-        matches = for_scores(self._matches, scores)
-        return sums is not self._keys or matches is not self._matches
 
     def _read_again(self) -> None:
         """Open the folder anew where a file has changed: that takes Argon2's time."""
@@ -78,14 +70,13 @@ class FolderKeeper:
 
     def _read(self) -> None:
         texts = self._texts()
-        self._keys = keys = load_all(self._directory, self._passphrase)
+        keys = load_all(self._directory, self._passphrase)
         self._matches = load_match(self._directory, self._passphrase)
         signer = open_signer(self._directory, self._passphrase, now())
         policy = keys.policy
         if policy is None:
             raise KeyFileError(f"{self._directory}: has no policy")
         roster = signer.roster
-        opener = keys.opener(policy.flooding, len(roster.clients()))
         bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
         age = roster.file.epoch, roster.file.version
         if age < self._age:
@@ -94,14 +85,15 @@ class FolderKeeper:
                 "force already: put the newest files back"
             )
         self._age = age
+        if self._opener is None or self._opener.key_id != keys.public.key_id:
+            self._opener = keys.opener()
         self._standing = Standing(
             age=age,
-            opener=opener,
+            opener=self._opener,
             trust=RosterTrust(roster),
             policy=policy,
             bundles=bundles,
             matches=self._matches,
-            values_left=lambda: max(0, most_releases(policy.flooding) - keys.n_released),
         )
         self._seen = texts
 

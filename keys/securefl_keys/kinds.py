@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED, CardKey
 from securefl.crypto.match_public import (
     MATCH_PARAMETERS_FILE,
     MATCH_PUBLIC_KEY_FILE,
     MatchPublicKey,
     ScoringContext,
-)
-from securefl.crypto.public import (
-    PARAMETERS_FILE,
-    PUBLIC_KEY_FILE,
-    AddingContext,
-    PublicKey,
 )
 from securefl_keys import layout
 from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
@@ -47,7 +42,7 @@ class Facts:
     epoch: int | None = None
     security_bits: int | None = None
     n_released: int | None = None
-    """Of the file that counts them."""
+    """Scores, by the file that counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +55,13 @@ class Kind:
     pair: str
     facts: Callable[[str], Facts]
     secret: bool = False
+    replaced: tuple[str, ...] = ()
+    """Names of older formats whose place it has taken."""
 
     @property
-    def label(self) -> str:
-        """What its text holds in any version, also where it is damaged."""
-        return self.format.rstrip("0123456789")
+    def labels(self) -> tuple[str, ...]:
+        """What its text holds in any version, also where it is damaged: one of these."""
+        return self.format.rstrip("0123456789"), *(f"{name}/" for name in self.replaced)
 
 
 class _Secure(Protocol):
@@ -79,11 +76,21 @@ class _Keyed(Protocol):
     @property
     def epoch(self) -> int: ...
 
+
+class _Ckks(_Keyed, Protocol):
     @property
     def parameters(self) -> _Secure: ...
 
 
 def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
+    def facts(text: str) -> Facts:
+        key = parse(text)
+        return Facts(key.key_id, key.epoch)
+
+    return facts
+
+
+def _ckks_key(parse: Callable[[str], _Ckks]) -> Callable[[str], Facts]:
     def facts(text: str) -> Facts:
         key = parse(text)
         return Facts(key.key_id, key.epoch, key.parameters.security_bits)
@@ -105,26 +112,39 @@ def _releases(text: str) -> Facts:
 
 
 _SECRET = Kind(
-    SEALED_KEY_FORMAT, "secret key", "authority", "sums", _key(SealedKey.parse), secret=True
+    SEALED_KEY_FORMAT,
+    "card secret",
+    "authority",
+    "cards",
+    _key(SealedKey.parse),
+    secret=True,
+    replaced=SealedKey.replaced,
 )
-_PARAMETERS = Kind(
-    PARAMETERS_FILE.format, "parameters", "any role", "sums", _key(AddingContext.from_json)
+_PUBLIC = Kind(
+    CARD_KEY_FORMAT, "card key", "any role", "cards", _key(CardKey.from_json), replaced=REPLACED
 )
-_PUBLIC = Kind(PUBLIC_KEY_FILE.format, "public key", "clients", "sums", _key(PublicKey.from_json))
 _MATCH_SECRET = Kind(
     SEALED_MATCH_KEY_FORMAT,
     "match secret",
     "authority",
     "match",
-    _key(SealedMatchKey.parse),
+    _ckks_key(SealedMatchKey.parse),
     secret=True,
 )
 _RELEASES = Kind(RELEASES_FORMAT, "releases", "authority", "", _releases)
 _MATCH_PARAMETERS = Kind(
-    MATCH_PARAMETERS_FILE.format, "match scoring", "server", "match", _key(ScoringContext.from_json)
+    MATCH_PARAMETERS_FILE.format,
+    "match scoring",
+    "server",
+    "match",
+    _ckks_key(ScoringContext.from_json),
 )
 _MATCH_PUBLIC = Kind(
-    MATCH_PUBLIC_KEY_FILE.format, "match public", "clients", "match", _key(MatchPublicKey.from_json)
+    MATCH_PUBLIC_KEY_FILE.format,
+    "match public",
+    "clients",
+    "match",
+    _ckks_key(MatchPublicKey.from_json),
 )
 _CA_SECRET = Kind(
     SEALED_CA_KEY_FORMAT,
@@ -154,8 +174,8 @@ _POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.parse)
 _MANIFEST = _of_consortium(BUNDLE_FORMAT, "signed list", Manifest.parse)
 LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
-    layout.AUTHORITY_PARAMETERS: _PARAMETERS,
-    layout.SERVER_PARAMETERS: _PARAMETERS,
+    layout.AUTHORITY_PUBLIC_KEY: _PUBLIC,
+    layout.SERVER_KEY: _PUBLIC,
     layout.CLIENT_KEY: _PUBLIC,
     layout.MATCH_KEY: _MATCH_SECRET,
     layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,

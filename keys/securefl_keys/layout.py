@@ -1,11 +1,11 @@
 """The key folder: one directory per role, each with exactly the key material that the role needs.
 
-DIR/authority/secret.key         sealed with the passphrase, mode 0600
-DIR/authority/parameters.json
+DIR/authority/secret.key         opens clients' cards; sealed with the passphrase, mode 0600
+DIR/authority/public.key         makes cards; the same text for each role
 DIR/authority/match.key          of profile matches; sealed, mode 0600
-DIR/authority/releases/KEY.json  how many values that key has released
+DIR/authority/releases/KEY.json  how many scores that match key has released
 DIR/authority/log/               what a process has opened and refused with the keys
-DIR/server/parameters.json       no key at all
+DIR/server/public.key
 DIR/server/match.json            no key at all
 DIR/clients/public.key
 DIR/clients/match-public.key
@@ -27,9 +27,14 @@ from __future__ import annotations
 from pathlib import Path
 
 AUTHORITY_KEY = Path("authority/secret.key")
-AUTHORITY_PARAMETERS = Path("authority/parameters.json")
-SERVER_PARAMETERS = Path("server/parameters.json")
+AUTHORITY_PUBLIC_KEY = Path("authority/public.key")
+SERVER_KEY = Path("server/public.key")
 CLIENT_KEY = Path("clients/public.key")
+REPLACED = {
+    AUTHORITY_PUBLIC_KEY: Path("authority/parameters.json"),
+    SERVER_KEY: Path("server/parameters.json"),
+}
+"""By a file: the one that older releases had in its place, under another name."""
 
 MATCH_KEY = Path("authority/match.key")
 MATCH_PARAMETERS = Path("server/match.json")
@@ -40,7 +45,7 @@ LOG = Path("authority/log")
 
 
 def releases_of(key_id: str) -> Path:
-    """Where it is counted what that key has released."""
+    """Where it is counted what that match key has released."""
     return RELEASES / f"{key_id[:16]}.json"
 
 

@@ -5,46 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from securefl.crypto.artefact import Purpose
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.params import CkksParameters
-from securefl.crypto.public import AddingContext, PublicKey
-from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
+from securefl_keys.bundle import CARDS
 from securefl_keys.epochs import require_one_epoch
 from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import WAY_OUT, load, load_secret
+from securefl_keys.older import require_not_older
 from securefl_keys.policy import load_policy
 from securefl_keys.reading import text_of
 from securefl_keys.releases import FileCount
 from securefl_keys.rotation import rotate
-from securefl_keys.sealed_keys import SealedKey, SealedMatchKey, open_match_secret, open_secret
+from securefl_keys.sealed_keys import SealedMatchKey, open_match_secret, open_secret
 from securefl_keys.signed_file import now
 
 
-def load_client(directory: Path) -> PublicKey:
+def load_client(directory: Path) -> CardKeys:
     """What a client holds; raises KeyFileError."""
-    return load(directory / layout.CLIENT_KEY, PublicKey.from_json)
+    return CardKeys((_card_key(directory, layout.CLIENT_KEY),))
 
 
-def load_server(directory: Path) -> AddingContext:
+def load_server(directory: Path) -> CardKeys:
     """What the server holds; raises KeyFileError."""
-    return load(directory / layout.SERVER_PARAMETERS, AddingContext.from_json)
+    return CardKeys((_card_key(directory, layout.SERVER_KEY),))
 
 
-def load_parameters(directory: Path) -> CkksParameters:
-    """Of sums, in a key folder or any role's bundle; raises KeyFileError."""
-    for path in (layout.SERVER_PARAMETERS, layout.AUTHORITY_PARAMETERS):
-        if (directory / path).exists():
-            return load(directory / path, AddingContext.from_json).parameters
-    return load_client(directory).parameters
-
-
-def load_authority(directory: Path, passphrase: str) -> SecretKey:
+def load_authority(directory: Path, passphrase: str) -> CardSecret:
     """What the authority holds.
 
     Raises:
@@ -56,40 +49,18 @@ def load_authority(directory: Path, passphrase: str) -> SecretKey:
 
 
 def load_all(directory: Path, passphrase: str) -> KeySet:
-    """What the three roles hold for sums, checked to be of one pair, and the consortium's policy.
+    """The key of cards, checked against each role's file, and the consortium's policy.
 
     Raises:
         WrongPassphrase: another passphrase, or the secret key's file was changed.
         KeyFileError: a file is missing or damaged, or is not of the authority's key.
     """
     finish_rotation(directory)
-    public, adding = load_client(directory), load_server(directory)
+    public = {path: _card_key(directory, path) for path in CARDS.values()}
     secret = load_authority(directory, passphrase)
-    _require_same(directory / layout.CLIENT_KEY, public, secret.public_key)
-    _require_same(directory / layout.SERVER_PARAMETERS, adding, secret.adding_context())
-    count, policy = _in_force(directory, "sums", secret.key_id)
-
-    def successor() -> KeySet:
-        _rotate_unless_done(directory, passphrase, layout.AUTHORITY_KEY, secret.key_id)
-        return load_all(directory, passphrase)
-
-    return KeySet(secret, public, adding, count, successor, policy)
-
-
-def _in_force(directory: Path, purpose: Purpose, key_id: str) -> tuple[FileCount, Policy | None]:
-    """What a key has released, and the consortium's policy where there is one."""
-    if (directory / layout.ROSTER).exists():
-        require_one_epoch(directory, now())
-    signed = (directory / layout.POLICY).exists()
-    policy = load_policy(directory).policy() if signed else None
-    return FileCount(directory / layout.releases_of(key_id), purpose, key_id), policy
-
-
-def _rotate_unless_done(directory: Path, passphrase: str, path: Path, worn: str) -> None:
-    """Another process that uses the same keys may have been first."""
-    text = text_of(directory / path)
-    if (SealedKey if path == layout.AUTHORITY_KEY else SealedMatchKey).parse(text).key_id == worn:
-        rotate(directory, passphrase)
+    for path, key in public.items():
+        _require_same(directory / path, key, secret.public)
+    return KeySet((secret,), policy=_policy_in_force(directory))
 
 
 def load_match(directory: Path, passphrase: str) -> MatchKeys:
@@ -109,13 +80,33 @@ def load_match(directory: Path, passphrase: str) -> MatchKeys:
     )
     _require_same(public_path, public, secret.public_key())
     _require_same(scoring_path, scoring, secret.scoring_context())
-    count, policy = _in_force(directory, "matches", secret.key_id)
+    policy = _policy_in_force(directory)
+    count = FileCount(directory / layout.releases_of(secret.key_id), secret.key_id)
 
     def successor() -> MatchKeys:
-        _rotate_unless_done(directory, passphrase, layout.MATCH_KEY, secret.key_id)
+        _rotate_unless_done(directory, passphrase, secret.key_id)
         return load_match(directory, passphrase)
 
     return MatchKeys(secret, public, scoring, count, successor, policy)
+
+
+def _card_key(directory: Path, path: Path) -> CardKey:
+    require_not_older(directory, path)
+    return load(directory / path, CardKey.from_json)
+
+
+def _policy_in_force(directory: Path) -> Policy | None:
+    """The consortium's policy, where there is one; raises KeyFileError for files of two epochs."""
+    if (directory / layout.ROSTER).exists():
+        require_one_epoch(directory, now())
+    signed = (directory / layout.POLICY).exists()
+    return load_policy(directory).policy() if signed else None
+
+
+def _rotate_unless_done(directory: Path, passphrase: str, worn: str) -> None:
+    """Another process that uses the same keys may have been first."""
+    if SealedMatchKey.parse(text_of(directory / layout.MATCH_KEY)).key_id == worn:
+        rotate(directory, passphrase)
 
 
 class _Public(Protocol):

@@ -7,16 +7,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.config.load import parse_tables, read_tables
-from securefl.exchange.policy import Flooding, OpeningRule, Policy
+from securefl.exchange.policy import OpeningRule, Policy
 from securefl_keys import layout
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import load_authority_certificate
 from securefl_keys.signed_file import Counting, VersionedFile, now
 
-POLICY_FORMAT: Literal["securefl-policy/2"] = "securefl-policy/2"
+POLICY_FORMAT: Literal["securefl-policy/3"] = "securefl-policy/3"
 
 SENT = (
     "update/*",  # what a round ends with, one for each kind of tensor
@@ -32,15 +32,6 @@ SENT = (
 DEFAULT = Policy(rules=tuple(OpeningRule(names) for names in SENT))
 
 
-class FloodingTable(BaseModel):
-    """As `Flooding`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    statistical_bits: Annotated[int, Field(ge=20, le=64)]
-    releases: Counting
-
-
 class RuleTable(BaseModel):
     """As `OpeningRule`."""
 
@@ -50,10 +41,6 @@ class RuleTable(BaseModel):
     precision_bits: Annotated[int, Field(ge=1, le=32)]
 
 
-def _no_flooding(value: object) -> object:
-    return None if value == "none" else value  # TOML has no null
-
-
 class PolicyTable(BaseModel):
     """As `Policy`, within the bounds that no policy may leave. Nothing has a default."""
 
@@ -61,7 +48,6 @@ class PolicyTable(BaseModel):
 
     min_contributions: Annotated[int, Field(ge=3, le=10**6)]
     openings_per_run: Counting
-    flooding: Annotated[FloodingTable | None, BeforeValidator(_no_flooding)]
     rules: Annotated[tuple[RuleTable, ...], Field(strict=False, min_length=1, max_length=100)]
 
     def policy(self) -> Policy:
@@ -69,7 +55,6 @@ class PolicyTable(BaseModel):
         return Policy(
             self.min_contributions,
             self.openings_per_run,
-            None if self.flooding is None else Flooding(**self.flooding.model_dump()),
             tuple(OpeningRule(**rule.model_dump()) for rule in self.rules),
         )
 
@@ -77,7 +62,7 @@ class PolicyTable(BaseModel):
 class PolicyFile(PolicyTable, VersionedFile):
     """A policy, signed."""
 
-    format: Literal["securefl-policy/2"]
+    format: Literal["securefl-policy/3"]
 
 
 def stated(policy: Policy) -> dict[str, Any]:

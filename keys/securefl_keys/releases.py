@@ -1,4 +1,4 @@
-"""How many values each key has released, on disk, so that no restart forgets one."""
+"""How many scores each match key has released, on disk, so that no restart forgets one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, final
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.crypto.artefact import Purpose, Sha256, canonical, digest, require_digest
+from securefl.crypto.artefact import Sha256, canonical, digest, require_digest
 from securefl.errors import KeyFileError
 from securefl.exchange.releases import spent
 from securefl.io.json import require_plain
@@ -22,8 +22,6 @@ WAY_OUT = (
     "nobody knows what the key has released, and an older copy of the file does not either: make "
     "a new key, with: securefl keys rotate"
 )
-BLOCKS: dict[Purpose, int] = {"sums": 2**20, "matches": 1}
-"""Values that a process counts at a time: sums are many, and what it leaves of a block is lost."""
 
 
 class ReleasesFile(BaseModel):
@@ -32,18 +30,18 @@ class ReleasesFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     format: Literal["securefl-releases/2"]
-    purpose: Purpose
+    purpose: Literal["matches"]
     key_id: Sha256
     n_released: int = Field(ge=0, le=2**62)
     sha256: Sha256
     """Over all other fields."""
 
     @classmethod
-    def stating(cls, purpose: Purpose, key_id: str, n_released: int) -> str:
+    def stating(cls, key_id: str, n_released: int) -> str:
         """The text of a file."""
         fields = {
             "format": RELEASES_FORMAT,
-            "purpose": purpose,
+            "purpose": "matches",
             "key_id": key_id,
             "n_released": n_released,
         }
@@ -68,40 +66,31 @@ class ReleasesFile(BaseModel):
 class FileCount:
     """A key's count, which all processes that open with the key share."""
 
-    def __init__(self, path: Path, purpose: Purpose, key_id: str) -> None:
+    def __init__(self, path: Path, key_id: str) -> None:
         """Raises KeyFileError where the file is missing, damaged, or of another key."""
         self._path = path
-        self._purpose: Purpose = purpose
         self._key_id = key_id
         self._most_seen = 0
-        self._in_hand = 0
-        """Counted on the disk, and not released yet."""
         self._stated()
 
     @property
     def n_released(self) -> int:
-        """Values released so far, here and in other processes; raises KeyFileError."""
+        """Scores released so far, here and in other processes; raises KeyFileError."""
         with self._locked():
-            return self._stated() - self._in_hand
+            return self._stated()
 
     def spend(self, n: int, at_most: int) -> None:
-        """Count n values as released: on the disk, before this returns.
+        """Count n scores as released: on the disk, before this returns.
 
         Raises:
             KeyWornOut: more than `at_most` would be; nothing is counted.
             KeyFileError: the count cannot be read or written; nothing may be released.
         """
-        if n <= self._in_hand:
-            spent(self._most_seen - self._in_hand, n, at_most)
-            self._in_hand -= n
-            return
         with self._locked():
-            stated, needed = self._stated(), n - self._in_hand
-            least = spent(stated, needed, at_most)
-            count = max(least, min(stated + BLOCKS[self._purpose], at_most))
-            text = ReleasesFile.stating(self._purpose, self._key_id, count)
+            count = spent(self._stated(), n, at_most)
+            text = ReleasesFile.stating(self._key_id, count)
             key_files.replace(self._path, text, mode=0o600)
-            self._most_seen, self._in_hand = count, count - least
+            self._most_seen = count
 
     def _stated(self) -> int:
         try:
@@ -113,10 +102,9 @@ class FileCount:
         return file.n_released
 
     def _require_own(self, file: ReleasesFile) -> None:
-        if (file.purpose, file.key_id) != (self._purpose, self._key_id):
+        if file.key_id != self._key_id:
             raise KeyFileError(
-                f"it counts for {file.purpose} of key {file.key_id[:16]}…, not for "
-                f"{self._purpose} of {self._key_id[:16]}…"
+                f"it counts for key {file.key_id[:16]}…, not for {self._key_id[:16]}…"
             )
         if file.n_released < self._most_seen:
             raise KeyFileError(

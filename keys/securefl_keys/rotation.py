@@ -1,4 +1,4 @@
-"""The next epoch: new CKKS keys in the place of the old, whose secrets are destroyed.
+"""The next epoch: new keys in the place of the old, whose secrets are destroyed.
 
 All files change together: see `journal`.
 """
@@ -24,7 +24,7 @@ from securefl_keys.signer import open_signer
 def rotate(
     directory: Path, passphrase: str, revoking: str | None = None, at: datetime | None = None
 ) -> NewPairs:
-    """New key pairs of the same parameters; roster and policy are signed for the new epoch.
+    """New key pairs, matches' of the same parameters; roster and policy signed for the new epoch.
 
     Args:
         directory: the key folder, where the keys were made.
@@ -45,7 +45,7 @@ def rotate(
         )
         match = load_secret(directory / layout.MATCH_KEY, SealedMatchKey.parse).parameters
         epoch = old.origin.epoch + 1
-        made = new_pairs(passphrase, old.parameters, match, epoch)
+        made = new_pairs(passphrase, match, epoch)
         public = dict(made.public)
         if (directory / layout.ROSTER).exists():
             public |= _signed_anew(directory, passphrase, epoch, at, revoking)

@@ -45,6 +45,8 @@ class SealedFile(BaseModel):
     """What the key is for, and nothing else."""
     serialisation: ClassVar[str] = CODEC
     """Of the plaintext: what reads it."""
+    replaced: ClassVar[tuple[str, ...]] = ()
+    """Names of older formats, without their version, whose place this one has taken."""
 
     format: str
     role: Role
@@ -67,7 +69,7 @@ class SealedFile(BaseModel):
         """
         require_plain(text, KeyFileError)
         (wanted,) = get_args(cls.model_fields["format"].annotation)
-        require_version(text, wanted)
+        require_version(text, wanted, replaced=cls.replaced)
         try:
             file = cls.model_validate_json(text)
         except ValidationError as error:

@@ -1,31 +1,31 @@
-"""The CKKS secret keys at rest: of sums, and of profile matches."""
+"""The authority's secrets at rest: the key that opens cards, and the key of profile matches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import ClassVar, Literal, TypeVar, final
 
+from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.crypto.params import CkksParameters
-from securefl.crypto.secret import SecretKey
 from securefl.errors import KeyFileError
 from securefl_keys.sealed_file import SealedFile
 
-SEALED_KEY_FORMAT: Literal["securefl-secret-key/2"] = "securefl-secret-key/2"
+SEALED_KEY_FORMAT: Literal["securefl-card-secret-key/3"] = "securefl-card-secret-key/3"
 SEALED_MATCH_KEY_FORMAT: Literal["securefl-match-secret-key/2"] = "securefl-match-secret-key/2"
 
-_Key = TypeVar("_Key", SecretKey, MatchSecretKey)
+_Key = TypeVar("_Key", CardSecret, MatchSecretKey)
 
 
 @final
 class SealedKey(SealedFile):
-    """The secret key of sums."""
+    """The secret key that opens cards."""
 
-    use: ClassVar[str] = "sums"
+    use: ClassVar[str] = "cards"
+    serialisation: ClassVar[str] = "mlkem768-seed-x25519-raw"
+    replaced: ClassVar[tuple[str, ...]] = ("securefl-secret-key",)
 
-    format: Literal["securefl-secret-key/2"]
-    parameters: CkksParameters
+    format: Literal["securefl-card-secret-key/3"]
 
 
 @final
@@ -38,35 +38,53 @@ class SealedMatchKey(SealedFile):
     parameters: MatchParameters
 
 
-def seal_secret(key: SecretKey, passphrase: str) -> str:
+def seal_secret(key: CardSecret, passphrase: str) -> str:
     """The text of a file that only `passphrase` opens.
 
     Raises:
         ConfigError: the passphrase is empty or is no text.
     """
-    return _sealed(SealedKey, SEALED_KEY_FORMAT, key, passphrase)
+    return SealedKey.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        key.origin,
+        format=SEALED_KEY_FORMAT,
+        key_id=key.key_id,
+    )
 
 
-def open_secret(text: str, passphrase: str) -> SecretKey:
+def open_secret(text: str, passphrase: str) -> CardSecret:
     """The key in a file that `seal_secret` wrote.
 
     Raises:
         WrongPassphrase: another passphrase, or a field was changed.
-        KeyFileError: not a sealed secret key, damaged, or of another TenSEAL version.
+        KeyFileError: not a sealed secret key, damaged, or of an older SecureFL.
         ConfigError: the passphrase is empty or is no text.
     """
     file = SealedKey.parse(text)
     secret = file.opened(passphrase)
-    return _checked(file, lambda: SecretKey.from_secret_bytes(secret, file.parameters, file.origin))
+    return _checked(file, lambda: CardSecret.from_secret_bytes(secret, file.origin))
 
 
 def seal_match_secret(key: MatchSecretKey, passphrase: str) -> str:
     """As `seal_secret`, for a match key."""
-    return _sealed(SealedMatchKey, SEALED_MATCH_KEY_FORMAT, key, passphrase)
+    return SealedMatchKey.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        key.origin,
+        format=SEALED_MATCH_KEY_FORMAT,
+        key_id=key.key_id,
+        parameters=key.parameters,
+    )
 
 
 def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
-    """The key in a file that `seal_match_secret` wrote; raises as `open_secret`."""
+    """The key in a file that `seal_match_secret` wrote.
+
+    Raises:
+        WrongPassphrase, ConfigError: as `open_secret`.
+        KeyFileError: not a sealed secret key, damaged, or of another TenSEAL version.
+    """
     file = SealedMatchKey.parse(text)
     secret = file.opened(passphrase)
     return _checked(
@@ -74,24 +92,11 @@ def open_match_secret(text: str, passphrase: str) -> MatchSecretKey:
     )
 
 
-def _sealed(
-    kind: type[SealedFile], format_: str, key: SecretKey | MatchSecretKey, passphrase: str
-) -> str:
-    return kind.sealing(
-        key.to_secret_bytes(),
-        passphrase,
-        key.origin,
-        format=format_,
-        key_id=key.key_id,
-        parameters=key.parameters,
-    )
-
-
 def _checked(file: SealedFile, read: Callable[[], _Key]) -> _Key:
     try:
         key = read()
-    except (RuntimeError, ValueError) as error:
-        raise KeyFileError(f"what was sealed is no CKKS secret key: {error}") from error
+    except (RuntimeError, ValueError, KeyFileError) as error:
+        raise KeyFileError(f"what was sealed is no such secret key: {error}") from error
     if key.key_id != file.key_id:
         raise KeyFileError(f"the header names key {file.key_id[:16]}…, inside is {key!r}")
     return key

@@ -41,7 +41,7 @@ class SignedFile(BaseModel):
     """Fingerprint of the certificate of who signed it."""
     created: Moment
     epoch: Counting
-    """Of the CKKS keys that it goes with."""
+    """Of the keys that it goes with."""
     signature: str
 
     @classmethod

@@ -1,6 +1,6 @@
 """What a member's process goes by: its bundle, which changes while it runs, and its identity.
 
-Nothing here leads to a CKKS secret key: a server loads it.
+Nothing here reads a secret key but that of an identity: a server loads it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from pathlib import Path
 from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import CertificateRefused, KeyFileError
+from securefl.exchange.card_keys import CardKeys
 from securefl.federation.message import Roster
 from securefl.network.identity import Identity
 from securefl_keys import layout
-from securefl_keys.bundle import MATCH, SUMS, Bundle, load_bundle, require_sound
+from securefl_keys.bundle import CARDS, MATCH, Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.certificates import ConsortiumAuthority, holder_certificate
 from securefl_keys.holders import Role
@@ -60,7 +61,8 @@ class SoundBundle(RosterTrust):
     """A bundle in which nothing is wrong, and its keys."""
 
     bundle: Bundle
-    key: AddingContext | PublicKey = field(repr=False)
+    card_keys: CardKeys = field(repr=False)
+    """See `network.trust.Bundle.card_keys`."""
     match_key: ScoringContext | MatchPublicKey | None = field(repr=False)
     """None where the consortium has no match key."""
 
@@ -71,12 +73,8 @@ class SoundBundle(RosterTrust):
 
     @classmethod
     def _of(cls, bundle: Bundle) -> SoundBundle:
-        path = SUMS[bundle.manifest.role]
-        parse: Callable[[str], AddingContext | PublicKey] = AddingContext.from_json
-        if path == layout.CLIENT_KEY:
-            parse = PublicKey.from_json
-        key = parsed(bundle.texts[path], parse)
-        return cls(bundle.roster(), bundle, key, _match_key(bundle))
+        key = parsed(bundle.texts[CARDS[bundle.manifest.role]], CardKey.from_json)
+        return cls(bundle.roster(), bundle, CardKeys((key,)), _match_key(bundle))
 
     @property
     def ca(self) -> ConsortiumAuthority:
@@ -89,20 +87,6 @@ class SoundBundle(RosterTrust):
         return self.bundle.manifest.epoch, self.bundle.manifest.roster_version
 
     @property
-    def adding(self) -> AddingContext:
-        """The server's."""
-        if not isinstance(self.key, AddingContext):
-            raise CertificateRefused("a client's bundle holds no server's parameters")
-        return self.key
-
-    @property
-    def public(self) -> PublicKey:
-        """A client's."""
-        if not isinstance(self.key, PublicKey):
-            raise CertificateRefused("a server's bundle holds no public key")
-        return self.key
-
-    @property
     def scoring(self) -> ScoringContext | None:
         """The server's, for profile matches; None where the consortium has no match key."""
         if isinstance(self.match_key, MatchPublicKey):
@@ -113,7 +97,7 @@ class SoundBundle(RosterTrust):
     def match_public(self) -> MatchPublicKey | None:
         """A client's, for profile matches; None where the consortium has no match key."""
         if isinstance(self.match_key, ScoringContext):
-            raise CertificateRefused("a server's bundle holds no public key")
+            raise CertificateRefused("a server's bundle holds no client's match key")
         return self.match_key
 
     def newer(self, files: str) -> SoundBundle:

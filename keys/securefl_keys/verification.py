@@ -44,14 +44,17 @@ class Verdict:
 
 
 CAN = {
-    "client": ("encrypt what it sends", "tell the consortium's files from forged ones"),
+    "client": (
+        "encrypt what it sends, and make cards that the authority alone opens",
+        "tell the consortium's files from forged ones",
+    ),
     "server": ("add ciphertexts", "check who signed a contribution"),
     "authority": (
         "check who signed a contribution",
-        "open totals and scores, with secret keys that are in no bundle",
+        "open cards, totals and scores, with secret keys that are in no bundle",
     ),
     "owner": (
-        "open totals and scores, with the passphrase",
+        "open cards, totals and scores, with the passphrase",
         "approve and revoke clients and servers, with the passphrase",
     ),
 }
@@ -60,7 +63,7 @@ CANNOT = {
         "decrypt anything: no secret key is in this folder",
         "sign contributions, without its own identity key",
     ),
-    "server": ("decrypt or encrypt anything: no key is in this folder", "sign for a client"),
+    "server": ("decrypt anything: no secret key is in this folder", "sign for a client"),
     "authority": ("decrypt with this folder alone: no secret key is in it", "sign for a client"),
     "owner": ("sign for a client: clients keep their identity keys",),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
@@ -150,14 +151,19 @@ class Artefact:
         return public_context(self.context, self.parameters)
 
 
-def require_version(text: str, wanted: str, anew: str = "make the keys anew") -> None:
-    """Raises KeyFileError, with the way out, where a file's label differs in its version alone."""
+def require_version(
+    text: str, wanted: str, anew: str = "make the keys anew", replaced: Collection[str] = ()
+) -> None:
+    """Raises KeyFileError, with the way out, where a file's label differs in its version alone.
+
+    So it does where the label's name is one of those that `wanted` has replaced.
+    """
     try:
         found = Labelled.model_validate_json(text).format
     except ValidationError:
         return  # no labelled file at all: what reads it says so
     name, _, version = found.partition("/")
-    of_this_name = name == wanted.partition("/")[0]
+    of_this_name = name == wanted.partition("/")[0] or name in replaced
     if of_this_name and found != wanted and version.isascii() and version.isdigit():
         raise KeyFileError(
             f"a {found:.60} file, of another SecureFL; this one reads {wanted}: {anew}"

@@ -22,7 +22,9 @@ _LATTICE_SEED_BYTES, _CURVE_BYTES = 64, 32
 class CardSecret(Held):
     """The secret half: it opens cards. What the authority holds, and nobody else."""
 
-    def __init__(self, lattice: MLKEM768PrivateKey, curve: X25519PrivateKey, origin: Origin) -> None:
+    def __init__(
+        self, lattice: MLKEM768PrivateKey, curve: X25519PrivateKey, origin: Origin
+    ) -> None:
         """Use `generate` or `from_secret_bytes`."""
         self._lattice, self._curve = lattice, curve
         self._key = MLKEM768X25519PrivateKey(lattice, curve)

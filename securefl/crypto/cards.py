@@ -34,6 +34,8 @@ from securefl.errors import KeyFileError
 from securefl.io.json import require_plain
 
 CARD_KEY_FORMAT: Literal["securefl-card-key/3"] = "securefl-card-key/3"
+REPLACED = ("securefl-ckks-public-key", "securefl-ckks-parameters")
+"""Names of the public files of sums before there were cards."""
 SUITE = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 _LATTICE_BYTES, _CURVE_BYTES = 1184, 32
 KEY_BYTES = _LATTICE_BYTES + _CURVE_BYTES
@@ -114,7 +116,7 @@ class CardKey(Held):
         """
         require_plain(text, KeyFileError)
         try:
-            require_version(text, CARD_KEY_FORMAT)
+            require_version(text, CARD_KEY_FORMAT, replaced=REPLACED)
             label = Labelled.model_validate_json(text).format
             if label != CARD_KEY_FORMAT:
                 raise KeyFileError(

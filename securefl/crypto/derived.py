@@ -47,9 +47,7 @@ def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) 
 def key_seed(secret: bytes, about: bytes, sender: str, nonce: bytes) -> bytes:
     """Return the seed of the key of one message, 32 bytes, by HKDF with SHA-256."""
     name = sender.encode()
-    info = b"".join(
-        len(part).to_bytes(4, "little") + part for part in (_KEY, about, name, nonce)
-    )
+    info = b"".join(len(part).to_bytes(4, "little") + part for part in (_KEY, about, name, nonce))
     return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(secret)
 
 

@@ -130,9 +130,7 @@ class KeySum:
         self._parameters = parameters
 
     @classmethod
-    def of(
-        cls, keys: Iterable[OneTimeKey], parameters: SumParameters = SUMS
-    ) -> KeySum:
+    def of(cls, keys: Iterable[OneTimeKey], parameters: SumParameters = SUMS) -> KeySum:
         """Add the keys of one message, each once."""
         total = np.zeros(parameters.poly_degree, np.int64)
         for key in keys:
@@ -154,9 +152,7 @@ class KeySum:
         return self.coefficients.astype(_COEFFICIENT).tobytes()
 
     @classmethod
-    def from_bytes(
-        cls, content: bytes, n_keys: int, parameters: SumParameters = SUMS
-    ) -> KeySum:
+    def from_bytes(cls, content: bytes, n_keys: int, parameters: SumParameters = SUMS) -> KeySum:
         """Parse what `to_bytes` wrote.
 
         Raises:

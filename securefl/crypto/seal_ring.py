@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import tenseal as ts
@@ -26,6 +27,8 @@ Reals = NDArray[np.float64]
 _NOTHING_BY_ITSELF = b"\x10\x00"
 """TenSEAL is neither to relinearise nor to rescale nor to switch moduli."""
 _MOST_SAVED_BYTES = 2**20
+_COMMONS = 256
+"""Common polynomials that are kept, 32 kB each: those of a whole ResNet-20."""
 
 
 class SealRing:
@@ -45,20 +48,33 @@ class SealRing:
         self._parms_id = tuple(self._seal.first_context_data().parms_id())
         self._encoder = sealapi.CKKSEncoder(self._seal)
         self._evaluator = sealapi.Evaluator(self._seal)
+        ones = np.ones((1, degree), np.uint64)
+        self._one = self._secret_key(sealwire.secret_key(self._parms_id, ones))
+        """Under which (c_0, c_1) decrypts to c_0 + c_1."""
+        self.common = lru_cache(_COMMONS)(self._common)
+        """Returns the common polynomial a_j of a message as (0, a_j); all its clients have it."""
 
-    def common(self, about: bytes, index: int) -> Words:
-        """Return the common polynomial a_j of a message, in the transform's order."""
-        return common_polynomial(about, index, self.parameters.poly_degree, self.modulus)
+    def _common(self, about: bytes, index: int) -> sealapi.Ciphertext:
+        degree = self.parameters.poly_degree
+        words = common_polynomial(about, index, degree, self.modulus)
+        return self._ciphertext(np.zeros_like(words), words)
 
     def key(self, coefficients: Coefficients) -> sealapi.SecretKey:
         """Return SEAL's form of a key of small signed coefficients."""
         words = (coefficients % self.modulus).astype(np.uint64)
         both = self._ciphertext(np.zeros_like(words), words, transformed=False)
         self._evaluator.transform_to_ntt_inplace(both)
-        transformed = _last_words(both, n_words=2 * len(words), n_last=len(words))
-        return self._secret_key(sealwire.secret_key(self._parms_id, transformed[None]))
+        plain = sealapi.Plaintext()
+        sealapi.Decryptor(self._seal, self._one).decrypt(both, plain)
+        if not _HAS_MEMORY_FILES:
+            return self._secret_key(sealwire.secret_key(self._parms_id, _words(plain)[None]))
+        key = sealapi.SecretKey()
+        with _memory_file() as (_, path):  # SEAL writes both alike
+            plain.save(path)
+            key.load(self._seal, path)
+        return key
 
-    def encrypted(self, key: sealapi.SecretKey, common: Words, reals: Reals) -> Words:
+    def encrypted(self, key: sealapi.SecretKey, common: sealapi.Ciphertext, reals: Reals) -> Words:
         """Return -(a s) + e + m with an error e that SEAL draws anew at every call.
 
         SEAL encrypts symmetrically to (c', a') with an a' of its own, and decrypts (c', a' - a).
@@ -67,14 +83,15 @@ class SealRing:
         half = len(reals) // 2
         self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), self._scale, plain)
         sealapi.Encryptor(self._seal, key).encrypt_symmetric(plain, fresh)
-        self._evaluator.sub_inplace(fresh, self._ciphertext(np.zeros_like(common), common))
+        self._evaluator.sub_inplace(fresh, common)
         sealapi.Decryptor(self._seal, key).decrypt(fresh, plain)
-        return _last_words(plain, n_words=len(common), n_last=len(common))
+        return _words(plain)
 
-    def decrypted(self, key: sealapi.SecretKey, common: Words, total: Words) -> Reals:
+    def decrypted(self, key: sealapi.SecretKey, common: sealapi.Ciphertext, total: Words) -> Reals:
         """Return the values of a total under the sum of its keys."""
-        plain = sealapi.Plaintext()
-        sealapi.Decryptor(self._seal, key).decrypt(self._ciphertext(total, common), plain)
+        plain, whole = sealapi.Plaintext(), self._ciphertext(total, np.zeros_like(total))
+        self._evaluator.add_inplace(whole, common)
+        sealapi.Decryptor(self._seal, key).decrypt(whole, plain)
         slots = np.asarray(self._encoder.decode_complex(plain))
         return np.concatenate([slots.real, slots.imag])
 
@@ -116,14 +133,13 @@ def _memory_file() -> Iterator[tuple[int, str]]:
         os.close(descriptor)
 
 
-def _last_words(
-    polynomials: sealapi.Ciphertext | sealapi.Plaintext, n_words: int, n_last: int
-) -> Words:
-    """Return the last words of SEAL's object of so many words."""
-    if not _HAS_MEMORY_FILES:  # word by word, 0.3 ms a polynomial
-        return words_of(polynomials, n_words)[-n_last:]
+def _words(plain: sealapi.Plaintext) -> Words:
+    """Return the words of a polynomial."""
+    n_words = plain.coeff_count()
+    if not _HAS_MEMORY_FILES:  # word by word: 0.2 ms
+        return words_of(plain, n_words)
     with _memory_file() as (descriptor, path):
-        polynomials.save(path)
+        plain.save(path)
         saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     content = sealwire.unpacked(saved, _MOST_SAVED_BYTES)
-    return np.frombuffer(content[-8 * n_last :], "<u8")
+    return np.frombuffer(content[-8 * n_words :], "<u8")

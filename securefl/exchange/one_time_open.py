@@ -63,8 +63,8 @@ class OneTimeOpener:
                 refused[number] = error
         if len(self.officers) - len(refused) < self.keys.quorum.needed:
             raise next(iter(refused.values()))
-        for number, error in refused.items():
-            self.say(f"officer {number + 1}: refuses the card of {sender}: {error}")
+        for number, reason in refused.items():
+            self.say(f"officer {number + 1}: refuses the card of {sender}: {reason}")
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
         """Return the clients of whom too few officers have a card."""

@@ -91,4 +91,3 @@ class Cards:
             bytes=len(message),
         )
         self.server.ledger.note(entry, message)
-

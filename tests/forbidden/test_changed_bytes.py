@@ -78,10 +78,10 @@ RELEASES = "keys/authority/releases"
 """Its files have their keys' names."""
 BUNDLED = {
     "client": ("clients/public.key", "clients/match-public.key"),
-    "server": ("server/parameters.json", "server/match.json"),
-    "authority": ("authority/parameters.json",),
+    "server": ("server/public.key", "server/match.json"),
+    "authority": ("authority/public.key",),
 }
-"""Public CKKS files, in whose bundle they are."""
+"""Files of public keys, in whose bundle they are."""
 
 
 def mutated(text, rng):
@@ -200,7 +200,7 @@ def test_the_kinds_are_all_that_a_ceremony_makes(made):
     found = {path.relative_to(made.root) for path in made.root.rglob("*") if path.is_file()}
     counted = {path for path in found if path.parent == Path(RELEASES)}
     names = {"/".join(path.parts[-2:]) for path in found - counted if path.suffix != ".lock"}
-    assert len(counted) == 2
+    assert len(counted) == 1
     covered = {"/".join(Path(path).parts[-2:]) for path in ALL_FILES}
     others = {f"{name}/identity.{end}" for name in CLIENTS for end in ("key", "csr", "crt")}
     assert names - covered - others == {"hub/identity.key"}

@@ -40,7 +40,7 @@ from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import load, load_secret
-from securefl_keys.loading import load_client
+from securefl_keys.loading import load_client, load_server
 from securefl_keys.policy import load_policy, read_policy
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.request import read_request
@@ -61,8 +61,7 @@ lr_drops = [0.5, 7.5e-1]
 solver.none = {a = 1}
 """
 POLICY = b"""min_contributions = 3
-openings_per_run = 1000
-flooding = {statistical_bits = 40, releases = 1_000_000}
+openings_per_run = 1_000
 [[rules]]
 names = "update/*"
 precision_bits = 24
@@ -118,6 +117,7 @@ KEYS = {
         p.parents[1], None, now()
     ),
     "bundles/client/consortium/manifest.json": lambda p: Bundle.read(p.parents[1], None, now()),
+    "bundles/server/server/public.key": lambda path: load_server(path.parents[1]),
     "bundles/server/server/match.json": lambda path: load(path, ScoringContext.from_json),
     "alice/identity.csr": read_request_in,
     "alice/identity.crt": lambda path: load_identity(path.parent, "of alice"),

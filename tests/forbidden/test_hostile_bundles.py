@@ -13,7 +13,7 @@ import zstandard
 from consortium_files import make_consortium
 
 from securefl.crypto import contexts, sealwire
-from securefl.crypto.public import PublicKey
+from securefl.crypto.match_public import MatchPublicKey
 from securefl.errors import KeyFileError
 from securefl_keys import bundle, description, layout, sealed_file
 from securefl_keys.bundle import Bundle
@@ -74,8 +74,8 @@ def nested(packed):
 )
 def test_a_key_that_unpacks_to_gigabytes_is_never_unpacked(made, key, monkeypatch):
     """Its length is known by its parameters, so that SEAL does not see another."""
-    text = (made.bundle("client") / layout.CLIENT_KEY).read_text()
-    public = PublicKey.from_json(text)
+    text = (made.bundle("client") / layout.MATCH_PUBLIC_KEY).read_text()
+    public = MatchPublicKey.from_json(text)
     context = base64.b64decode(json.loads(text)["context"])
     assert with_key(context, sealwire.fields(sealwire.fields(context)[2])[1]) == context
 
@@ -89,8 +89,8 @@ def test_a_key_that_unpacks_to_gigabytes_is_never_unpacked(made, key, monkeypatc
 
 def test_parameters_are_compared_before_they_are_used(made, monkeypatch):
     """A context of a hundred primes takes a gigabyte only to be made."""
-    text = (made.bundle("client") / layout.CLIENT_KEY).read_text()
-    public = PublicKey.from_json(text)
+    text = (made.bundle("client") / layout.MATCH_PUBLIC_KEY).read_text()
+    public = MatchPublicKey.from_json(text)
     context = base64.b64decode(json.loads(text)["context"])
     whole = sealwire.fields(context)
     huge = bytes([2]) + struct.pack("<QQ", 2**17, 64) + bytes(64 * 24)

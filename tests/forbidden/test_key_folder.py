@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import errno
 import hashlib
@@ -15,22 +16,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from key_folders import (
+    CARD_FILES,
+    CARD_KEYS,
+    CARD_SECRET,
     MATCH_FILES,
     MATCH_SECRET,
     PASSPHRASE,
-    SUMS_FILES,
-    SUMS_SECRET,
     count_of,
     encoded,
     problems_of,
     rewritten,
 )
 
-from securefl.crypto.public import AddingContext, PublicKey
-from securefl.errors import ConfigError, KeyFileError
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import KEY_BYTES
+from securefl.errors import ConfigError, KeyFileError, MessageRefused
+from securefl.exchange.base import Sender
+from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.keyset import KeySet
 from securefl_keys import folder
 from securefl_keys.description import describe
 from securefl_keys.folder import init_folder
@@ -56,8 +61,7 @@ def mode_of(path):
 
 def layout_of(directory):
     """The files that belong there."""
-    counts = [count_of(directory, secret) for secret in (SUMS_SECRET, MATCH_SECRET)]
-    return sorted([*SUMS_FILES, *MATCH_FILES, *counts])
+    return sorted([*CARD_FILES, *MATCH_FILES, count_of(directory)])
 
 
 def test_the_folder_holds_these_files_and_no_other(made_keys):
@@ -67,15 +71,22 @@ def test_the_folder_holds_these_files_and_no_other(made_keys):
 
 
 def test_each_role_loads_what_it_needs_and_no_more(made_keys):
-    """Clients encrypt, the server adds, the authority reads, each from its own file."""
-    keys = load_all(made_keys, PASSPHRASE)
-    slots = np.linspace(-1, 1, 2048)
-    total = keys.adding.sum().plus(keys.public.encrypt(slots)).plus(keys.public.encrypt(slots))
-    np.testing.assert_allclose(keys.secret.decrypt(total.coefficients()), 2 * slots, atol=1e-6)
-    assert type(load_server(made_keys)) is AddingContext
-    assert type(load_client(made_keys)) is PublicKey
-    assert not hasattr(load_server(made_keys), "encrypt")
-    assert not hasattr(load_client(made_keys), "decrypt")
+    """Clients make cards with their file, the authority alone opens them, and once taken knows."""
+    keys, run = load_all(made_keys, PASSPHRASE), "ab" * 32
+    opener = keys.opener()
+    for name, held in {"alice": load_client(made_keys), "bob": load_server(made_keys)}.items():
+        assert type(held) is CardKeys
+        assert not hasattr(held.keys[0], "secrets_in")
+        opener.take_cards(run, name, held.cards(run, Sender(name, bytes(32))))
+    assert opener.without_card(run, ["alice", "bob", "carol"]) == ["carol"]
+    stranger = KeySet.ephemeral().public.cards(run, Sender("carol", bytes(32)))
+    with pytest.raises(MessageRefused):
+        opener.take_cards(run, "carol", stranger)
+
+
+def test_all_roles_hold_the_same_text(made_keys):
+    """Of the one key, which is public, so that nobody is given another unnoticed."""
+    assert len({(made_keys / file).read_text() for file in CARD_KEYS}) == 1
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
@@ -86,8 +97,8 @@ def test_only_the_owner_may_read_the_secret_key(tmp_path, umask):
         init_folder(tmp_path / "keys", PASSPHRASE)
     finally:
         os.umask(before)
-    made, secrets = tmp_path / "keys", (SUMS_SECRET, MATCH_SECRET)
-    for file in (*secrets, *(count_of(made, secret) for secret in secrets)):
+    made = tmp_path / "keys"
+    for file in (CARD_SECRET, MATCH_SECRET, count_of(made)):
         assert mode_of(made / file) == 0o600
     assert mode_of(made / "authority") == mode_of(made / "authority/releases") == 0o700
 
@@ -116,21 +127,21 @@ def test_nothing_that_exists_is_overwritten(tmp_path, occupy):
 
 def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     """Of two ceremonies at the same time, one wins and the other leaves nothing."""
-    generate = folder.SecretKey.generate
+    generate = folder.CardSecret.generate
 
     def slow_generate(*parameters):
         a_folder(tmp_path / "keys")
         a_file(tmp_path / "keys/theirs")
         return generate(*parameters)
 
-    monkeypatch.setattr(folder.SecretKey, "generate", slow_generate)
+    monkeypatch.setattr(folder.CardSecret, "generate", slow_generate)
     with pytest.raises(KeyFileError, match="cannot make the key folder"):
         init_folder(tmp_path / "keys", PASSPHRASE)
     assert files_of(tmp_path) == ["keys/theirs"]
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-@pytest.mark.parametrize("write", [*range(1, 16), "rename"])  # 9 files, 6 folders
+@pytest.mark.parametrize("write", [*range(1, 15), "rename"])  # 8 files, 6 folders
 def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, monkeypatch, failure, write):
     """Disk full or Ctrl-C at any file leaves neither a folder nor the parents made for it."""
     writes = itertools.count(1)
@@ -191,30 +202,60 @@ def test_an_empty_passphrase_makes_no_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+LOADERS = {"server/public.key": load_server, "clients/public.key": load_client}
+
+
+@pytest.mark.parametrize("file", LOADERS)
+@pytest.mark.parametrize("disguise", ["in the key's place", "behind it", "as it is sealed"])
+def test_a_secret_in_a_public_file_is_refused(keys, secret, file, disguise):
+    """A file that claims to be public but holds the secret is not loaded, though digests fit."""
+    path, inside = keys / file, secret.to_secret_bytes()
+    public = base64.b64decode(json.loads(path.read_text())["key"])
+    key = {"in the key's place": inside, "behind it": public + inside}.get(disguise)
+    if key is None:
+        path.write_text((keys / CARD_SECRET).read_text())
+    else:
+        path.write_text(rewritten(path, key=encoded(key), key_id=hashlib.sha256(key).hexdigest()))
+    with pytest.raises(KeyFileError, match=f"{path}: (a card key of|this is a|not a SecureFL)"):
+        LOADERS[file](keys)
+    assert problems_of(keys).keys() == {file}
+
+
+@pytest.mark.parametrize("file", LOADERS)
 @pytest.mark.parametrize(
-    ("file", "load"), [("server/parameters.json", load_server), ("clients/public.key", load_client)]
+    "fields",
+    [
+        {"key": ""},
+        {"key": "not base64"},
+        {"key": encoded(b"no key")},
+        {"key": encoded(bytes(KEY_BYTES - 1))},
+        {"key": encoded(bytes(KEY_BYTES + 1))},
+        {"key": encoded(b"\xff" * KEY_BYTES)},
+        {"key": encoded(bytes(2**20))},
+        {"key": None},
+        {"key_id": "0" * 64},
+        {"epoch": 0},
+        {"epoch": "1"},
+        {"epoch": 2**31},
+        {"created": "yesterday"},
+        {"format": "securefl-card-key/4"},
+        {"format": "securefl-match-public-key/2"},
+        {"sha256": None},
+        {"more": 1},
+    ],
+    ids=lambda fields: str(fields)[:40],
 )
-def test_a_private_context_in_a_public_file_is_refused(keys, secret, file, load):
-    """A file that claims to be public but holds the secret key is not loaded."""
-    context = secret.to_secret_bytes()
-    disguised = rewritten(
-        keys / file, context=encoded(context), key_id=hashlib.sha256(context).hexdigest()
-    )
-    (keys / file).write_text(disguised)
-    with pytest.raises(KeyFileError, match="holds a secret key"):
-        load(keys)
-    assert "holds a secret key" in problems_of(keys)[file][0]
+def test_what_is_no_card_key_never_crashes(keys, file, fields):
+    """Each refusal names the file, though its SHA-256 is right."""
+    path = keys / file
+    digest = {name: value for name, value in fields.items() if name == "sha256"}
+    path.write_text(json.dumps(json.loads(rewritten(path, **fields)) | digest))
+    with pytest.raises(KeyFileError, match=str(path)):
+        LOADERS[file](keys)
+    assert problems_of(keys).keys() == {file}
 
 
-def test_a_context_that_tenseal_cannot_read_is_refused(keys):
-    """Bytes that are no context are an error with a path, though their SHA-256 is right."""
-    path = keys / "server/parameters.json"
-    path.write_text(rewritten(path, context=encoded(b"no context")))
-    with pytest.raises(KeyFileError, match=f"{path}: damaged"):
-        load_server(keys)
-
-
-@pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
+@pytest.mark.parametrize("file", CARD_KEYS)
 @pytest.mark.parametrize("fields", [{"epoch": 2}, {"created": "2001-01-01T00:00:00Z"}], ids=str)
 def test_another_epoch_or_date_is_refused(keys, file, fields):
     """Whoever holds the secret key sees that a public file is not the one it was made with."""
@@ -223,14 +264,18 @@ def test_another_epoch_or_date_is_refused(keys, file, fields):
         load_all(keys, PASSPHRASE)
 
 
-@pytest.mark.parametrize("file", ["server/parameters.json", "clients/public.key"])
-def test_a_file_cannot_claim_other_parameters_than_its_context_has(keys, file):
-    """The security level that a file claims is checked against what TenSEAL will really use."""
-    parameters = json.loads((keys / file).read_text())["parameters"]
-    changed = parameters | {"scale_bits": parameters["scale_bits"] - 1}
-    (keys / file).write_text(rewritten(keys / file, parameters=changed))
-    with pytest.raises(KeyFileError, match="not of the parameters that its file names"):
+@pytest.mark.parametrize("file", CARD_KEYS)
+def test_another_key_under_the_same_name_is_refused(keys, file):
+    """The key id is the SHA-256 of the key; with that changed as well it is another key."""
+    path, other = keys / file, CardSecret.generate().public
+    key = json.loads(other.to_json())["key"]
+    path.write_text(rewritten(path, key=key))
+    with pytest.raises(KeyFileError, match="does not match its key id"):
         load_all(keys, PASSPHRASE)
+    path.write_text(rewritten(path, key=key, key_id=other.key_id))
+    with pytest.raises(KeyFileError, match=f"{path}: of key {other.key_id[:16]}… *, but"):
+        load_all(keys, PASSPHRASE)
+    assert "two key pairs are mixed" in str(problems_of(keys))
 
 
 def test_what_does_not_belong_is_shown(keys, secret):
@@ -240,23 +285,23 @@ def test_what_does_not_belong_is_shown(keys, secret):
     (keys / "clients/all").symlink_to(keys / "authority")
     shutil.copy(keys / "authority/secret.key", keys / "authority/secret.key.bak")
     shutil.copy(keys / "authority/secret.key", keys / "secret.key")
-    shutil.copy(keys / "clients/public.key", keys / "server/public.key")
-    (keys / "authority/parameters.json").unlink()
+    shutil.copy(keys / "clients/public.key", keys / "server/other.key")
+    (keys / "authority/public.key").unlink()
     assert problems_of(keys).keys() == {
         "server/notes.txt",
         "clients/secret.bin",
         "clients/all",
         "authority/secret.key.bak",
         "secret.key",
-        "server/public.key",
-        "authority/parameters.json",
+        "server/other.key",
+        "authority/public.key",
     }
 
 
 def test_a_truncated_secret_key_is_still_shown_as_one(keys):
     """Half of a secret key's file in the wrong folder is reported as a secret key."""
     text = (keys / "authority/secret.key").read_text()
-    (keys / "server/old.key").write_text(text[:10_000])
+    (keys / "server/old.key").write_text(text[: len(text) // 2])
     misplaced, mode, damage = problems_of(keys)["server/old.key"]
     assert "secret key outside authority/" in misplaced
     assert "chmod 600" in mode

@@ -93,12 +93,12 @@ def test_parameters_are_no_public_key(keys):
         MatchPublicKey.from_json(rewritten(keys / CLIENTS, context=context))
 
 
-def test_a_match_key_where_the_key_of_sums_belongs_is_refused(keys):
+def test_a_match_key_where_the_key_of_cards_belongs_is_refused(keys):
     """And shown as what it is."""
     shutil.copy(keys / MATCH_SECRET, keys / "authority/secret.key")
     with pytest.raises(KeyFileError, match=r"secret\.key: not a sealed secret key: format"):
         load_all(keys, PASSPHRASE)
-    assert "a match secret file where secret key" in problems_of(keys)["authority/secret.key"][0]
+    assert "a match secret file where card secret" in problems_of(keys)["authority/secret.key"][0]
 
 
 @pytest.mark.parametrize("file", PUBLIC)
@@ -183,6 +183,6 @@ def test_tenseal_sees_nothing_that_failed_a_check(keys, file, monkeypatch):
 
 def test_a_fresh_count_file_names_no_secret(made_keys):
     """It is five fields, of which none is secret."""
-    file = json.loads((made_keys / count_of(made_keys, MATCH_SECRET)).read_text())
+    file = json.loads((made_keys / count_of(made_keys)).read_text())
     assert file.keys() == {"format", "purpose", "key_id", "n_released", "sha256"}
     assert ReleasesFile.parse(json.dumps(file)).n_released == 0

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from key_folders import secret_alone
 
-from securefl.crypto.contexts import secret_key_alone
 from securefl_keys.identity import load_identity
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all, load_match
@@ -75,12 +75,12 @@ def site(tmp_path_factory):
 def secrets(site):
     """Every secret of the ceremony, in each of the forms in which it could be written."""
     keys, found = site / "my-keys", {"passphrase": PASSPHRASE.encode()}
-    for name, loaded in {"sums": load_all, "match": load_match}.items():
-        context = loaded(keys, PASSPHRASE).secret._context
-        polynomial = context.secret_key().data.data()
-        words = np.array([polynomial[i] for i in range(64)], np.uint64)
-        found[f"{name} words"] = words.tobytes()
-        found[f"{name} serialised"] = secret_key_alone(context)[-2000:-1000]
+    context = load_match(keys, PASSPHRASE).secret._context
+    polynomial = context.secret_key().data.data()
+    found["match words"] = np.array([polynomial[i] for i in range(64)], np.uint64).tobytes()
+    found["match serialised"] = secret_alone(context)[-2000:-1000]
+    card = card_secret(keys).to_secret_bytes()
+    found |= {f"cards from byte {at}": card[at : at + 32] for at in (0, 32, 64)}
     seeds = {name: load_identity(site / name, PASSPHRASE).private_key for name in CLIENTS}
     seeds["authority"] = load_identity(keys / "authority", PASSPHRASE).private_key
     seeds["ca"] = open_ca_key((keys / "authority/ca.key").read_text(), PASSPHRASE)
@@ -98,6 +98,10 @@ def secrets(site):
         for name, secret in found.items()
         for form, written in forms(secret).items()
     }
+
+
+def card_secret(keys):
+    return load_all(keys, PASSPHRASE).secrets[0]
 
 
 def forms(secret):
@@ -119,7 +123,7 @@ def test_six_commands_set_up_a_consortium_and_run_an_encrypted_job(site):
     assert "sign contributions as alice" in said
     openings = (site / "runs/first/openings.jsonl").read_text()
     assert '"signers": ["alice", "bob", "carol"]' in openings
-    assert f'"key_id": "{load_all(site / "my-keys", PASSPHRASE).secret.key_id}"' in openings
+    assert f'"key_id": "{load_all(site / "my-keys", PASSPHRASE).public.key_id}"' in openings
 
 
 def test_no_command_sends_a_file_that_holds_a_secret(site, secrets):
@@ -166,13 +170,14 @@ def test_objects_and_tracebacks_say_nothing(site, secrets):
     held = [
         load_all(keys, PASSPHRASE),
         load_match(keys, PASSPHRASE),
-        load_all(keys, PASSPHRASE).secret,
+        card_secret(keys),
+        load_all(keys, PASSPHRASE).opener(),
         load_identity(site / "alice", PASSPHRASE),
-        FolderKeeper(keys, PASSPHRASE).now(0),
+        FolderKeeper(keys, PASSPHRASE).now(),
     ]
     text = (keys / "authority/secret.key").read_text()
     try:
-        open_secret(text.replace('"purpose": "sums"', '"purpose": "matches"'), PASSPHRASE)
+        open_secret(text.replace('"purpose": "cards"', '"purpose": "matches"'), PASSPHRASE)
     except ValueError as error:
         pytest.fail(f"not a typed error: {error}")
     except Exception as error:
@@ -182,10 +187,10 @@ def test_objects_and_tracebacks_say_nothing(site, secrets):
         assert not found_in(repr(thing).encode(), secrets)
 
 
-@pytest.mark.parametrize("load", [load_all, load_match])
-def test_keys_cannot_be_pickled(site, load):
+def test_keys_cannot_be_pickled(site):
     """Neither alone nor in what holds them."""
-    held = load(site / "my-keys", PASSPHRASE)
-    for thing in (held.secret, held, [held]):
+    keys = site / "my-keys"
+    held, match = load_all(keys, PASSPHRASE), load_match(keys, PASSPHRASE)
+    for thing in (card_secret(keys), held, [held], held.opener(), match.secret, match, [match]):
         with pytest.raises((TypeError, AttributeError)):
             pickle.dumps(thing)

@@ -20,6 +20,7 @@ from tenseal import sealapi
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
+from securefl.crypto.derived import common_polynomial
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey, ring
 from securefl.crypto.params import SUMS
 from securefl.crypto.ring import packed, unpacked
@@ -90,7 +91,7 @@ def is_uniform(words):
 
 def residues(total, keys, about=ABOUT):
     """Coefficients of C + a S by these keys: small where the keys fit, else uniform."""
-    common = ring().common(about.digest(), 0)
+    common = common_polynomial(about.digest(), 0, N, Q)
     words = unpacked(total, (1, 1, N), [Q], "total")[0, 0]
     product = [
         int(a) * int(s) % Q for a, s in zip(common, transformed(KeySum.of(keys)), strict=True)
@@ -286,9 +287,7 @@ def test_an_officer_that_lies_is_named_and_the_total_opens(officers, number):
     nonces = {name: officers.sent[name].nonce for name in NAMES}
     opened = opener.open(officers.total(*NAMES), ABOUT, nonces, 32)
     assert opened.n_clients == 4
-    assert officers.said == [
-        f"officer {number + 1}: gave a wrong sum of keys for 'layer/mean'"
-    ]
+    assert officers.said == [f"officer {number + 1}: gave a wrong sum of keys for 'layer/mean'"]
 
 
 def test_an_officer_may_be_away(officers):

@@ -13,13 +13,27 @@ import securefl
 from securefl import Config
 from securefl.build.exchange import policy_of
 from securefl.errors import OpeningRefused, TooFewContributions
-from securefl.exchange.policy import Flooding, OpeningRule, Policy
+from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Kind, MessageSpec
 
 
 @pytest.fixture
 def federation(federate):
     return federate()
+
+
+@pytest.fixture
+def decrypted(monkeypatch):
+    """Each total that keys were asked for, as it happens."""
+    seen, opens = [], OneTimeOpener.open
+
+    def noted(self, *arguments):
+        seen.append(arguments)
+        return opens(self, *arguments)
+
+    monkeypatch.setattr(OneTimeOpener, "open", noted)
+    return seen
 
 
 def request(federation, name="layer/mean", round_number=1, run=None):
@@ -33,18 +47,17 @@ def fine(values, bits):
     return np.array_equal(significant, np.rint(significant))
 
 
-def test_no_more_is_opened_in_a_run_than_the_policy_says(federation):
+def test_no_more_is_opened_in_a_run_than_the_policy_says(federation, decrypted):
     """Three openings, of whatever name and round; the next is refused, and nothing is decrypted."""
     authority = federation.authority_of(Policy(openings_per_run=3))
     for number in (1, 2, 3):
         authority.open(request(federation, round_number=number))
-    released = authority.opener.count.n_released
     for name, number in (("layer/mean", 4), ("layer/variance", 1)):
         with pytest.raises(
             OpeningRefused, match="opens 3 totals in a run, and these were asked for"
         ):
             authority.open(request(federation, name, number))
-    assert authority.opener.count.n_released == released
+    assert len(decrypted) == 3
     assert federation.log[-1].refused
 
 
@@ -53,6 +66,8 @@ def test_each_run_has_openings_of_its_own(federate):
     one, other = federate(), federate(run="cd" * 32)
     authority = one.authority_of(Policy(openings_per_run=1))
     authority.roster = other.roster
+    cards = {name: client.send_cards(other.run) for name, client in other.clients.items()}
+    assert not authority.take_cards(other.run, cards)
     authority.open(request(other))
     authority.roster = one.roster
     authority.open(request(one))
@@ -70,16 +85,16 @@ def test_a_refused_total_uses_up_an_opening_too(federation):
 
 
 @pytest.mark.parametrize("name", ["update/parameters", "layer/variance2", "Layer/mean", ""])
-def test_a_name_that_no_rule_matches_is_not_opened(federation, name):
+def test_a_name_that_no_rule_matches_is_not_opened(federation, name, decrypted):
     """Before anything is decrypted; the log names it."""
     rules = (OpeningRule("layer/mean"), OpeningRule("layer/varianc[ef]"))
     authority = federation.authority_of(Policy(rules=rules))
-    released = authority.opener.count.n_released
     with pytest.raises(OpeningRefused, match=f"the policy opens no '{name}'"):
         authority.open(request(federation, name))
-    assert authority.opener.count.n_released == released
+    assert decrypted == []
     assert federation.log[-1].name == name
     authority.open(request(federation, "layer/variance"))
+    assert len(decrypted) == 1
 
 
 def test_the_first_rule_that_matches_says_how_precise_a_total_is(federation):
@@ -93,17 +108,6 @@ def test_the_first_rule_that_matches_says_how_precise_a_total_is(federation):
         np.testing.assert_allclose(opened.values, federation.mean(), atol=8 * 2.0**-bits)
 
 
-def test_what_is_opened_is_flooded_as_the_policy_says(federate):
-    """By the deviation for as many clients as the run has."""
-    for flooding in (None, Flooding(), Flooding(20, 2**20)):
-        for n_clients in (4, 16):
-            federation = federate(n_clients=n_clients)
-            opener = federation.authority_of(Policy(flooding=flooding)).opener
-            noise = federation.keys.secret.parameters.noise(n_clients)
-            assert opener.deviation == (flooding.deviation(noise) if flooding else 0)
-
-
-floodings = st.none() | st.builds(Flooding, st.integers(20, 64), st.integers(1, 2**31))
 rules = st.builds(
     OpeningRule, st.sampled_from(["*", "layer*/mean", "update/*"]), st.integers(1, 32)
 )
@@ -111,7 +115,6 @@ policies = st.builds(
     Policy,
     min_contributions=st.integers(3, 100),
     openings_per_run=st.integers(1, 2**31),
-    flooding=floodings,
     rules=st.lists(rules, min_size=1, max_size=4).map(tuple),
 )
 
@@ -123,11 +126,10 @@ def config(min_clients, precision_bits):
 
 @given(policy=policies, least=st.integers(3, 100), bits=st.integers(16, 32))
 def test_what_is_enforced_is_never_looser_than_settings_or_policy(policy, least, bits):
-    """Fewest clients the larger, precision the coarser; names, openings, flooding the policy's."""
+    """Fewest clients the larger, precision the coarser; names and openings the policy's."""
     made = policy_of(config(least, bits), policy)
     assert made.min_contributions == max(least, policy.min_contributions)
     assert made.openings_per_run == policy.openings_per_run
-    assert made.flooding == policy.flooding
     assert [rule.names for rule in made.rules] == [rule.names for rule in policy.rules]
     for enforced, signed in zip(made.rules, policy.rules, strict=True):
         assert enforced.precision_bits == min(bits, signed.precision_bits)
@@ -136,10 +138,9 @@ def test_what_is_enforced_is_never_looser_than_settings_or_policy(policy, least,
 
 @given(least=st.integers(3, 100), bits=st.integers(16, 32))
 def test_without_a_consortium_the_settings_are_the_policy(least, bits):
-    """Flooded by default, whatever the settings are."""
+    """With a rule for every name."""
     made = policy_of(config(least, bits), None)
     assert made == replace(Policy(), min_contributions=least, rules=(OpeningRule("*", bits),))
-    assert made.flooding == Flooding(statistical_bits=40, releases=2**30)
 
 
 def test_a_run_enforces_the_consortiums_policy(tiny_config, tiny_task, key_set):

@@ -1,4 +1,4 @@
-"""A key releases so many values in its life, whatever happens to its process or its file."""
+"""A match key releases so many scores in its life, whatever happens to its process or file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from key_folders import rewritten
 
 from securefl.crypto.match_secret import MatchSecretKey
 from securefl.errors import KeyFileError, KeyWornOut
@@ -22,15 +23,15 @@ from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.profile import Profile
 from securefl_keys import key_files, releases
-from securefl_keys.releases import BLOCKS, FileCount, ReleasesFile, lock_of
+from securefl_keys.releases import FileCount, ReleasesFile, lock_of
 
 KEY_ID = "ab" * 32
 MOST = 4096
 SPENDS_ONE_BY_ONE = """
 import sys; from pathlib import Path
 from securefl.errors import KeyWornOut; from securefl_keys.releases import FileCount
-path, purpose, key_id, n, at_most = sys.argv[1:]
-count, spent = FileCount(Path(path), purpose, key_id), 0
+path, key_id, n, at_most = sys.argv[1:]
+count, spent = FileCount(Path(path), key_id), 0
 try:
     for _ in range(int(n)): count.spend(1, int(at_most)); spent += 1
 except KeyWornOut: pass
@@ -41,66 +42,51 @@ print(spent)
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / f"{KEY_ID}.json"
-    path.write_text(ReleasesFile.stating("matches", KEY_ID, 0))
+    path.write_text(ReleasesFile.stating(KEY_ID, 0))
     return path
 
 
-@pytest.fixture
-def sums_path(path):
-    path.write_text(ReleasesFile.stating("sums", KEY_ID, 0))
-    return path
-
-
-def of_matches(path):
-    return FileCount(path, "matches", KEY_ID)
-
-
-def of_sums(path):
-    return FileCount(path, "sums", KEY_ID)
-
-
-def stated(path):
-    return ReleasesFile.parse(path.read_text()).n_released
+def count_at(path):
+    return FileCount(path, KEY_ID)
 
 
 def test_a_count_outlives_its_process(path):
     """Who opens the file next goes on where the last one stopped."""
-    of_matches(path).spend(5, MOST)
-    of_matches(path).spend(2, MOST)
-    assert of_matches(path).n_released == 7
+    count_at(path).spend(5, MOST)
+    count_at(path).spend(2, MOST)
+    assert count_at(path).n_released == 7
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_no_more_is_spent_than_there_is(path):
     """What is refused is not counted; the last release is."""
-    count = of_matches(path)
+    count = count_at(path)
     count.spend(MOST - 1, MOST)
     with pytest.raises(KeyWornOut, match="securefl keys rotate"):
         count.spend(2, MOST)
     count.spend(1, MOST)
     assert count.n_released == MOST
     with pytest.raises(KeyWornOut):
-        of_matches(path).spend(1, MOST)
+        count_at(path).spend(1, MOST)
     with pytest.raises(ValueError, match="only grows"):
         count.spend(-1, MOST)
 
 
 def test_processes_that_spend_at_once_spend_no_more_together(path):
     """Of three that ask for 20 each with 30 left, 30 are granted in all."""
-    path.write_text(ReleasesFile.stating("matches", KEY_ID, MOST - 30))
+    path.write_text(ReleasesFile.stating(KEY_ID, MOST - 30))
     command = [
         sys.executable,
         "-c",
         SPENDS_ONE_BY_ONE,
         str(path),
-        "matches",
         KEY_ID,
         "20",
         str(MOST),
     ]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert sum(int(process.communicate()[0]) for process in running) == 30
-    assert of_matches(path).n_released == MOST
+    assert count_at(path).n_released == MOST
 
 
 def test_threads_that_spend_at_once_lose_no_count(path):
@@ -108,7 +94,7 @@ def test_threads_that_spend_at_once_lose_no_count(path):
     start = threading.Barrier(4)
 
     def spend():
-        count = of_matches(path)
+        count = count_at(path)
         start.wait()
         for _ in range(10):
             count.spend(1, MOST)
@@ -116,13 +102,13 @@ def test_threads_that_spend_at_once_lose_no_count(path):
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(spend) for _ in range(4)]:
             done.result()
-    assert of_matches(path).n_released == 40
+    assert count_at(path).n_released == 40
 
 
 def test_nobody_spends_while_another_process_counts(path, monkeypatch):
     """One that never lets go is told of, and nothing is spent."""
     monkeypatch.setattr(releases, "LOCK_TIMEOUT_S", 0.05)
-    count = of_matches(path)
+    count = count_at(path)
     with FileLock(lock_of(path)), pytest.raises(KeyFileError, match="another process"):
         count.spend(1, MOST)
     assert count.n_released == 0
@@ -130,9 +116,9 @@ def test_nobody_spends_while_another_process_counts(path, monkeypatch):
 
 def test_a_deleted_count_is_no_fresh_one(path):
     """Neither for the process at work nor for the next; the way out is a new key, not a copy."""
-    count = of_matches(path)
+    count = count_at(path)
     path.unlink()
-    for use in (lambda: count.spend(1, MOST), lambda: count.n_released, lambda: of_matches(path)):
+    for use in (lambda: count.spend(1, MOST), lambda: count.n_released, lambda: count_at(path)):
         with pytest.raises(KeyFileError, match=f"{path}: missing.*make a new key"):
             use()
     assert not path.exists()
@@ -141,7 +127,7 @@ def test_a_deleted_count_is_no_fresh_one(path):
 def test_a_count_put_back_is_noticed_while_the_process_lives(path):
     """An older copy of the file opens nothing for who has seen a newer one."""
     before = path.read_text()
-    count = of_matches(path)
+    count = count_at(path)
     count.spend(3, MOST)
     path.write_text(before)
     with pytest.raises(KeyFileError, match="counts 0 releases, and has counted 3 before"):
@@ -168,11 +154,11 @@ def test_a_count_put_back_is_noticed_while_the_process_lives(path):
 )
 def test_a_changed_count_is_refused(path, field, value):
     """No field can be another one, and no refusal repeats what is in the file at length."""
-    of_matches(path).spend(5, MOST)
+    count_at(path).spend(5, MOST)
     text = json.dumps(json.loads(path.read_text()) | {field: None})
     path.write_text(text.replace(f'"{field}": null', f'"{field}": {value}'))
     with pytest.raises(KeyFileError, match="make a new key") as refusal:
-        of_matches(path)
+        count_at(path)
     assert len(str(refusal.value)) < 500
 
 
@@ -181,21 +167,26 @@ def test_what_is_no_count_is_refused(path, content):
     """Rubbish is neither zero nor a crash."""
     path.write_bytes(content)
     with pytest.raises(KeyFileError, match="make a new key"):
-        of_matches(path)
+        count_at(path)
 
 
 def test_a_count_of_another_key_is_refused(path):
     """A fresh count of a fresh key does not refill an old one."""
-    with pytest.raises(KeyFileError, match=r"counts for matches of key abab.*not for .* cdcd"):
-        FileCount(path, "matches", "cd" * 32)
-    with pytest.raises(KeyFileError, match=r"counts for matches of key abab.*not for sums"):
-        of_sums(path)
+    with pytest.raises(KeyFileError, match=r"counts for key abab.*not for cdcd"):
+        FileCount(path, "cd" * 32)
+
+
+def test_a_count_of_sums_is_none(path):
+    """Older releases counted those too: it refills no match key, though its digest is right."""
+    path.write_text(rewritten(path, purpose="sums"))
+    with pytest.raises(KeyFileError, match="no count of releases"):
+        count_at(path)
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_count_that_cannot_be_written_grants_nothing(path, monkeypatch, call):
     """A full disk leaves the old count, whole, and nothing beside it."""
-    count = of_matches(path)
+    count = count_at(path)
     count.spend(4, MOST)
 
     def full(*_):
@@ -205,7 +196,7 @@ def test_a_count_that_cannot_be_written_grants_nothing(path, monkeypatch, call):
     with pytest.raises(KeyFileError, match=r"cannot be written \(No space left\), so nothing is"):
         count.spend(1, MOST)
     monkeypatch.undo()
-    assert of_matches(path).n_released == 4
+    assert count_at(path).n_released == 4
     assert {file.name for file in path.parent.iterdir()} <= {path.name, lock_of(path).name}
 
 
@@ -213,9 +204,9 @@ def test_what_a_killed_process_left_half_written_is_in_nobodys_way(path):
     """Its partial file is no count, and goes with the next one that is written."""
     partial = path.with_name(f".{path.name}.{16 * '0'}.partial")
     partial.write_text('{"format"')
-    of_matches(path).spend(1, MOST)
+    count_at(path).spend(1, MOST)
     assert not partial.exists()
-    assert of_matches(path).n_released == 1
+    assert count_at(path).n_released == 1
 
 
 def test_a_process_killed_before_it_releases_has_spent(path):
@@ -227,7 +218,7 @@ def test_a_process_killed_before_it_releases_has_spent(path):
         "from securefl.exchange.match_open import CkksScoreOpener\n"
         "from securefl_keys.releases import FileCount\n"
         "MatchSecretKey.score = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "count = FileCount(Path(sys.argv[1]), 'matches', sys.argv[2])\n"
+        "count = FileCount(Path(sys.argv[1]), sys.argv[2])\n"
         "opener = CkksScoreOpener(LINEAR, MatchSecretKey.generate(), count)\n"
         "print(opener.open([b'score'] * 3))\n"
     )
@@ -236,14 +227,14 @@ def test_a_process_killed_before_it_releases_has_spent(path):
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert killed.stdout == b""
-    assert of_matches(path).n_released == 3
+    assert count_at(path).n_released == 3
 
 
 def test_without_its_count_a_key_opens_nothing(path, monkeypatch):
     """The opener spends of the file before it decrypts."""
     keys = MatchKeys.ephemeral(LINEAR)
-    path.write_text(ReleasesFile.stating("matches", keys.secret.key_id, 0))
-    opener = CkksScoreOpener(LINEAR, keys.secret, FileCount(path, "matches", keys.secret.key_id))
+    path.write_text(ReleasesFile.stating(keys.secret.key_id, 0))
+    opener = CkksScoreOpener(LINEAR, keys.secret, FileCount(path, keys.secret.key_id))
     ones = torch.ones(4).double()
     profile = Profile(ones, ones, 0)
     payload = CkksProfileSealer(LINEAR, keys.public).seal(profile)
@@ -256,70 +247,3 @@ def test_without_its_count_a_key_opens_nothing(path, monkeypatch):
     monkeypatch.setattr(MatchSecretKey, "score", lambda *_: pytest.fail("decrypted"))
     with pytest.raises(KeyFileError):
         opener.open([score])
-
-
-def test_sums_are_counted_a_block_at_a_time(sums_path):
-    """A block is on the disk before the first value of it is released; the process spends it."""
-    block, count = BLOCKS["sums"], of_sums(sums_path)
-    count.spend(2048, 2**30)
-    assert stated(sums_path) == block
-    assert count.n_released == 2048
-    before = sums_path.stat().st_mtime_ns
-    count.spend(block - 2048, 2**30)
-    assert (stated(sums_path), sums_path.stat().st_mtime_ns) == (block, before)
-    count.spend(1, 2**30)
-    assert stated(sums_path) == 2 * block
-    assert count.n_released == block + 1
-
-
-def test_what_a_process_leaves_of_its_block_is_lost(sums_path):
-    """Nobody knows whether it was released: who opens the file next begins behind it."""
-    block = BLOCKS["sums"]
-    of_sums(sums_path).spend(2048, 2**30)
-    again = of_sums(sums_path)
-    assert again.n_released == block
-    again.spend(2048, 2**30)
-    assert stated(sums_path) == 2 * block
-    assert again.n_released == block + 2048
-
-
-def test_a_release_larger_than_a_block_is_counted_whole(sums_path):
-    """With nothing beside it."""
-    count = of_sums(sums_path)
-    count.spend(3 * BLOCKS["sums"] + 5, 2**30)
-    assert stated(sums_path) == count.n_released == 3 * BLOCKS["sums"] + 5
-
-
-def test_the_last_block_ends_where_the_key_does(sums_path):
-    """Of a key that releases 5000 values no more is counted, and no more is released."""
-    count = of_sums(sums_path)
-    count.spend(2048, 5000)
-    assert stated(sums_path) == 5000
-    count.spend(2048, 5000)
-    with pytest.raises(KeyWornOut, match=r"4096 values|5000 values"):
-        count.spend(2048, 5000)
-    assert count.n_released == 4096
-    with pytest.raises(KeyWornOut):
-        of_sums(sums_path).spend(1, 5000)
-    count.spend(904, 5000)
-    assert count.n_released == 5000
-
-
-def test_two_processes_never_have_the_same_values_in_hand(sums_path):
-    """Each takes a block of its own."""
-    one, other = of_sums(sums_path), of_sums(sums_path)
-    one.spend(10, 2**30)
-    other.spend(10, 2**30)
-    one.spend(BLOCKS["sums"], 2**30)
-    assert stated(sums_path) == 3 * BLOCKS["sums"]
-    with pytest.raises(ValueError, match="only grows"):
-        one.spend(-1, 2**30)
-
-
-def test_a_smaller_policy_holds_for_what_is_in_hand(sums_path):
-    """Whoever asks for fewer releases in all gets no more of a block that is counted already."""
-    count = of_sums(sums_path)
-    count.spend(1000, 2**30)
-    count.spend(500, 1500)
-    with pytest.raises(KeyWornOut):
-        count.spend(1, 1500)

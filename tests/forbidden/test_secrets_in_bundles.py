@@ -31,7 +31,7 @@ def problems_of(*arguments, **options):
 @pytest.mark.parametrize(
     "secret", ["authority/secret.key", "authority/match.key", "authority/identity.key"]
 )
-@pytest.mark.parametrize("place", ["server/parameters.json", "consortium/policy.json"])
+@pytest.mark.parametrize("place", ["server/public.key", "consortium/policy.json"])
 def test_no_secret_gets_into_a_bundle(consortium, secret, place):
     """A secret key under a public file's name stops the export, and nothing is written."""
     shutil.copy(consortium.keys / secret, consortium.keys / place)
@@ -52,7 +52,7 @@ def test_a_secret_in_a_folder_that_is_given_away_is_found(consortium, folder):
 
 
 def test_bundles_hold_just_these_files(consortium):
-    """Nothing of the authority's own folder but the parameters, which are no key."""
+    """Nothing of the authority's own folder but the public key of cards, which all roles have."""
     files = {
         path.relative_to(consortium.root / "bundles").as_posix()
         for path in (consortium.root / "bundles").rglob("*")
@@ -60,8 +60,8 @@ def test_bundles_hold_just_these_files(consortium):
     }
     own = {
         "client": {"clients/public.key", "clients/match-public.key"},
-        "server": {"server/parameters.json", "server/match.json"},
-        "authority": {"authority/parameters.json"},
+        "server": {"server/public.key", "server/match.json"},
+        "authority": {"authority/public.key"},
     }
     common = {f"consortium/{n}" for n in ("ca.crt", "roster.json", "policy.json", "manifest.json")}
     assert files == {f"{role}/{path}" for role, paths in own.items() for path in paths | common}

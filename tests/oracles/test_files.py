@@ -52,8 +52,8 @@ def disk(monkeypatch):
 
 def a_count(folder):
     path = folder / "count.json"
-    path.write_text(ReleasesFile.stating("matches", digest(b""), 0))
-    return lambda: FileCount(path, "matches", digest(b"")).spend(4, 100)
+    path.write_text(ReleasesFile.stating(digest(b""), 0))
+    return lambda: FileCount(path, digest(b"")).spend(4, 100)
 
 
 REPLACING = {

@@ -69,7 +69,7 @@ def test_encrypted_the_model_is_the_same_and_the_server_holds_no_secret(site):
         assert found_in(server.pid, needles | {"marker": [MARKER.encode()]}) == {"marker"}
         own = {"alice's seed", "alice's passphrase", "alice's sealed key"}
         assert {"alice's seed"} <= found_in(clients[0].pid, needles) <= own
-        own = {"key of sums", "authority's seed", "authority's passphrase"}
+        own = {"key of cards", "authority's seed", "authority's passphrase"}
         assert found_in(authority.pid, {name: needles[name] for name in own}) == own
     finally:
         os.kill(server.pid, signal.SIGCONT)

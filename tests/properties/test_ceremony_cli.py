@@ -97,14 +97,14 @@ def test_each_folder_of_a_ceremony_is_in_order(ceremony):
         "A bundle for the role client, epoch 1.",
         f"Consortium Nord: {authority}",
         "Roster version 3: clients alice, bob, carol; servers hub",
-        "It can encrypt what it sends.",
+        "It can encrypt what it sends, and make cards that the authority alone opens.",
         "It can tell the consortium's files from forged ones.",
         "It can sign contributions as bob.",
         "It cannot decrypt anything: no secret key is in this folder.",
         "Not looked into: what is sealed. --open does, with its passphrase.",
     ]
     server = said("verify", root / "bundles/server", "--identity", root / "hub")
-    assert "It cannot decrypt or encrypt anything: no key is in this folder." in server
+    assert "It cannot decrypt anything: no secret key is in this folder." in server
     assert "It can show that it is the server hub." in server
     assert "Compare this fingerprint aloud, or give it with --ca." in server
     own = root / "keys/authority"

@@ -149,20 +149,19 @@ def test_show_lists_each_file_and_the_whole_key_id(made, monkeypatch):
     assert max(map(len, lines)) <= 80
     for file in (
         "authority/secret.key",
-        "authority/parameters.json",
-        "server/parameters.json",
+        "authority/public.key",
+        "server/public.key",
         "clients/public.key",
     ):
         (line,) = [line for line in lines if line.startswith(file)]
-        assert f" {key_id[:16]} " in line
-        assert line.split()[-2:] == ["1", "128"]
+        assert line.split()[-2:] == [key_id[:16], "1"]
     assert result.stdout.count(key_id) == 1
 
 
-def test_show_lists_the_match_key_and_what_each_has_released(made, monkeypatch):
-    """The second pair has an id of its own, and both counts of releases are told."""
+def test_show_lists_the_match_key_and_what_it_has_released(made, monkeypatch):
+    """The second pair has an id of its own; it alone is counted."""
     monkeypatch.setenv("COLUMNS", "80")
-    keys, sums = load_match(made, PASSPHRASE), load_all(made, PASSPHRASE)
+    keys = load_match(made, PASSPHRASE)
     keys.count.spend(96, 4096)
     result = run("show", made)
     assert result.exit_code == 0
@@ -174,10 +173,13 @@ def test_show_lists_the_match_key_and_what_each_has_released(made, monkeypatch):
         "clients/match-public.key",
     ):
         line = next(line for line in lines if line.startswith(file))
-        assert f" {keys.public.key_id[:16]} " in line
+        assert line.split()[-3:] == [keys.public.key_id[:16], "1", "128"]
     assert f"Match key id: {keys.public.key_id}" in lines
-    assert f"Released under key {keys.public.key_id[:16]}: 96 values" in lines
-    assert f"Released under key {sums.public.key_id[:16]}: 0 values" in lines
+    assert f"Released under match key {keys.public.key_id[:16]}: 96 scores" in lines
+    assert result.stdout.count("Released under") == 1
+    run("rotate", made, env={"SECUREFL_PASSPHRASE": PASSPHRASE})
+    retired = f"Released under retired match key {keys.public.key_id[:16]}: 96 scores"
+    assert retired in run("show", made).stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_show_lists_both_keys_of_a_mixed_folder(made, tmp_path):
     shutil.copy(tmp_path / "other/clients/public.key", made / "clients/public.key")
     result = run("show", made)
     assert result.exit_code == 1
-    assert other.sums.key_id in result.stdout
+    assert other.card.key_id in result.stdout
     assert "two key pairs are mixed" in result.stdout
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from securefl.errors import KeyFileError, RequestRefused
-from securefl_keys.bundle import Bundle, load_bundle
+from securefl_keys.bundle import Manifest, load_bundle
 from securefl_keys.certificate_text import read_pem
-from securefl_keys.certificates import holder_certificate
+from securefl_keys.certificates import holder_certificate, read_authority
+from securefl_keys.policy import PolicyFile
 from securefl_keys.request import read_request
+from securefl_keys.roster import RosterFile
 from securefl_keys.sealed_identity import open_ca_key, open_identity_key
 
 FILES = Path(__file__).parent / "v1/consortium"
@@ -22,18 +24,29 @@ THEN = datetime(2026, 12, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def bundle():
-    return Bundle.read(FILES / "bundle", AUTHORITY, THEN)
+def ca():
+    return read_authority((FILES / "bundle/consortium/ca.crt").read_text(), THEN)
 
 
-def test_a_bundle_of_version_1_says_what_to_do(bundle):
-    """Its signed list is still read; roster and policy have another form since."""
-    problems = [str(problem) for problem in bundle.problems()]
-    for name in ("roster", "policy"):
-        (problem,) = (text for text in problems if f"{name}.json" in text)
-        assert f"securefl-{name}/1 file, of another SecureFL" in problem
-        assert "securefl keys init DIR --consortium NAME" in problem
-    with pytest.raises(KeyFileError, match="of another SecureFL"):
+@pytest.mark.parametrize(
+    ("file", "name", "kind"),
+    [
+        ("roster", "roster", RosterFile),
+        ("policy", "policy", PolicyFile),
+        ("manifest", "bundle", Manifest),
+    ],
+)
+def test_a_signed_file_of_version_1_says_what_to_do(ca, file, name, kind):
+    """Not that it was changed."""
+    with pytest.raises(
+        KeyFileError, match=f"securefl-{name}/1 file, of another SecureFL.*init DIR --consortium"
+    ):
+        kind.verified((FILES / f"bundle/consortium/{file}.json").read_text(), ca)
+
+
+def test_a_bundle_of_version_1_says_what_to_do():
+    """Already by its signed list."""
+    with pytest.raises(KeyFileError, match="securefl-bundle/1 file, of another SecureFL"):
         load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
 
 
@@ -53,8 +66,8 @@ def test_a_request_of_version_1_says_what_to_do():
         read_request((FILES / "identity.csr").read_text())
 
 
-def test_a_certificate_of_version_1_is_a_clients(bundle):
+def test_a_certificate_of_version_1_is_a_clients(ca):
     """Its form has not changed."""
     certificate = read_pem((FILES / "identity.crt").read_text())
-    alice = holder_certificate(certificate, bundle.ca)
+    alice = holder_certificate(certificate, ca)
     assert (alice.name, alice.role, alice.key_id) == ("alice", "client", ALICE)

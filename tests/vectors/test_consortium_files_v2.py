@@ -1,4 +1,8 @@
-"""A consortium's files of version 2, made once by `consortium_v2.py`, are still read."""
+"""A consortium's files of version 2, made once, are still read; bundle and policy are newer.
+
+Alice, Zoë K and the server hub had joined, bob had joined and was revoked, so that all is of
+epoch 2. The passphrase of the consortium is `correct horse battery staple`, a member's `of NAME`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from consortium_v2 import MEMBERS, PASSPHRASE, POLICY
+from consortium_v3 import MEMBERS, PASSPHRASE
 
-from securefl.errors import CertificateExpired, CertificateRevoked
+from securefl.errors import CertificateExpired, CertificateRevoked, KeyFileError
 from securefl_keys.bundle import load_bundle
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.holders import AUTHORITY as THE_AUTHORITY
 from securefl_keys.holders import Holder
-from securefl_keys.policy import PolicyFile
+from securefl_keys.policy import load_policy
 from securefl_keys.request import read_request
-from securefl_keys.roster import RosterFile
+from securefl_keys.roster import RosterFile, load_roster
 from securefl_keys.sealed_identity import open_ca_key, open_identity_key
+from securefl_keys.verification import verify
 
 FILES = Path(__file__).parent / "v2/consortium"
 AUTHORITY = "0759e9318fc144f85e0ab044240583beaeda168ba5a7b84bef8b8977caf7e2c5"
@@ -27,20 +32,32 @@ THEN = datetime(2026, 12, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def bundle():
-    return load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
+def roster():
+    return load_roster(FILES / "bundle", AUTHORITY, THEN)
 
 
-def test_the_frozen_bundle_is_in_order(bundle):
-    """List, roster, policy and key files of version 2 are still what was signed."""
-    assert (bundle.manifest.epoch, bundle.manifest.roster_version) == (2, 6)
-    assert bundle.policy().version == 2
-    assert bundle.policy().policy() == POLICY
+def test_a_bundle_of_version_2_says_what_to_do():
+    """Its list is of other files than those of today: to its reader, and to who looks at it."""
+    told = (
+        "securefl-bundle/1 file, of another SecureFL; this one reads securefl-bundle/2: make the "
+        "consortium anew, with: securefl keys init DIR --consortium NAME"
+    )
+    with pytest.raises(KeyFileError, match=told):
+        load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
+    (problem,) = verify(FILES / "bundle", at=THEN).problems
+    assert told in problem
 
 
-def test_the_frozen_roster_names_the_same_members(bundle):
+def test_a_policy_of_version_2_says_what_to_do():
+    """It states noise, which nothing adds any more."""
+    told = "securefl-policy/2 file, of another SecureFL; this one reads securefl-policy/3"
+    with pytest.raises(KeyFileError, match=told):
+        load_policy(FILES / "bundle", THEN)
+
+
+def test_the_frozen_roster_names_the_same_members(roster):
     """Two clients and a server are in, one was revoked."""
-    roster = bundle.roster()
+    assert (roster.file.epoch, roster.file.version) == (2, 6)
     roles = {name: member.role for name, member in roster.members.items()}
     assert roles == {name: role for name, role in MEMBERS.items() if name != "bob"}
     assert (roster.member("alice").key_id, roster.member("hub").key_id) == (ALICE, HUB)
@@ -51,7 +68,7 @@ def test_the_frozen_roster_names_the_same_members(bundle):
 
 
 @pytest.mark.parametrize(("name", "key_id"), [("alice", ALICE), ("hub", HUB)])
-def test_the_frozen_keys_and_papers_belong_together(bundle, name, key_id):
+def test_the_frozen_keys_and_papers_belong_together(roster, name, key_id):
     """Sealed keys open; request and certificate are of the same key and role."""
     owner, key = open_identity_key((FILES / f"{name}.key").read_text(), f"of {name}")
     request = read_request((FILES / f"{name}.csr").read_text())
@@ -59,31 +76,30 @@ def test_the_frozen_keys_and_papers_belong_together(bundle, name, key_id):
     assert request.fingerprint == key_id
     certificate = read_pem((FILES / f"{name}.crt").read_text())
     assert certificate.public_key() == key.public_key() == request.public_key
-    assert bundle.roster().holder_of(certificate, MEMBERS[name]).name == name
+    assert roster.holder_of(certificate, MEMBERS[name]).name == name
 
 
-def test_the_frozen_authority_is_known(bundle):
+def test_the_frozen_authority_is_known(roster):
     """Its sealed identity opens, and its certificate is of that key and of this consortium."""
     owner, key = open_identity_key((FILES / "authority.key").read_text(), PASSPHRASE)
     certificate = read_pem((FILES / "authority.crt").read_text())
     assert owner == THE_AUTHORITY
     assert certificate.public_key() == key.public_key()
-    assert bundle.roster().holder_of(certificate, "authority").name == owner.name
+    assert roster.holder_of(certificate, "authority").name == owner.name
 
 
-@pytest.mark.parametrize(("kind", "name"), [(RosterFile, "roster"), (PolicyFile, "policy")])
-def test_the_same_file_is_written_as_the_same_text(bundle, kind, name):
+def test_the_same_roster_is_written_as_the_same_text(roster):
     """What version 2 signed is signed again byte for byte."""
     key = open_ca_key((FILES / "ca.key").read_text(), PASSPHRASE)
-    text = (FILES / f"bundle/consortium/{name}.json").read_text()
+    text = (FILES / "bundle/consortium/roster.json").read_text()
     at = datetime.fromisoformat(json.loads(text)["created"])
-    assert kind.verified(text, bundle.ca).signed_anew(bundle.ca, key, at) == text
+    assert RosterFile.verified(text, roster.ca).signed_anew(roster.ca, key, at) == text
 
 
 def test_a_frozen_certificate_expires():
     """Thirteen months later the members are none any more, and the consortium still is."""
     later = datetime(2028, 3, 1, tzinfo=UTC)
-    roster = load_bundle(FILES / "bundle", "server", AUTHORITY, later).roster()
+    roster = load_roster(FILES / "bundle", AUTHORITY, later)
     for name in ("alice", "hub"):
         with pytest.raises(CertificateExpired, match=f"{name}'s certificate is valid from 2026"):
             roster.member(name)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from securefl.crypto.cards import CardKey
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.public import AddingContext, PublicKey
 from securefl.errors import KeyFileError
 from securefl_keys.releases import ReleasesFile
 from securefl_keys.sealed_keys import open_match_secret, open_secret
@@ -21,23 +21,23 @@ def sealed(opens):
 
 
 @pytest.mark.parametrize(
-    ("file", "read", "wanted"),
+    ("file", "read", "old", "wanted"),
     [
-        ("public.key", PublicKey.from_json, "securefl-ckks-public-key/2"),
-        ("parameters.json", AddingContext.from_json, "securefl-ckks-parameters/2"),
-        ("secret.key", sealed(open_secret), "securefl-secret-key/2"),
-        ("match-public.key", MatchPublicKey.from_json, "securefl-match-public-key/2"),
-        ("match.json", ScoringContext.from_json, "securefl-match-parameters/2"),
-        ("match.key", sealed(open_match_secret), "securefl-match-secret-key/2"),
+        ("public.key", CardKey.from_json, "ckks-public-key", "card-key/3"),
+        ("parameters.json", CardKey.from_json, "ckks-parameters", "card-key/3"),
+        ("secret.key", sealed(open_secret), "secret-key", "card-secret-key/3"),
+        ("match-public.key", MatchPublicKey.from_json, "match-public-key", "match-public-key/2"),
+        ("match.json", ScoringContext.from_json, "match-parameters", "match-parameters/2"),
+        ("match.key", sealed(open_match_secret), "match-secret-key", "match-secret-key/2"),
     ],
 )
-def test_a_key_file_of_version_1_is_refused_with_the_way_out(file, read, wanted):
+def test_a_key_file_of_version_1_is_refused_with_the_way_out(file, read, old, wanted):
     """The line names both versions, and says that keys are to be made anew."""
-    old = wanted.replace("/2", "/1")
     with pytest.raises(KeyFileError) as refusal:
         read((FILES / file).read_text())
     assert str(refusal.value) == (
-        f"a {old} file, of another SecureFL; this one reads {wanted}: make the keys anew"
+        f"a securefl-{old}/1 file, of another SecureFL; this one reads securefl-{wanted}: "
+        "make the keys anew"
     )
 
 

@@ -1,65 +1,106 @@
-"""Key files, a count and a ciphertext of version 2 are read by every later release."""
+"""Key files of sums of version 2 were CKKS keys: each is refused, with the way out."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from securefl.crypto.artefact import Origin
-from securefl.crypto.public import AddingContext, PublicKey
-from securefl.errors import MessageRefused
-from securefl.federation.message import split_message
+from securefl.crypto.cards import CardKey
+from securefl.errors import KeyFileError
+from securefl_keys.description import describe
+from securefl_keys.loading import load_all, load_authority, load_client, load_match, load_server
 from securefl_keys.releases import ReleasesFile
+from securefl_keys.rotation import rotate
 from securefl_keys.sealed_keys import open_secret
 
 FILES = Path(__file__).parent / "v2"
 PASSPHRASE = "correct horse battery staple"
-KEY_ID = "0aa0914230abb6ac87d94e18b27f974054816835557a094639dcddba8aded5c4"
-ORIGIN = Origin(epoch=3, created="2026-11-21T22:57:34Z")
-N_RELEASED = 7 * 2**20
-SLOTS = np.zeros(2048)
-SLOTS[:3] = [0.5, -1.25, 3.0]
+OLD = {
+    "authority/secret.key": ("secret.key", "securefl-secret-key", "securefl-card-secret-key/3"),
+    "authority/parameters.json": (
+        "parameters.json",
+        "securefl-ckks-parameters",
+        "securefl-card-key/3",
+    ),
+    "server/parameters.json": (
+        "parameters.json",
+        "securefl-ckks-parameters",
+        "securefl-card-key/3",
+    ),
+    "clients/public.key": ("public.key", "securefl-ckks-public-key", "securefl-card-key/3"),
+}
+"""By its place: the frozen file, its format's name, and what is read today."""
 
 
-def secret_key():
-    return open_secret((FILES / "secret.key").read_text(), PASSPHRASE)
+def line(place):
+    """What says that a file is older."""
+    _, name, wanted = OLD[place]
+    return f"a {name}/2 file, of another SecureFL; this one reads {wanted}: make the keys anew"
 
 
-def test_the_frozen_secret_key_reads_the_frozen_ciphertext():
-    """A secret key and a ciphertext written in version 2 give the values that were sealed."""
-    slots = secret_key().decrypt((FILES / "ciphertext.bin").read_bytes())
-    np.testing.assert_allclose(slots, SLOTS, atol=1e-12)
+@pytest.fixture
+def folder(tmp_path):
+    """A key folder as the release before made it."""
+    match = {
+        "authority/match.key": "match.key",
+        "server/match.json": "match.json",
+        "clients/match-public.key": "match-public.key",
+        "authority/releases/1fa8e1acbd548e50.json": "match-releases.json",
+        "authority/releases/0aa0914230abb6ac.json": "releases.json",
+    }
+    for place, file in ({place: file for place, (file, *_) in OLD.items()} | match).items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(FILES / file, tmp_path / place)
+        (tmp_path / place).chmod(0o600)
+    return tmp_path
 
 
-def test_the_frozen_files_name_one_key():
-    """The four files of version 2 still read as the same key, by its published id."""
-    public = PublicKey.from_json((FILES / "public.key").read_text())
-    adding = AddingContext.from_json((FILES / "parameters.json").read_text())
-    count = ReleasesFile.parse((FILES / "releases.json").read_text())
-    assert {secret_key().key_id, public.key_id, adding.key_id, count.key_id} == {KEY_ID}
-    assert {secret_key().origin, public.origin} == {ORIGIN}
-    assert (adding.epoch, count.purpose, count.n_released) == (3, "sums", N_RELEASED)
+@pytest.mark.parametrize("place", OLD)
+def test_a_key_file_of_version_2_is_refused_with_the_way_out(place):
+    """Not as damaged, and before the passphrase is turned into a key."""
+    text = (FILES / OLD[place][0]).read_text()
+    with pytest.raises(KeyFileError) as refusal:
+        open_secret(text, PASSPHRASE) if "secret" in place else CardKey.from_json(text)
+    assert str(refusal.value) == line(place)
 
 
-def test_the_frozen_files_work_together():
-    """What a client seals with its file, the server adds with its own and the authority reads."""
-    public = PublicKey.from_json((FILES / "public.key").read_text())
-    adding = AddingContext.from_json((FILES / "parameters.json").read_text())
-    total = adding.sum().plus((FILES / "ciphertext.bin").read_bytes()).plus(public.encrypt(SLOTS))
-    np.testing.assert_allclose(secret_key().decrypt(total.coefficients()), 2 * SLOTS, atol=1e-12)
+@pytest.mark.parametrize(
+    ("load", "place"),
+    [
+        (load_client, "clients/public.key"),
+        (load_server, "server/parameters.json"),
+        (lambda folder: load_authority(folder, PASSPHRASE), "authority/secret.key"),
+        (lambda folder: load_all(folder, PASSPHRASE), "clients/public.key"),
+        (lambda folder: rotate(folder, PASSPHRASE), "authority/secret.key"),
+    ],
+    ids=["client", "server", "authority", "all", "rotate"],
+)
+def test_a_folder_of_version_2_is_told_as_such(folder, load, place):
+    """By each role, also where the file had another name; nothing in it changes."""
+    before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+    with pytest.raises(KeyFileError, match="securefl keys init") as refusal:
+        load(folder)
+    assert f"{folder / place}: {line(place)}" in str(refusal.value)
+    assert before.items() <= {p: p.read_bytes() for p in folder.rglob("*.*") if p.is_file()}.items()
 
 
-def test_the_same_keys_are_written_as_the_same_text():
-    """Public artefacts and counts of version 2 are still written byte for byte as they were."""
-    assert secret_key().public_key.to_json() == (FILES / "public.key").read_text()
-    assert secret_key().adding_context().to_json() == (FILES / "parameters.json").read_text()
-    stated = ReleasesFile.stating("sums", KEY_ID, N_RELEASED)
-    assert stated == (FILES / "releases.json").read_text()
+def test_the_description_of_a_folder_of_version_2_says_what_to_do(folder):
+    """Of each file, and which is missing; files of matches are as they were."""
+    problems = {str(entry.path): entry.problems for entry in describe(folder) if entry.problems}
+    assert problems.keys() == {
+        *OLD,
+        "authority/public.key",
+        "server/public.key",
+        "authority/releases/0aa0914230abb6ac.json",
+    }
+    for place in OLD:
+        assert line(place) in problems[place]
+    assert load_match(folder, PASSPHRASE).count.n_released == 7
 
 
-def test_a_message_of_version_2_is_refused_by_its_version():
-    """Its signature had no prefix, and it names no model: who sent it needs this release."""
-    with pytest.raises(MessageRefused, match="version 2, where version 3 is read"):
-        split_message((FILES / "message.bin").read_bytes(), 10)
+def test_a_count_of_sums_is_none():
+    """Nothing of sums is counted any more."""
+    with pytest.raises(KeyFileError, match="no count of releases"):
+        ReleasesFile.parse((FILES / "releases.json").read_text())

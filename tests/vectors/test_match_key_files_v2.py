@@ -69,7 +69,7 @@ def test_the_frozen_count_is_read(tmp_path):
     """Seven releases of version 2 are seven now, and the next is the eighth."""
     path = tmp_path / f"{KEY_ID}.json"
     path.write_text((FILES / "match-releases.json").read_text())
-    count = FileCount(path, "matches", KEY_ID)
+    count = FileCount(path, KEY_ID)
     assert count.n_released == 7
     count.spend(1, MAX_RELEASES)
     assert json.loads(path.read_text())["n_released"] == 8
@@ -79,4 +79,4 @@ def test_the_same_match_key_is_written_as_the_same_text(secret):
     """Public files and counts of version 2 are still written byte for byte as they were."""
     assert secret.public_key().to_json() == (FILES / "match-public.key").read_text()
     assert secret.scoring_context().to_json() == (FILES / "match.json").read_text()
-    assert ReleasesFile.stating("matches", KEY_ID, 7) == (FILES / "match-releases.json").read_text()
+    assert ReleasesFile.stating(KEY_ID, 7) == (FILES / "match-releases.json").read_text()

@@ -1,0 +1,89 @@
+"""The key files of cards, version 3, made once by `consortium_v3.py`, are still read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from consortium_v3 import ALICE, MEMBERS, PASSPHRASE, POLICY, SESSION
+
+from securefl.crypto.artefact import Origin
+from securefl.crypto.cards import CardKey
+from securefl.errors import MessageRefused
+from securefl.exchange.card_keys import CardKeys, card_about
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.quorum import group_secret
+from securefl_keys.bundle import load_bundle
+from securefl_keys.loading import load_server
+from securefl_keys.policy import PolicyFile
+from securefl_keys.sealed_identity import open_ca_key
+from securefl_keys.sealed_keys import SealedKey, open_secret, seal_secret
+
+FILES = Path(__file__).parent / "v3/consortium"
+AUTHORITY = "569e5b637bf63f8b9147ab79284813c84a9e617f31596296de53a4bdc17a60af"
+KEY_ID = "fa615dae235c2000585dd49c6ae1282a33c47caf1516dfc64f6886d97c18930d"
+ORIGIN = Origin(epoch=2, created="2026-11-23T17:43:50Z")
+PUBLIC = FILES / "bundle/server/public.key"
+THEN = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def secret():
+    return open_secret((FILES / "secret.key").read_text(), PASSPHRASE)
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    return load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)
+
+
+def test_the_frozen_files_name_one_key(secret, bundle):
+    """Sealed secret, public file and bundle, by the published id; the id is the key's digest."""
+    public = CardKey.from_json(PUBLIC.read_text())
+    assert {secret.key_id, public.key_id, bundle.manifest.key_id} == {KEY_ID}
+    assert {secret.origin, public.origin} == {ORIGIN}
+    assert hashlib.sha256(public._bytes).hexdigest() == KEY_ID
+    assert load_server(FILES / "bundle").key_id == KEY_ID
+
+
+def test_the_frozen_secret_opens_the_frozen_card(secret):
+    """And a card that is made now; each for its own session alone."""
+    held = CardKeys((CardKey.from_json(PUBLIC.read_text()),))
+    for card in ((FILES / "card.bin").read_bytes(), held.cards(SESSION, ALICE)):
+        about = card_about(SESSION, ALICE.name)
+        assert secret.secrets_in(card, 1, about) == [group_secret(ALICE.secret, 0)]
+        KeySet((secret,)).opener().take_cards(SESSION, ALICE.name, card)
+        with pytest.raises(MessageRefused):
+            KeySet((secret,)).opener().take_cards("cd" * 32, ALICE.name, card)
+
+
+def test_the_same_key_is_written_as_the_same_text(secret):
+    """A public file byte for byte; a sealed one but for salt, nonce, and what follows from them."""
+    assert secret.public.to_json() == PUBLIC.read_text()
+    written, frozen = (
+        SealedKey.parse(text).header()
+        for text in (seal_secret(secret, PASSPHRASE), (FILES / "secret.key").read_text())
+    )
+    for header in (written, frozen):
+        del header["nonce"], header["kdf"]["salt"]
+    assert written == frozen
+
+
+def test_the_frozen_bundle_is_in_order(bundle):
+    """List, roster, policy and key files of version 3 are still what was signed."""
+    assert (bundle.manifest.epoch, bundle.manifest.roster_version) == (2, 6)
+    assert bundle.policy().version == 2
+    assert bundle.policy().policy() == POLICY
+    roles = {name: member.role for name, member in bundle.roster().members.items()}
+    assert roles == {name: role for name, role in MEMBERS.items() if name != "bob"}
+
+
+def test_the_same_policy_is_signed_as_the_same_text(bundle):
+    """Byte for byte, by the frozen key of the certificate authority."""
+    key = open_ca_key((FILES / "ca.key").read_text(), PASSPHRASE)
+    text = (FILES / "bundle/consortium/policy.json").read_text()
+    at = datetime.fromisoformat(json.loads(text)["created"])
+    assert PolicyFile.verified(text, bundle.ca).signed_anew(bundle.ca, key, at) == text
