@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import DataError
-from securefl.exchange.base import Sealed, Sealer, Sender
+from securefl.exchange.base import CardMaker, Sealed, Sealer, Sender
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
-from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution
 from securefl.federation.message import (
@@ -122,7 +121,7 @@ class Client:
         Raises:
             DataError: it seals no sum.
         """
-        sealed = [own.keys for own in self.sealers.values() if isinstance(own, OneTimeSealer)]
+        sealed = [own for own in self.sealers.values() if isinstance(own, CardMaker)]
         if not sealed:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
         cards = sealed[0].cards(run, self._sender(run, sealed[0].key_id))

@@ -19,8 +19,7 @@ from securefl.errors import (
     Replayed,
     SignatureRefused,
 )
-from securefl.exchange.base import Sealed
-from securefl.exchange.one_time import FORM as ONE_TIME
+from securefl.exchange.base import ONE_TIME, Sealed
 from securefl.federation.message import (
     MAGIC,
     MAX_HEADER_BYTES,
