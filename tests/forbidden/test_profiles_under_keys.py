@@ -58,7 +58,7 @@ def run(keys, folder, *settings, phrase="phrase", out="run"):
 
 def released(keys, folder="linear"):
     directory = keys / folder
-    return json.loads((directory / count_of(directory, MATCH_SECRET)).read_text())["n_released"]
+    return json.loads((directory / count_of(directory)).read_text())["n_released"]
 
 
 def assert_refused(keys, result, message):
@@ -175,7 +175,7 @@ def test_another_passphrase_opens_nothing(keys, encrypt):
 def test_a_key_with_too_few_scores_left_is_rotated_on_the_disk(keys):
     """Seven of eight scores are released under it, the last under the key of the next epoch."""
     directory = keys / "linear"
-    count = directory / count_of(directory, MATCH_SECRET)
+    count = directory / count_of(directory)
     worn = json.loads(count.read_text())["key_id"]
     count.write_text(ReleasesFile.stating("matches", worn, MAX_RELEASES - 7))
     result = run(keys, "linear", *FEDPROF, *BOTH)
@@ -196,7 +196,7 @@ def test_a_folder_that_lacks_a_match_file_is_refused(keys, file):
 
 def test_a_folder_that_lacks_the_count_of_scores_is_refused(keys):
     """Nobody knows what the key has released."""
-    file = count_of(keys / "linear", MATCH_SECRET)
+    file = count_of(keys / "linear")
     (keys / "linear" / file).unlink()
     assert_refused(keys, run(keys, "linear", *FEDPROF, *ALONE), f"{file}: missing")
 
