@@ -15,14 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-try:
-    from consortium_files import make_consortium
-except ImportError:
-    make_consortium = None
-try:
-    from key_folders import PASSPHRASE, cheap
-except ImportError:
-    PASSPHRASE = cheap = None
+from consortium_files import make_consortium
+from key_folders import PASSPHRASE, cheap
 from torch import nn
 
 from securefl import Config, Task
@@ -39,10 +33,7 @@ from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
 
-try:
-    from securefl_keys.folder import init_folder
-except ImportError:
-    init_folder = None
+from securefl_keys.folder import init_folder
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))

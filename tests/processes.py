@@ -22,7 +22,7 @@ from key_folders import cheap
 
 import securefl
 from securefl.errors import PeerError
-from securefl.exchange.policy import Flooding, Policy
+from securefl.exchange.policy import Policy
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.client import ClientProcess
@@ -58,8 +58,6 @@ PASSPHRASE = "a passphrase that only the authority knows"
 ANY_PORT = Address("127.0.0.1", 0)
 SETTINGS = "5e" * 32
 """Digest of what a test, in the place of a server, asks the authority with."""
-SLOTS = 2048
-"""Values that opening a message of one ciphertext releases."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """As the tests themselves have it: the last bit of torch's sums depends on their number."""
 JOB = """
@@ -85,11 +83,6 @@ wait_s = 0.0
 def passphrase_of(name):
     """Of a member's identity."""
     return f"the secret words of {name}"
-
-
-def policy_of_releases(n_messages, rules=DEFAULT.rules):
-    """One whose keys are rotated after so many messages of one ciphertext."""
-    return Policy(flooding=Flooding(releases=n_messages * SLOTS), rules=rules)
 
 
 @dataclass
@@ -170,7 +163,7 @@ class Site:
 
     def rotate(self, revoking=None):
         with cheap():
-            return rotate(self.keys, PASSPHRASE, revoking=revoking).sums.key_id
+            return rotate(self.keys, PASSPHRASE, revoking=revoking).card.key_id
 
     def sign(self, policy):
         sign_policy(self.keys, policy, PASSPHRASE)
@@ -508,17 +501,13 @@ class Between:
     keeper: FolderKeeper
     happens: Mapping[int, Callable[[], object]]
     seen: list[int] = field(default_factory=list)
-    """What each round needed."""
+    """Scores that each round announced."""
 
-    @property
-    def parameters(self):
-        return self.keeper.parameters
-
-    def now(self, needed, scores=0):
-        if needed:  # a round's question
-            self.seen.append(needed)
+    def now(self, *scores):
+        if scores:  # a round's question
+            self.seen += scores
             self.happens.get(len(self.seen), lambda: None)()
-        return self.keeper.now(needed, scores)
+        return self.keeper.now(*scores)
 
 
 def issued(site, name, role="client", at=None):

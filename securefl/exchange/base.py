@@ -103,7 +103,6 @@ class Sealer(Channel, Protocol):
         """Powers of two, shape (n_values,) or one for all, that values are multiplied by before."""
 
 
-@runtime_checkable
 class CardMaker(Keyed, Protocol):
     """A sealer whose messages are opened with what its client's cards hold."""
 

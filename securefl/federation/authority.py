@@ -84,7 +84,8 @@ class Authority:
     def open(self, request: SumRequest) -> OpenedSum:
         """Return the opened total, as precise as the policy allows for its name.
 
-        A run, round and name is answered once, be the answer a refusal.
+        A run, round and name is answered once, be the answer a refusal; what is of another key, or of
+        a client without a card, is no question.
 
         Raises:
             TooFewContributions: fewer than the policy requires.
@@ -118,6 +119,7 @@ class Authority:
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected
         asked = expected.run, expected.round, expected.name
+        require_own_key(self.opener, expected)
         if without := self.opener.without_card(expected.run, signers):
             raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         n_asked = self._history.claim(asked)
@@ -130,7 +132,6 @@ class Authority:
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
         require_clients(len(signers), self.policy.min_contributions)
-        require_own_key(self.opener, expected)
         terms = request.signers
         for signed in request.signed:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import DataError
-from securefl.exchange.base import CardMaker, Sealed, Sealer, Sender
+from securefl.exchange.base import ONE_TIME, CardMaker, Sealed, Sealer, Sender
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
@@ -121,11 +122,12 @@ class Client:
         Raises:
             DataError: it seals no sum.
         """
-        sealed = [own for own in self.sealers.values() if isinstance(own, CardMaker)]
-        if not sealed:
+        sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
+        if sealer is None:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        cards = sealed[0].cards(run, self._sender(run, sealed[0].key_id))
-        return self._signed(card_expected(run, sealed[0]), Sealed(cards))
+        maker = cast(CardMaker, sealer)
+        cards = maker.cards(run, self._sender(run, maker.key_id))
+        return self._signed(card_expected(run, maker), Sealed(cards))
 
     def _sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""

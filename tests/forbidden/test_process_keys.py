@@ -2,7 +2,8 @@
 
 import errno
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,14 @@ from processes import (
     PASSPHRASE,
     SERVER,
     SETTINGS,
-    SLOTS,
     Loop,
     Site,
     asked_of_the_authority,
     fake_server,
-    policy_of_releases,
 )
 
 import securefl.network.authority
+from securefl.crypto.ring import packed
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,
@@ -31,10 +31,11 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.exchange.base import Sealed
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.client import Client
-from securefl.federation.server import Server
+from securefl.federation.server import Server, SumRequest
 from securefl.federation.terms import Terms
 from securefl.federation.training import round_generator
 from securefl.network import bodies
@@ -43,7 +44,7 @@ from securefl.network.client import _RunOver
 from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame
 from securefl.network.members import Members
-from securefl.network.opening import ask_to_open, ask_what_holds
+from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
 from securefl.network.party import client_party
 from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
@@ -125,20 +126,6 @@ def test_a_model_that_travels_encrypted_is_that_of_one_process(site):
     assert {one["name"] for one in openings_of(here)} == {"update/parameters", "update/statistics"}
 
 
-def test_keys_that_would_wear_out_are_rotated_between_rounds(site):
-    """No key releases more values than the policy's noise is sized for."""
-    here = site(rounds=5, policy=policy_of_releases(9))
-    loop = Loop(here)
-    record = loop.run()
-    assert [m.dropped for m in record.metrics] == [()] * 5
-    by_key = {}
-    for one in openings_of(here):
-        by_key.setdefault(one["key_id"], []).append(one["round"])
-    assert [sorted(set(rounds)) for rounds in by_key.values()] == [[1, 2], [3, 4], [5]]
-    assert all(len(rounds) <= 9 for rounds in by_key.values())
-    assert loop.has_said("^alice: epoch 3")
-
-
 def test_a_revoked_client_is_out_from_the_next_round_and_told_why(site):
     here = site(rounds=3, names=(*CLIENTS, "dora"))
     loop = Loop(here)
@@ -208,7 +195,7 @@ def test_messages_under_the_old_key_are_refused_by_its_id(site, change):
     here = site(names=(*CLIENTS, "dora"), rounds=3)
     loop = Loop(here)
     change(loop.clients["carol"])
-    old, new = here.bundle("client").public.key_id, []
+    old, new = here.bundle("client").card_keys.key_id, []
     loop.before_round({2: lambda: new.append(here.rotate())})
     record = loop.run()
     assert [m.dropped for m in record.metrics] == [(), ("carol",), ("carol",)]
@@ -295,7 +282,6 @@ NO_VARIANCE = tuple(OpeningRule(names) for names in ("update/*", "*/mean", "*/gr
 POLICIES = {
     "a name": (Policy(rules=NO_VARIANCE), r"round 1, '1/variance': the policy opens no '1/var"),
     "a fifth opening": (Policy(openings_per_run=4), "round 2, '1/mean': the policy opens 4 totals"),
-    "so many values": (policy_of_releases(2), "sign a policy with more releases"),
     "so few clients": (Policy(min_contributions=4), "at least 4"),
 }
 
@@ -307,8 +293,8 @@ def test_what_the_policy_does_not_open_ends_the_run_and_says_so(site, what):
     loop = Loop(here)
     with pytest.raises(OpeningRefused, match=reason):
         loop.run()
-    refused = [one for one in openings_of(here) if one["refused"]] if here.openings.exists() else []
-    assert len(refused) == (what != "so many values")
+    refused = [one for one in openings_of(here) if one["refused"]]
+    assert len(refused) == 1
     # The run may be over before all have joined.
     joined = [how for name, how in loop.ended.items() if loop.has_said(f"{name}: joined")]
     assert all(isinstance(how, PeerError) for how in joined), (loop.ended, loop.said)
@@ -324,12 +310,12 @@ class Liar:
     inner: object
     weight: float | None = None
 
-    def seal(self, values, weight):
+    def seal(self, values, weight, about, sender):
         if self.weight is not None:
-            return self.inner.seal(values, self.weight)
-        frame = self.inner.public_key.frame
-        moduli, rng = np.array(frame.moduli, np.uint64)[:, None], np.random.default_rng(0)
-        return frame.to_wire(rng.integers(0, moduli, frame.shape, dtype=np.uint64))
+            return self.inner.seal(values, self.weight, about, sender)
+        sealed = self.inner.seal(values, weight, about, sender)
+        words = np.random.default_rng(0).integers(0, 2**51, len(sealed.payload) // 7, np.uint64)
+        return Sealed(packed(words, [2**52 - 1]), sealed.nonce)
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -402,8 +388,9 @@ def test_a_server_that_sends_one_client_another_model_opens_nothing(site, monkey
     here, send = site(encrypt="model", algorithm="fedavg"), Members.send
 
     async def sent(self, links, frame, body):
-        if frame is Frame.ROUND and "alice" not in links:
-            head, tensors = bodies.apart(bodies.RoundBegins, body, SERVER)
+        heads = {Frame.ROUND: bodies.RoundBegins, Frame.QUESTION: bodies.Question}
+        if frame in heads and "alice" not in links:
+            head, tensors = bodies.apart(heads[frame], body, SERVER)
             zeros = {name: 0 * value for name, value in safetensors.torch.load(tensors).items()}
             body = bodies.with_tensors(head, safetensors.torch.save(zeros))
         return await send(self, links, frame, body)
@@ -444,7 +431,14 @@ def test_the_authority_refuses_headers_of_two_models(site):
 
 # The authority's door.
 
-READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=SLOTS)
+READY = bodies.Ready(run=RUN, settings=SETTINGS, round=1, known=(0, 0), needed=5)
+
+
+@dataclass(frozen=True, slots=True)
+class WithCards(SumRequest):
+    """A sum, and the cards of its clients."""
+
+    cards: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def request_of(
@@ -452,16 +446,18 @@ def request_of(
 ):
     """A sum of these clients, who count once but for those with other terms."""
     terms = dict.fromkeys(names, Terms()) | terms
-    public, bundle = site.bundle("client", bundles).public, site.bundle("server", bundles)
-    server = Server(run, bundle.clients(), {SPEC.kind: CkksAdder(bundle.adding)})
-    arriving = server.start(round_number, SPEC, state, terms)
+    keys, bundle = site.bundle("client", bundles).card_keys, site.bundle("server", bundles)
+    server = Server(run, bundle.clients(), {SPEC.kind: OneTimeAdder(bundle.card_keys)})
+    arriving, cards = server.start(round_number, SPEC, state, terms), {}
     for name in names:
-        sealing = {SPEC.kind: CkksSealer(public)}
+        sealing = {SPEC.kind: OneTimeSealer(keys)}
         client = Client(name, 0.25, sealing, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
         about, times = (run, round_number, SPEC, tensors), terms[name].times
         arriving.receive(client.contribute(*about, times, terms[name].bind(state)))
-    return arriving.request()
+        cards[name] = client.send_cards(run)
+    request = arriving.request()
+    return WithCards(request.expected, request.total, request.signed, request.terms, cards)
 
 
 def opening(request, ready=READY):
@@ -470,6 +466,8 @@ def opening(request, ready=READY):
     async def ask(link):
         if ready:
             await ask_what_holds(link, ready)
+            if ready.run == request.expected.run:
+                await give_cards(link, ready.run, request.cards)
         return await ask_to_open(link, request)
 
     return ask
@@ -543,23 +541,44 @@ def test_a_refusal_uses_up_the_one_answer_also_after_a_restart(site):
         asked_of_the_authority(here, opening(request_of(here)))
 
 
-def test_after_a_crafted_total_the_authority_takes_a_new_key(site):
-    """Nothing more is opened under the old one, and the next round is of the next epoch."""
+def test_a_total_that_is_changed_counts_nobody(site):
+    """Whatever a server adds to it in another way: the authority says so, and goes on."""
     here = site()
     request = request_of(here)
-    frame = here.bundle("server").adding.frame
-    residues = frame.from_wire(request.total)
-    residues[1] = np.roll(residues[1], 1, axis=-1)
-    crafted = replace(request, total=frame.to_wire(residues))
+    words = bytearray(request.total)
+    words[0] ^= 1
+    with pytest.raises(TotalRefused, match="does not count its clients"):
+        asked_of_the_authority(here, opening(replace(request, total=bytes(words))))
+
+
+def test_without_a_card_nothing_is_opened_and_the_answer_is_not_used_up(site):
+    """The server has only to give it."""
+    here = site()
+    request = request_of(here)
+    with pytest.raises(OpeningRefused, match="no card of bob in this session"):
+        cards = {name: card for name, card in request.cards.items() if name != "bob"}
+        asked_of_the_authority(here, opening(replace(request, cards=cards)))
+    assert asked_of_the_authority(here, opening(request)).n_clients == 3
+
+
+def test_cards_are_taken_of_the_session_that_was_announced_alone(site):
+    """And each that is refused has its reason."""
+    here = site()
+    request = request_of(here)
+    swapped = dict(zip(request.cards, reversed(request.cards.values()), strict=True))
 
     async def ask(link):
+        with pytest.raises(OpeningRefused, match="has not asked READY for this session"):
+            await give_cards(link, RUN, request.cards)
         await ask_what_holds(link, READY)
-        with pytest.raises(OpeningRefused, match="slots are not real"):
-            await ask_to_open(link, crafted)
-        return await ask_what_holds(link, READY.model_copy(update={"round": 2}))
+        with pytest.raises(OpeningRefused, match="has not asked READY for this session"):
+            await give_cards(link, "ee" * 32, request.cards)
+        refused = await give_cards(link, RUN, request.cards | {"alice": b"rubbish"})
+        assert refused == {"alice": "not a SecureFL message of version 4"}
+        assert await give_cards(link, RUN, swapped) == {}  # whose each is, its signature says
+        return await ask_to_open(link, request)
 
-    asked_of_the_authority(here, ask)
-    assert load_roster(here.keys).file.epoch == 2
+    assert asked_of_the_authority(here, ask).n_clients == 3
 
 
 def test_the_authority_refuses_too_few_and_says_so(site):
@@ -596,7 +615,7 @@ def test_a_server_that_was_revoked_gets_nothing_opened(site):
 
     asked_of_the_authority(here, ask, keeper=keeper)
     said = []
-    with pytest.raises(PeerError, match="has closed the connection"):
+    with pytest.raises(PeerError, match="has closed the connection|does not call"):
         asked_of_the_authority(here, opening(request), keeper=keeper, said=said)
     assert any("was revoked" in line for line in said)
 
@@ -635,19 +654,6 @@ def test_the_authority_answers_no_client(made, who):
             made, lambda link: ask_what_holds(link, READY), who=who, role="client"
         )
 
-
-def test_values_without_number_are_refused_and_the_line_goes_on(made):
-    """A round that no key could open: before anything is rotated for it."""
-
-    async def ask(link):
-        wild = READY.model_copy(update={"needed": 2**62 - 1})
-        with pytest.raises(OpeningRefused, match="sign a policy with more releases"):
-            await ask_what_holds(link, wild)
-        return await ask_what_holds(link, READY)
-
-    before = contents(made.keys)
-    assert asked_of_the_authority(made, ask).bundles.keys() == {"client", "server"}
-    assert contents(made.keys) == before
 
 
 ABSURD = [
@@ -746,6 +752,7 @@ def test_more_than_was_announced_is_not_even_read(site):
         await link.send(Frame.OPEN, large.to_bytes())
         await link.send(Frame.CIPHERTEXT, bytes(10**7))
         refused = await link.receive({Frame.REFUSED: SMALL})
+        await give_cards(link, RUN, request_of(here).cards)
         opened = await ask_to_open(link, request_of(here))
         return bodies.parsed(bodies.Refusal, refused.body, "authority").reason, opened.n_clients
 
@@ -818,8 +825,8 @@ class Lying:
     def parameters(self):
         return self.keeper.parameters
 
-    def now(self, needed, scores=0):
-        return replace(self.keeper.now(needed, scores), bundles=self.bundles)
+    def now(self, scores=0):
+        return replace(self.keeper.now(scores), bundles=self.bundles)
 
 
 def changed_byte(path, at=0.5):
@@ -910,7 +917,7 @@ def test_a_newer_bundle_is_taken_up_and_an_older_one_refused_from_then_on(bundle
     relay(process, bundles.second["client"].encode())
     assert process.bundle.age[0] == 2
     sealer = process.party.client.sealers[Kind.STATISTICS]
-    assert (sealer.key_id, sealer.epoch) == (process.bundle.public.key_id, 2)
+    assert (sealer.key_id, sealer.epoch) == (process.bundle.card_keys.key_id, 2)
     refused_bundle(process, bundles.first["client"].encode())
 
 
