@@ -40,11 +40,14 @@ def difference(one, other):
 def test_two_sealed_runs_are_alike_to_the_rounding_of_sealing(
     tiny_config, tiny_task, officers, reproducible
 ):
-    """Keys, identities and the noise of sealing differ; nothing else does, asked for or not."""
+    """Keys, identities and the noise of sealing differ; nothing else does, asked for or not.
+
+    Of small messages not even the bits: their last digits are far below what is released.
+    """
     run = {"rounds": 2, "reproducible": reproducible}
     config = tiny_config(run=run, exchange={"encrypt": "model", "officers": officers})
     first, second = (model_of(config, tiny_task(dtype=torch.float64)) for _ in range(2))
-    assert 0 < difference(first, second) < SEALING
+    assert difference(first, second) < SEALING
 
 
 def test_two_runs_in_the_clear_are_alike_to_the_bit(tiny_config, tiny_task):
@@ -54,7 +57,7 @@ def test_two_runs_in_the_clear_are_alike_to_the_bit(tiny_config, tiny_task):
         for encrypt in ("none", "none", "model")
     ]
     assert difference(*runs[:2]) == 0
-    assert 0 < difference(*runs[1:]) < SEALING
+    assert difference(*runs[1:]) < SEALING
 
 
 @pytest.mark.parametrize("reproducible", [True, False])
@@ -107,4 +110,4 @@ def test_sums_under_a_key_that_outlives_the_run_may_be_asked_to_repeat(
     config = tiny_config(run={"rounds": 1, "reproducible": True}, exchange={"encrypt": "model"})
     sums, task = load_all(keys, PASSPHRASE), tiny_task(dtype=torch.float64)
     first, second = model_of(config, task, keys=sums), model_of(config, task)
-    assert 0 < difference(first, second) < SEALING
+    assert difference(first, second) < SEALING

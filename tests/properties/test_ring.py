@@ -79,7 +79,10 @@ def test_what_travels_decrypts_to_what_was_encrypted(parameters):
 def test_the_parameters_say_how_large_a_ciphertext_is():
     """So a server knows the one length that it takes before any ciphertext comes."""
     for parameters in PARAMETERS:
-        assert made(parameters)[1].n_bytes == parameters.ciphertext_bytes
+        word = -(-max(parameters.modulus_bits[:-1]) // 8)
+        n_words = 2 * parameters.n_primes * parameters.poly_degree
+        assert made(parameters)[1].n_bytes == n_words * word
+    assert made(LINEAR)[1].n_bytes == 98_304
 
 
 @pytest.mark.parametrize(
