@@ -49,12 +49,12 @@ def secrets_under(keys, passphrase, members):
 
 
 def thirds_of(secret):
-    """Of a card key's secret: both seeds of ML-KEM, and the key of X25519."""
+    """Return the parts of a card key's secret: both seeds of ML-KEM, and the key of X25519."""
     return [secret[at : at + 32] for at in (0, 32, 64)]
 
 
 def stretches_of(context):
-    """Of a match key's secret: its words as SEAL computes with them, and its serialised form."""
+    """Return parts of a match key's secret: words as SEAL computes with them, and serialised."""
     polynomial = context.secret_key().data.data()
     n = polynomial.coeff_count()
     words = [[polynomial[i + k] for k in range(4)] for i in (5, n // 3, n // 2 + 7, n - 20)]

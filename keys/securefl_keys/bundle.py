@@ -50,7 +50,7 @@ CARDS: dict[Role, Path] = {
     "server": layout.SERVER_KEY,
     "authority": layout.AUTHORITY_PUBLIC_KEY,
 }
-"""By role: where its card key is, the same for all."""
+"""Place of the card key, by role; its text is the same in all."""
 MATCH: dict[Role, Path] = {
     "client": layout.MATCH_PUBLIC_KEY,
     "server": layout.MATCH_PARAMETERS,

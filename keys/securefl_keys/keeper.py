@@ -46,7 +46,7 @@ class FolderKeeper:
         self._seen: tuple[str, ...] = ()
         self._age = (0, 0)
         self._opener: OneTimeOpener | None = None
-        """Of the key that is in force: it has the clients' cards."""
+        """Opener under the key that is in force; it has the clients' cards."""
         self._lock = Lock()
 
     def now(self, scores: int = 0) -> Standing:

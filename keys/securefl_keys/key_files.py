@@ -37,7 +37,7 @@ def load_secret(path: Path, parse: Callable[[str], _Parsed]) -> _Parsed:
 
 
 def parsed(text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
-    """What `parse` makes of it; KeyFileError also where a library fails in a way of its own."""
+    """Parse a text; raises KeyFileError also where a library fails in a way of its own."""
     try:
         return parse(text)
     except (ConfigError, KeyFileError):

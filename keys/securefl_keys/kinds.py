@@ -60,7 +60,7 @@ class Kind:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What its text holds in any version, also where it is damaged: one of these."""
+        """Marks, one of which its text has in any version, also where it is damaged."""
         return self.format.rstrip("0123456789"), *(f"{name}/" for name in self.replaced)
 
 

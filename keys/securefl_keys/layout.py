@@ -34,7 +34,7 @@ REPLACED = {
     AUTHORITY_PUBLIC_KEY: Path("authority/parameters.json"),
     SERVER_KEY: Path("server/parameters.json"),
 }
-"""By a file: the one that older releases had in its place, under another name."""
+"""Files that older releases had in the place of these, under another name."""
 
 MATCH_KEY = Path("authority/match.key")
 MATCH_PARAMETERS = Path("server/match.json")

@@ -1,4 +1,4 @@
-"""How many scores each match key has released, on disk, so that no restart forgets one."""
+"""Counts of the scores that match keys have released, on disk, so that no restart forgets one."""
 
 from __future__ import annotations
 

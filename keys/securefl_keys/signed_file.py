@@ -41,7 +41,7 @@ class SignedFile(BaseModel):
     """Fingerprint of the certificate of who signed it."""
     created: Moment
     epoch: Counting
-    """Of the keys that it goes with."""
+    """Number of the keys that it goes with."""
     signature: str
 
     @classmethod

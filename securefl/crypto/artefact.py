@@ -28,7 +28,6 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Epoch = Annotated[int, Field(ge=1, le=MAX_EPOCH)]
 Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 """In UTC."""
-Purpose = Literal["sums", "matches"]
 
 
 def moment(at: datetime) -> str:
@@ -57,7 +56,7 @@ class FileKind(NamedTuple):
     format: str
     role: Literal["server", "client"]
     """Who needs it."""
-    purpose: Purpose
+    purpose: Literal["matches"]
 
 
 class Labelled(BaseModel):

@@ -1,4 +1,4 @@
-"""What a key folder owes the key of cards and the match key alike."""
+"""A key folder guards the key of cards and the match key alike."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_the_description_names_key_holder_and_security(made_keys, pair):
 
 
 def test_the_description_shows_what_was_released(keys):
-    """By the count of the match key, whose lock is no stranger."""
+    """The count of the match key is told, and its lock is no stranger."""
     load_match(keys, PASSPHRASE).count.spend(1, 2**30)
     file = count_of(keys)
     assert (keys / file).with_name(f".{(keys / file).name}.lock").exists()

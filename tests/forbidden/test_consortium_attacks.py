@@ -12,6 +12,7 @@ import pytest
 from consortium_files import PASSPHRASE, joined, make_consortium, revoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
+from key_folders import rewritten
 
 from securefl.errors import (
     CertificateExpired,
@@ -25,12 +26,15 @@ from securefl.errors import (
     UnknownClient,
     WrongPassphrase,
 )
+from securefl.exchange.base import Sealed
 from securefl.federation.message import Expected, encode_message, header_for, split_message
-from securefl_keys.bundle import load_bundle
+from securefl_keys import layout
+from securefl_keys.bundle import CARDS, Bundle, BundledFile, Manifest, load_bundle, require_sound
 from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
-from securefl_keys.export import export
+from securefl_keys.export import bundle_texts, export
+from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import Holder
 from securefl_keys.identity import listed, load_identity
 from securefl_keys.membership import Approval, approve
@@ -55,7 +59,7 @@ def problems_of(*arguments, **options):
 
 def message_of(name, key):
     expected = Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
-    header = header_for(expected, name, b"12345678")
+    header = header_for(expected, name, Sealed(b"12345678"))
     return split_message(encode_message(header, b"12345678", key), 8)[0], expected
 
 
@@ -149,6 +153,27 @@ def test_an_older_roster_does_not_go_with_a_newer_list(consortium):
     (consortium.root / "new/consortium/roster.json").write_bytes(before)
     with pytest.raises(FileSignatureRefused):
         load_bundle(consortium.root / "new", "server")
+
+
+@pytest.mark.parametrize("changed", ["another key", "another epoch"])
+@pytest.mark.parametrize("role", CARDS)
+def test_a_list_goes_with_the_key_that_it_names(consortium, foreign, role, changed):
+    """Though the certificate authority itself has signed the digest of another file."""
+    signer, path = open_signer(consortium.keys, PASSPHRASE, now()), CARDS[role]
+    texts = bundle_texts(consortium.keys, role, signer)
+    require_sound(Bundle.of(texts, None, now()), role)
+    if changed == "another key":
+        texts[path] = (foreign.keys / path).read_text()
+    else:
+        texts[path] = rewritten(consortium.keys / path, epoch=2)
+    content = texts[path].encode()
+    listed = Manifest.verified(texts[layout.MANIFEST], signer.ca)
+    entry = BundledFile(path=str(path), n_bytes=len(content), sha256=sha256(content))
+    files = tuple(entry if file.path == str(path) else file for file in listed.files)
+    texts[layout.MANIFEST] = listed.signed_anew(signer.ca, signer.key, now(), files=files)
+    what = "another key than the" if changed == "another key" else "epoch 2, the"
+    with pytest.raises(KeyFileError, match=f"{path}: of {what} signed list names"):
+        require_sound(Bundle.of(texts, None, now()), role)
 
 
 def test_files_of_one_kind_do_not_pass_for_another(consortium):

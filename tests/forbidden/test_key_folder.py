@@ -85,7 +85,7 @@ def test_each_role_loads_what_it_needs_and_no_more(made_keys):
 
 
 def test_all_roles_hold_the_same_text(made_keys):
-    """Of the one key, which is public, so that nobody is given another unnoticed."""
+    """One public key, so that nobody is given another unnoticed."""
     assert len({(made_keys / file).read_text() for file in CARD_KEYS}) == 1
 
 

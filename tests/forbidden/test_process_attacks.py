@@ -729,8 +729,8 @@ class Enormous:
 
     inner: object
 
-    def seal(self, values, weight):
-        return self.inner.seal(np.full_like(values, 3e38), weight)
+    def seal(self, values, weight, about, sender):
+        return self.inner.seal(np.full_like(values, 3e38), weight, about, sender)
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -825,12 +825,12 @@ def test_a_client_answers_no_round_twice(made, monkeypatch):
 
 REFUSED = [
     ({"devices": {"preset": "cifar10"}}, "[devices]"),
-    ({"exchange": {"encrypt": "model", "committee": 2}}, "exchange.committee"),
+    ({"exchange": {"encrypt": "model", "officers": 3}}, "exchange.officers"),
 ]
 """Settings that processes do not run, and what names them."""
 
 
-@pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices", "committee"])
+@pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices", "officers"])
 def test_what_processes_do_not_run_is_a_config_error_with_the_way_out(made, tables, named):
     config = made.config.model_validate(made.config.model_dump() | tables)
     with pytest.raises(ConfigError, match=f"{re.escape(named)}.*securefl run"):

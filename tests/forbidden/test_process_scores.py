@@ -15,10 +15,8 @@ from processes import (
     CLIENTS,
     PASSPHRASE,
     SETTINGS,
-    SLOTS,
     Site,
     asked_of_the_authority,
-    policy_of_releases,
 )
 
 from securefl.config.load import load_config
@@ -32,11 +30,11 @@ from securefl.errors import (
     SenderRevoked,
     TooFewContributions,
 )
-from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile import Profile, divergence
@@ -47,7 +45,12 @@ from securefl.federation.server import Server
 from securefl.federation.terms import Terms
 from securefl.network import authority, bodies
 from securefl.network.frames import SMALL, Frame
-from securefl.network.opening import ask_to_open, ask_to_open_scores, ask_what_holds
+from securefl.network.opening import (
+    ask_to_open,
+    ask_to_open_scores,
+    ask_what_holds,
+    give_cards,
+)
 from securefl.types import Kind, MessageSpec
 from securefl_keys import export, layout
 from securefl_keys.keeper import FolderKeeper
@@ -516,15 +519,16 @@ def test_a_match_key_is_renewed_before_a_round_that_would_use_it_up(site):
 
 
 def test_both_keys_are_renewed_in_one_step(site):
-    here = site(policy=policy_of_releases(1))
+    """A worn match key makes an epoch, whose card key is new as well."""
+    here = site()
     spend_match(here, 0)
     keeper = FolderKeeper(here.keys, PASSPHRASE)
-    keeper.now(SLOTS)
-    first = keeper.now(0)
-    standing = keeper.now(SLOTS, 3)
+    first = keeper.now()
+    standing = keeper.now(3)
     assert (first.age[0], standing.age[0]) == (1, 2)
     assert standing.opener.epoch == standing.matches.public.epoch == 2
-    assert keeper.now(SLOTS, MAX_RELEASES).age == standing.age
+    assert standing.opener.key_id != first.opener.key_id
+    assert keeper.now(MAX_RELEASES).age == standing.age
 
 
 def test_scores_that_no_key_can_release_are_refused_before_anything_is_rotated(made):
@@ -596,15 +600,17 @@ SPEC = MessageSpec("update/parameters", Kind.PARAMETERS, 5)
 
 def sum_of(site, names):
     client, server = site.bundle("client"), site.bundle("server")
-    arriving = Server(RUN, server.clients(), {SPEC.kind: CkksAdder(server.adding)}).start(
+    arriving = Server(RUN, server.clients(), {SPEC.kind: OneTimeAdder(server.card_keys)}).start(
         1, SPEC, "cd" * 32
     )
+    cards = {}
     for name in names:
-        sealing = {SPEC.kind: CkksSealer(client.public)}
+        sealing = {SPEC.kind: OneTimeSealer(client.card_keys)}
         sender = Client(name, 0.125, sealing, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
         arriving.receive(sender.contribute(RUN, 1, SPEC, tensors, state=Terms().bind("cd" * 32)))
-    return arriving.request()
+        cards[name] = sender.send_cards(RUN)
+    return arriving.request(), cards
 
 
 @pytest.mark.parametrize(
@@ -621,8 +627,10 @@ def test_no_total_of_too_few_shares_of_noise_is_opened(site, n_present, dropouts
     settings = (*HIDDEN, f"privacy.dropouts={dropouts}")
 
     async def ask(link):
-        await ask_what_holds(link, READY.model_copy(update={"needed": SLOTS}))
-        return await ask_to_open(link, sum_of(here, names[:n_present]))
+        await ask_what_holds(link, READY.model_copy(update={"needed": 5}))
+        request, cards = sum_of(here, names[:n_present])
+        await give_cards(link, RUN, cards)
+        return await ask_to_open(link, request)
 
     config = load_config(here.job, settings)
     if fewest is None:
@@ -673,7 +681,7 @@ def test_a_bundle_without_a_match_key_says_so(site, monkeypatch):
 
 
 def test_a_bundle_whose_match_key_is_another_is_refused(site):
-    """It stands in the signed list, as the key of sums does."""
+    """It stands in the signed list, as the key of cards does."""
     here = site()
     other = Site(here.folder.parent / "other").folder / "bundles/server/server/match.json"
     path = here.folder / "bundles/server/server/match.json"
@@ -690,7 +698,7 @@ def test_what_the_server_asks_with_knows_no_secret_key():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert modules <= set(loaded)
-    secrets = {"crypto.secret", "crypto.match_secret", "exchange.ckks_open", "exchange.match_open"}
+    secrets = {"crypto.card_secret", "crypto.match_secret", "exchange.officer", "exchange.match_open"}
     assert not {f"securefl.{name}" for name in secrets} & set(loaded)
 
 

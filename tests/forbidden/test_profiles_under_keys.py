@@ -165,7 +165,7 @@ def test_a_match_key_of_another_form_is_refused_before_anything(keys, folder, ma
 
 @pytest.mark.parametrize("encrypt", [BOTH, ALONE])
 def test_another_passphrase_opens_nothing(keys, encrypt):
-    """Neither the key of sums nor that of profiles."""
+    """Neither the key of cards nor that of profiles."""
     refused = run(keys, "linear", *FEDPROF, *encrypt, phrase="wrong")
     assert_refused(keys, refused, "passphrase")
     assert "another one" not in refused.output
@@ -177,7 +177,7 @@ def test_a_key_with_too_few_scores_left_is_rotated_on_the_disk(keys):
     directory = keys / "linear"
     count = directory / count_of(directory)
     worn = json.loads(count.read_text())["key_id"]
-    count.write_text(ReleasesFile.stating("matches", worn, MAX_RELEASES - 7))
+    count.write_text(ReleasesFile.stating(worn, MAX_RELEASES - 7))
     result = run(keys, "linear", *FEDPROF, *BOTH)
     assert result.exit_code == 0, result.output
     assert ReleasesFile.parse(count.read_text()).n_released == MAX_RELEASES

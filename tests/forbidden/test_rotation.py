@@ -44,7 +44,7 @@ RUN = "ab" * 32
 
 
 def key_ids(folder):
-    """Of every key of cards and matches that is in force there, by file."""
+    """Key ids of cards and matches that are in force there, by file."""
     return {
         str(entry.path): entry.facts.key_id
         for entry in describe(folder)
@@ -203,7 +203,7 @@ def test_an_authority_that_runs_does_not_go_back(consortium):
 
 
 def taken(keeper):
-    """Whose cards of a run the authority has."""
+    """Clients of a run whose cards the authority has."""
     lacking = keeper.now().opener.without_card(RUN, CLIENTS)
     return [name for name in CLIENTS if name not in lacking]
 

@@ -7,6 +7,8 @@ import shutil
 import pytest
 from consortium_files import PASSPHRASE
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -14,11 +16,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from securefl.errors import (
-    SecretFound,
-)
+from securefl.errors import CertificateRefused, SecretFound
 from securefl_keys.export import export, export_all
+from securefl_keys.holders import ROLES
+from securefl_keys.loading import load_all
 from securefl_keys.no_secret import require_no_secret
+from securefl_keys.sound_bundle import SoundBundle
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
@@ -67,13 +70,27 @@ def test_bundles_hold_just_these_files(consortium):
     assert files == {f"{role}/{path}" for role, paths in own.items() for path in paths | common}
 
 
-def test_private_keys_of_other_tools_are_found():
-    """PEM, OpenSSH and DER, with and without a passphrase."""
-    key, locked = Ed25519PrivateKey.generate(), BestAvailableEncryption(b"x")
+def test_every_role_is_told_the_same_key(consortium):
+    """Which makes cards and opens none; what is a role's own no other has."""
+    sound = {role: SoundBundle.load(consortium.bundle(role), role) for role in ROLES}
+    own = load_all(consortium.keys, PASSPHRASE).public
+    for bundle in sound.values():
+        assert (bundle.card_keys.key_id, bundle.card_keys.epoch) == (own.key_id, own.epoch)
+        assert not any(hasattr(key, "secrets_in") for key in bundle.card_keys.keys)
+    with pytest.raises(CertificateRefused):
+        _ = sound["client"].scoring
+    with pytest.raises(CertificateRefused):
+        _ = sound["server"].match_public
+
+
+@pytest.mark.parametrize("kind", [Ed25519PrivateKey, X25519PrivateKey, MLKEM768PrivateKey])
+def test_private_keys_of_other_tools_are_found(kind):
+    """PEM, OpenSSH and DER, with and without a passphrase: of identities, and of cards."""
+    key, locked = kind.generate(), BestAvailableEncryption(b"x")
     forms = [(Encoding.PEM, PrivateFormat.PKCS8), (Encoding.PEM, PrivateFormat.OpenSSH)]
     for encoding, form in [*forms, (Encoding.DER, PrivateFormat.PKCS8)]:
         for lock in (locked, NoEncryption()):
-            if form is PrivateFormat.OpenSSH and lock is locked:
+            if form is PrivateFormat.OpenSSH and (lock is locked or kind is not Ed25519PrivateKey):
                 continue
             with pytest.raises(SecretFound):
                 require_no_secret(key.private_bytes(encoding, form, lock))

@@ -6,6 +6,7 @@ parsed, the test's name says so.
 """
 
 import asyncio
+import base64
 import json
 import struct
 from dataclasses import replace
@@ -18,12 +19,10 @@ from consortium_files import PASSPHRASE
 from mutations import mutated, mutated_json, try_all
 
 from securefl.errors import KeyFileError, MessageRefused, OpeningRefused, PeerError
-from securefl.exchange.base import OpenedSum
-from securefl.exchange.ckks import CkksAdder
-from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.base import MessageId, OpenedSum, Sender
+from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
-from securefl.exchange.releases import MemoryCount
 from securefl.federation.message import MAGIC
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
@@ -43,11 +42,14 @@ STATE = State(
     },
     {"private": torch.ones(5)},
 )
+ABOUT, ALICE = MessageId("ab" * 32, 1, "1/mean", 5), Sender("alice", bytes(32))
 RUN, SIGNED = "ab" * 32, bodies.Signed.model_construct(header=b"{}", signature=b"x" * 64)
 BODIES = [
     bodies.Hello(settings=RUN, age=(1, 2)),
     bodies.Ready(run=RUN, settings=RUN, round=3, known=(1, 2), needed=2048, scores=7),
     bodies.LogRequest(run=RUN, known=12),
+    bodies.CardsGiven(run=RUN, cards={"alice": base64.b64encode(b"a card")}),
+    bodies.CardsTaken(refused={"alice": "it does not open"}),
     bodies.News(bundles={"client": "{}", "server": "{}"}),
     bodies.Welcome(run=RUN, job=RUN),
     bodies.RoundBegins(round=7, times=2, since=6, whole=True),
@@ -340,7 +342,7 @@ class Given:
 def test_changed_payloads_in_the_clear_are_parsed_finite_or_refused():
     """Which a client may sign: its own values are its own affair."""
     channel = PlainChannel("float32")
-    payload = channel.seal(np.arange(5.0), 0.25)
+    payload = channel.seal(np.arange(5.0), 0.25, ABOUT, ALICE).payload
     for _, found in try_all(payload, channel.start(5).plus, MessageRefused):
         assert np.isfinite(found.values).all()
 
@@ -349,23 +351,25 @@ def test_changed_payloads_in_the_clear_are_parsed_finite_or_refused():
 def test_changed_ciphertexts_are_parsed_as_such_or_refused(key_set, federate):
     """A client may sign any: what is added is a ciphertext of these parameters."""
     federation = federate()
-    payload = federation.sealer.seal(np.arange(5.0), 0.25)
-    adder = CkksAdder(key_set.adding)
+    payload = federation.sealer.seal(np.arange(5.0), 0.25, ABOUT, ALICE).payload
+    adder = OneTimeAdder(key_set.public)
     found = try_all(payload, lambda c: adder.start(5).plus(c).total(), MessageRefused)
     assert {len(total) for _, total in found} == {adder.n_bytes(5)}
 
 
 @pytest.mark.slow
-def test_changed_sums_open_as_sums_of_as_many_clients_or_are_refused(key_set, federate):
-    """No signature is over a sum: the ones that it carries are counted."""
-    total = federate().collect().request().total
+def test_no_changed_sum_opens(federate):
+    """No signature is over a sum: any word of it that is changed spreads over all slots."""
+    federation = federate()
+    request = federation.collect().request()
+    nonces = {one.header.sender: one.header.nonce for one in request.signed}
 
-    def opened(changed):  # a refusal may use a key up
-        return CkksOpener(key_set.secret, MemoryCount(), None, 4).open(changed, 5, 24)
+    def opened(changed):
+        return federation.authority.opener.open(changed, request.expected.about, nonces, 24)
 
-    for _, found in try_all(total, opened, MessageRefused):
-        assert found.n_clients == 4
-        assert np.isfinite(found.values).all()
+    assert opened(request.total).n_clients == 4
+    for changed, _ in try_all(request.total, opened, MessageRefused):
+        assert changed == request.total
 
 
 def test_no_changed_request_is_opened(federate):

@@ -93,7 +93,7 @@ def test_a_sealed_key_opens_the_cards_of_its_public_half():
 
 @pytest.mark.parametrize("parameters", [LINEAR, SQUARE], ids=["linear", "square"])
 def test_a_sealed_match_key_reads_what_its_public_half_encrypts(parameters):
-    """As for cards, through text forms of all three parts."""
+    """The same as for cards, through text forms of all three parts."""
     key = MatchSecretKey.generate(parameters)
     opened = open_match_secret(seal_match_secret(key, PASSPHRASE), PASSPHRASE)
     assert opened.key_id == key.key_id
@@ -306,7 +306,7 @@ def test_too_little_memory_is_an_error_with_a_way_out(kind, sealed, monkeypatch)
 
 
 def test_another_tenseal_is_named(kind, sealed):
-    """What another TenSEAL release has written is refused by that name, without the passphrase."""
+    """A key of another TenSEAL release is refused by that name, without the passphrase."""
     with pytest.raises(KeyFileError, match=r"made by tenseal-0\.3\.16"):
         kind.open(changed(sealed, codec="tenseal-0.3.16"), PASSPHRASE)
 

@@ -31,11 +31,11 @@ OLD = {
     ),
     "clients/public.key": ("public.key", "securefl-ckks-public-key", "securefl-card-key/3"),
 }
-"""By its place: the frozen file, its format's name, and what is read today."""
+"""Frozen file, name of its format, and the format of today, by its place in a folder."""
 
 
 def line(place):
-    """What says that a file is older."""
+    """Return the line that says that a file is older."""
     _, name, wanted = OLD[place]
     return f"a {name}/2 file, of another SecureFL; this one reads {wanted}: make the keys anew"
 
@@ -78,7 +78,7 @@ def test_a_key_file_of_version_2_is_refused_with_the_way_out(place):
     ids=["client", "server", "authority", "all", "rotate"],
 )
 def test_a_folder_of_version_2_is_told_as_such(folder, load, place):
-    """By each role, also where the file had another name; nothing in it changes."""
+    """Each role says so, also where the file had another name; nothing in it changes."""
     before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
     with pytest.raises(KeyFileError, match="securefl keys init") as refusal:
         load(folder)
@@ -87,7 +87,7 @@ def test_a_folder_of_version_2_is_told_as_such(folder, load, place):
 
 
 def test_the_description_of_a_folder_of_version_2_says_what_to_do(folder):
-    """Of each file, and which is missing; files of matches are as they were."""
+    """Each old file is named, and each that is missing; files of matches are as they were."""
     problems = {str(entry.path): entry.problems for entry in describe(folder) if entry.problems}
     assert problems.keys() == {
         *OLD,

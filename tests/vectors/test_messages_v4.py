@@ -1,4 +1,4 @@
-"""A message of version 4 is received and written as it was; older ones are told by their version."""
+"""A message of version 4 is received and written as it was; older ones are refused as such."""
 
 from __future__ import annotations
 
