@@ -20,6 +20,7 @@ from key_folders import PASSPHRASE, cheap
 from torch import nn
 
 from securefl import Config, Task
+from securefl.crypto.one_time import OneTimeKey
 from securefl.exchange.base import Sealed
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
@@ -127,12 +128,33 @@ class Federation:
         """What the server expects to get."""
         return self.server.start(round_number, spec or self.spec)._expected
 
+    def sealed(self, name, values=None, weight=None, *, keys=None, about=None):
+        """These values under this client's key, or its own; `keys` may be others than the run's."""
+        client, keys = self.clients[name], keys or self.keys
+        values = self.values[name] if values is None else values
+        about = about or self.expected().about
+        sender = client._sender(self.run, keys.public.key_id)
+        sealer = OneTimeSealer(keys.public)
+        return sealer.seal(values, client.weight if weight is None else weight, about, sender)
+
+    def sealed_slots(self, name, *rows):
+        """Slots of one's choice under this client's key: what only who crafts its message sends."""
+        sender, nonce = self.clients[name]._sender(self.run, self.keys.public.key_id), b"n" * 16
+        digest = self.expected().about.digest()
+        key = OneTimeKey.of(self.keys.public.secrets(sender), digest, name, nonce)
+        return Sealed(key.seal(np.stack(rows), digest), nonce.hex())
+
     def signed(self, name, payload, spec=None, /, **changes):
-        """Any payload under a header of one's choice, signed by this client."""
+        """Any payload under a header of one's choice, signed by this client.
+
+        Bytes have a nonce of zeros, what is sealed has its own.
+        """
         expected = self.expected(spec)
-        sealed = Sealed(payload, "0" * expected.nonce_digits)
+        sealed = payload
+        if not isinstance(payload, Sealed):
+            sealed = Sealed(payload, "0" * expected.nonce_digits)
         header = header_for(expected, name, sealed).model_copy(update=changes)
-        return encode_message(header, payload, self.clients[name].signing_key)
+        return encode_message(header, sealed.payload, self.clients[name].signing_key)
 
     def collect(self, *names, spec=None, round_number=1, told="", terms=None):
         """The server's sum of what these clients send, told this, on the terms of each."""

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from securefl.types import MessageSpec, NamedTensors, Total
 
 Values = NDArray[np.float64]
+ONE_TIME = "one-time/digits/1"
+"""Form of a payload under a one-time key, whose header has a nonce."""
+NONCE_BYTES = 16
 _BOOKKEEPING = struct.Struct("<dq")
 
 
@@ -67,12 +70,8 @@ class Sealed(NamedTuple):
     """Fresh bytes of a message under a one-time key, in hex; empty for others."""
 
 
-class Channel(Protocol):
-    """Whatever seals, adds, matches or opens under one key, and that one alone, or in the clear."""
-
-    @property
-    def form(self) -> str:
-        """The payload's encoding, which every header names."""
+class Keyed(Protocol):
+    """Whatever is of one key, or of none."""
 
     @property
     def key_id(self) -> str:
@@ -81,6 +80,14 @@ class Channel(Protocol):
     @property
     def epoch(self) -> int:
         """The key's; 0 in the clear."""
+
+
+class Channel(Keyed, Protocol):
+    """Whatever seals, adds, matches or opens under one key, and that one alone, or in the clear."""
+
+    @property
+    def form(self) -> str:
+        """The payload's encoding, which every header names."""
 
 
 class Sealer(Channel, Protocol):
@@ -94,6 +101,13 @@ class Sealer(Channel, Protocol):
 
     def gains(self, spec: MessageSpec) -> Values | float:
         """Powers of two, shape (n_values,) or one for all, that values are multiplied by before."""
+
+
+class CardMaker(Keyed, Protocol):
+    """A sealer whose messages are opened with what its client's cards hold."""
+
+    def cards(self, run: str, sender: Sender) -> bytes:
+        """Cards of a session, one for each officer in order."""
 
 
 class RunningSum(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from securefl.crypto.params import BOOKKEEPING_SLOTS, COUNT_TOLERANCE, SumParameters
 from securefl.errors import MessageRefused
 from securefl.exchange.base import OpenedSum, Values
-from securefl.exchange.digits import SURE, Digits
+from securefl.exchange.digits import MOST_CLIENTS, SURE, Digits
 
 EMPTY = 2.0**-30
 """Largest value in a slot that holds nothing: the rounding of encoders and decoder."""
@@ -56,11 +56,15 @@ class TotalDecoder:
 
         Raises:
             MessageRefused: a count of other than these clients (the keys are not those of just
-                these messages, or one of them is rubbish), or ciphertexts that do not count the
+                these messages, or one of them is rubbish), or of more than digits hold, or ciphertexts that do not count the
                 same clients, or slots that are not empty.
         """
         n_clients, weight = self._counted(slots)
         digits = Digits.of(self.parameters, n_values)
+        if len(digits.gain_bits) > 1 and n_clients > MOST_CLIENTS:
+            raise MessageRefused(
+                f"the total counts {n_clients} clients, and its digits hold at most {MOST_CLIENTS}"
+            )
         filled = slots[:, :-BOOKKEEPING_SLOTS].ravel()
         sums = digits.joined(filled, n_values)
         empty = filled[len(digits.gain_bits) * n_values :]

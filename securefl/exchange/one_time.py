@@ -15,14 +15,13 @@ import numpy as np
 
 from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
-from securefl.exchange.base import MessageId, Sealed, Sender, Values
+from securefl.exchange.base import NONCE_BYTES, ONE_TIME, MessageId, Sealed, Sender, Values
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
 from securefl.types import MessageSpec
 
-FORM = "one-time/digits/1"
-NONCE_BYTES = 16
+FORM = ONE_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,10 @@ class OneTimeSealer:
     def gains(self, spec: MessageSpec) -> Values | float:
         """The plan's."""
         return gains_of(spec)
+
+    def cards(self, run: str, sender: Sender) -> bytes:
+        """The client's cards of a session."""
+        return self.keys.cards(run, sender)
 
     def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
         """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing.

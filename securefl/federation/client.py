@@ -14,11 +14,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import DataError
-from securefl.exchange.base import Sealed, Sealer, Sender
+from securefl.exchange.base import ONE_TIME, CardMaker, Sealed, Sealer, Sender
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
-from securefl.exchange.one_time import FORM as ONE_TIME
-from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution
 from securefl.federation.message import (
@@ -127,9 +125,9 @@ class Client:
         sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
         if sealer is None:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        keys = cast(OneTimeSealer, sealer).keys
-        cards = keys.cards(run, self._sender(run, keys.key_id))
-        return self._signed(card_expected(run, keys), Sealed(cards))
+        maker = cast(CardMaker, sealer)
+        cards = maker.cards(run, self._sender(run, maker.key_id))
+        return self._signed(card_expected(run, maker), Sealed(cards))
 
     def _sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""

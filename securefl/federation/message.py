@@ -34,10 +34,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
-from securefl.exchange.base import Channel, MessageId, Sealed
-from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.one_time import FORM as ONE_TIME
-from securefl.exchange.one_time import NONCE_BYTES
+from securefl.exchange.base import NONCE_BYTES, ONE_TIME, Channel, Keyed, MessageId, Sealed
 from securefl.federation.terms import Terms
 from securefl.io.json import require_plain
 
@@ -217,7 +214,7 @@ def number_expected(run: str, round_number: int, name: str) -> Expected:
     return Expected(run, round_number, name, NUMBER_FORM, key_id="", epoch=0, n_values=1)
 
 
-def card_expected(run: str, keys: CardKeys) -> Expected:
+def card_expected(run: str, keys: Keyed) -> Expected:
     """Return the expected fields of a client's cards in a session, which come once."""
     return Expected(run, 0, CARD, CARD_FORM, keys.key_id, keys.epoch, n_values=1)
 

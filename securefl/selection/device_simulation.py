@@ -22,7 +22,8 @@ class ClientWorkloads:
     """Each client's workload in a round, from the messages that the round's plan announces.
 
     Sizes are those that the ledger will hold, to the byte, except for sums of gradients that a
-    model turns out not to need. Epochs count the batches that a client trains on.
+    model turns out not to need, and for cards, which a client sends once a run. Epochs count the
+    batches that a client trains on.
     """
 
     server: Server

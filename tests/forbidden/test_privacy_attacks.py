@@ -27,7 +27,7 @@ from securefl.errors import (
     TooFewContributions,
     ValueRefused,
 )
-from securefl.exchange.ckks import CkksSealer
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.round import ServerRound
@@ -240,9 +240,9 @@ def overheard(monkeypatch):
     def spied(sealer):
         seal = sealer.seal
 
-        def noted_seal(self, values, weight):
+        def noted_seal(self, values, weight, about, sender):
             found.sealed.append(values)
-            return seal(self, values, weight)
+            return seal(self, values, weight, about, sender)
 
         monkeypatch.setattr(sealer, "seal", noted_seal)
 
@@ -251,7 +251,7 @@ def overheard(monkeypatch):
     nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", signed)
     spied(PlainChannel)
-    spied(CkksSealer)
+    spied(OneTimeSealer)
     return found
 
 

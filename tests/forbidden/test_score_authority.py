@@ -28,6 +28,7 @@ from securefl.errors import (
     UnknownSender,
 )
 from securefl.exchange import match_open
+from securefl.exchange.base import Sealed
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer, amplification_bits
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_forms import FULL, LINEAR, PLAIN_VARIANCE
@@ -90,7 +91,7 @@ class Match:
     def header(self, client, identity=None, /, **changes):
         """A signed header of one's choice."""
         expected = self.request("client-1").expected
-        header = header_for(expected, client, b"").model_copy(update=changes)
+        header = header_for(expected, client, Sealed(b"")).model_copy(update=changes)
         message = encode_message(header, b"", identity or self.clients[client].signing_key)
         n = len(header.model_dump_json())
         return SignedHeader(header, message[6 : 6 + n], message[6 + n : 6 + n + 64])

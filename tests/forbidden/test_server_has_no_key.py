@@ -1,4 +1,4 @@
-"""The server can neither read nor make a ciphertext, and the secret key never becomes a copy."""
+"""The server can neither read nor make a ciphertext, and no secret ever becomes a copy."""
 
 from __future__ import annotations
 
@@ -12,58 +12,53 @@ import numpy as np
 import pytest
 import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from reachability import KEY_PARTS, keyed_contexts, reachable
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from reachability import reachable
 
 from securefl.build.simulation import simulated
-from securefl.crypto.artefact import Artefact
-from securefl.crypto.committee import OfficerKey
-from securefl.crypto.committee_public import Combiner
-from securefl.crypto.public import PARAMETERS_FILE, AddingContext, PublicKey
-from securefl.crypto.secret import SecretKey
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import SUITE, CardKey
+from securefl.crypto.match_public import MatchPublicKey
+from securefl.crypto.match_secret import MatchSecretKey
+from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey
 from securefl.errors import KeyFileError
-from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.base import Sender
+from securefl.exchange.card_keys import card_about
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.policy import Flooding
+from securefl.exchange.officer import Officer
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.types import Kind, MessageSpec
 
-NEVER_AT_THE_SERVER = (
-    SecretKey,
-    PublicKey,
+SECRETS_OF_OFFICERS = (
+    CardSecret,
+    MatchSecretKey,
+    MLKEM768PrivateKey,
+    X25519PrivateKey,
     KeySet,
-    CkksSealer,
-    CkksOpener,
+    Officer,
+    OneTimeOpener,
+    KeySum,
     Authority,
+)
+NEVER_AT_THE_SERVER = (
+    *SECRETS_OF_OFFICERS,
+    OneTimeKey,
+    OneTimeSealer,
+    Sender,
+    MatchPublicKey,
     Client,
     Ed25519PrivateKey,
-    OfficerKey,
-    Combiner,
+    ts.Context,
 )
 
 
 def keys_among(things):
-    """What of it could encrypt or decrypt, by type and by asking TenSEAL itself."""
-    found = [thing for thing in things if isinstance(thing, NEVER_AT_THE_SERVER)]
-    artefacts = [thing for thing in things if isinstance(thing, Artefact)]
-    written = [artefact for artefact in artefacts if keyed_contexts([parsed(artefact)])]
-    return found + keyed_contexts(things) + written
-
-
-def parsed(artefact):
-    return ts.context_from(artefact.context)
-
-
-def artefact_with(secret, *parts):
-    """A server's artefact in which someone has left these keys."""
-    context = ts.context_from(secret.to_secret_bytes())
-    if "galois_keys" in parts:
-        context.generate_galois_keys()
-    if "relin_keys" in parts:
-        context.generate_relin_keys()
-    content = context.serialize(**{f"save_{part}": part in parts for part in KEY_PARTS})
-    return Artefact(content, secret.key_id, secret.parameters, secret.origin)
+    """What of it encrypts, decrypts or signs, or could with a key that it might be given."""
+    return [thing for thing in things if isinstance(thing, NEVER_AT_THE_SERVER)]
 
 
 def run_alone(code):
@@ -87,7 +82,7 @@ def test_the_server_of_a_run_reaches_no_key(tiny_config, tiny_task, key_set, kin
     arriving = ongoing.server.start(1, MessageSpec("layer/mean", kind, 5))
     things = reachable([ongoing, arriving])
     assert any(thing is rounds.parts.server for thing in things)
-    assert any(isinstance(thing, ts.Context) for thing in things)
+    assert any(isinstance(thing, OneTimeAdder) for thing in things)
     assert keys_among(things) == []
 
 
@@ -96,125 +91,86 @@ def test_a_server_that_has_received_ciphertexts_reaches_no_key(federate):
     federation = federate()
     arriving = federation.collect()
     things = reachable([federation.server, arriving, arriving.request()])
-    assert any(isinstance(thing, ts.CKKSVector) for thing in things)
+    assert any(isinstance(thing, CipherSum) for thing in things)
     assert keys_among(things) == []
 
 
-def test_a_client_reaches_no_secret_key(federate):
-    """Clients encrypt and cannot decrypt."""
-    things = reachable(federate().clients["client-1"])
-    assert any(isinstance(thing, PublicKey) for thing in things)
-    assert not any(isinstance(thing, (SecretKey, CkksOpener)) for thing in things)
-    assert not any(isinstance(thing, ts.Context) and thing.is_private() for thing in things)
-
-
-@pytest.mark.parametrize("plant", [KeySet, SecretKey, PublicKey, ts.Context])
-def test_the_search_for_keys_would_find_one(tiny_config, tiny_task, key_set, plant):
-    """The same search does find keys: in what holds all roles, and in an adder with one inside."""
-    parts = composed(tiny_config, tiny_task, key_set).parts
-    assert keys_among(reachable(parts))
-    planted = {
-        KeySet: lambda: key_set,
-        SecretKey: lambda: lambda: key_set.secret,
-        PublicKey: lambda: [{"kept": key_set.public}],
-        ts.Context: lambda: key_set.public._context,
-    }[plant]()
-    assert keys_among(reachable([parts.server, planted]))
-
-
-@pytest.mark.parametrize("encrypt", [ts.ckks_vector, ts.ckks_tensor])
-def test_the_servers_context_cannot_encrypt(key_set, encrypt):
-    """TenSEAL itself refuses to encrypt with what the server holds."""
-    with pytest.raises(ValueError, match="doesn't support encryption"):
-        encrypt(key_set.adding._context, [1.0, 2.0])
-    with pytest.raises(ValueError, match="doesn't support encryption"):
-        key_set.adding._context.data.encryptor()
-    assert key_set.adding._context.data.public_key() is None
-
-
-def test_the_servers_context_cannot_decrypt(federate):
-    """TenSEAL itself refuses to decrypt with what the server holds, the running sum included."""
+def test_a_client_reaches_no_officers_secret(federate):
+    """Clients have secrets of their own, and of the officers what makes cards."""
     federation = federate()
-    for part in federation.collect()._running.parts:
-        with pytest.raises(ValueError, match="secret_key"):
-            part._vector.decrypt()
-        with pytest.raises(ValueError, match="secret_key"):
-            part._vector.data.decrypt()
-    context = federation.keys.adding._context
-    with pytest.raises(ValueError, match="Secret key"):
-        context.secret_key()
-    with pytest.raises(ValueError, match="doesn't support decryption"):
-        context.data.decryptor()
+    federation.collect()
+    things = reachable(federation.clients["client-1"])
+    assert any(isinstance(thing, CardKey) for thing in things)
+    assert [thing.name for thing in things if isinstance(thing, Sender)] == ["client-1"]
+    assert not any(isinstance(thing, SECRETS_OF_OFFICERS) for thing in things)
+    assert not any(isinstance(thing, ts.Context) for thing in things)
 
 
-def test_the_public_key_cannot_decrypt(key_set):
-    """A client cannot read even its own ciphertext."""
-    public = key_set.public
-    context = public._context
-    vector = public.frame.loaded(context, public.frame.from_wire(public.encrypt(np.ones(2048))))
-    for decrypt in (vector.decrypt, vector.data.decrypt, context.secret_key):
-        with pytest.raises(ValueError, match=r"secret_key|Secret key"):
-            decrypt()
-    with pytest.raises(ValueError, match="doesn't support decryption"):
-        context.data.decryptor()
-    assert not hasattr(public, "decrypt")
-    again = PublicKey.from_json(public.to_json())
-    assert not again._context.has_secret_key()
+PLANTED = {
+    "KeySet": lambda keys, _: keys,
+    "CardSecret": lambda keys, _: lambda: keys.secrets[0],
+    "Officer": lambda keys, _: {"kept": keys.opener().officers[0]},
+    "OneTimeKey": lambda *_: [OneTimeKey.of([bytes(32)], b"", "client-1", b"")],
+    "KeySum": lambda *_: (KeySum.of([OneTimeKey.of([bytes(32)], b"", "client-1", b"")]),),
+    "Sender": lambda *_: {"client-1": Sender("client-1", bytes(32))},
+    "OneTimeSealer": lambda keys, _: OneTimeSealer(keys.public),
+    "Ed25519PrivateKey": lambda _, federation: federation.clients["client-1"],
+    "Context": lambda *_: ts.context(ts.SCHEME_TYPE.CKKS, 2048, coeff_mod_bit_sizes=[30, 20]),
+}
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        ["public_key"],
-        ["secret_key"],
-        ["public_key", "secret_key"],
-        ["galois_keys"],
-        ["relin_keys"],
-    ],
-    ids=" and ".join,
-)
-def test_an_adding_context_refuses_any_key(key_set, parts):
-    """Parameters with a key inside are no server's, also in a file that says it is one."""
-    artefact = artefact_with(key_set.secret, *parts)
-    with pytest.raises(KeyFileError, match="key"):
-        AddingContext(artefact)
-    with pytest.raises(KeyFileError, match="key"):
-        AddingContext.from_json(artefact.to_json(PARAMETERS_FILE))
+@pytest.mark.parametrize("plant", PLANTED)
+def test_the_search_for_keys_would_find_one(tiny_config, tiny_task, key_set, federate, plant):
+    """The same search does find keys: in what holds all roles, and beside a server."""
+    parts = composed(tiny_config, tiny_task, key_set).parts
+    found = {type(key).__name__ for key in keys_among(reachable(parts))}
+    assert {"CardSecret", "Officer", "Authority", "OneTimeSealer", "Client"} <= found
+    planted = PLANTED[plant](key_set, federate())
+    kinds = {kind for key in keys_among(reachable([parts.server, planted])) for kind in _names(key)}
+    assert plant in kinds
 
 
-def test_an_adding_context_takes_parameters_alone(key_set):
-    """The artefact of the test above without any key is what a server gets."""
-    adding = AddingContext(artefact_with(key_set.secret))
-    assert keys_among(reachable(CkksAdder(adding))) == []
+def _names(thing):
+    return [kind.__name__ for kind in type(thing).__mro__]
 
 
-def test_a_clients_file_is_no_servers_file(key_set):
-    """A server that is given the public key's file refuses it."""
-    with pytest.raises(KeyFileError, match="parameters"):
-        AddingContext.from_json(key_set.public.to_json())
+def test_what_makes_cards_opens_none(federate):
+    """A server has the officers' public keys and all cards, and reads no secret in them."""
+    federation = federate()
+    public = federation.keys.public
+    sender = federation.clients["client-1"]._sender(federation.run, public.key_id)
+    cards, (key,) = public.cards(federation.run, sender), public.keys
+    about = card_about(federation.run, "client-1")
+    assert federation.keys.secrets[0].secrets_in(cards, 1, about) == public.secrets(sender)
+    assert sender.secret not in cards
+    with pytest.raises(TypeError):
+        SUITE.decrypt(cards, key._key, info=about)
+    for part in (public, key):
+        assert not [name for name in dir(part) if name.endswith("_in") or "open" in name]
 
 
-def test_a_public_key_refuses_a_secret_one(key_set):
-    """A client that is given the secret key refuses it."""
-    with pytest.raises(KeyFileError, match="secret key"):
-        PublicKey(artefact_with(key_set.secret, "public_key", "secret_key"))
-    with pytest.raises(KeyFileError, match="no public key"):
-        PublicKey(artefact_with(key_set.secret))
+def test_a_card_key_takes_no_secret_one(key_set):
+    """Who is given the secret half in the place of the public one refuses it."""
+    (secret,) = key_set.secrets
+    with pytest.raises(KeyFileError, match="a card key of 96 bytes"):
+        CardKey(secret.to_secret_bytes(), secret.origin)
+    text = secret.public.to_json()
+    again = CardKey.from_json(text)
+    assert again.key_id == secret.key_id
+    assert not any(isinstance(thing, SECRETS_OF_OFFICERS) for thing in reachable(again))
 
 
 IMPORTED = {
     "securefl.federation.survey": ["securefl.crypto", "securefl.exchange.match_open", "tenseal"],
     "securefl.federation.round": [
         "securefl.crypto.contexts",
-        "securefl.exchange.ckks_open",
+        "securefl.crypto.one_time",
+        "securefl.exchange.one_time_open",
         "tenseal",
     ],
-    "securefl.federation.client": ["securefl.crypto.secret", "securefl.exchange.ckks_open"],
-    "securefl.exchange.ckks": [
-        "securefl.crypto.secret",
-        "securefl.exchange.ckks_open",
-        "securefl.crypto.committee",
-    ],
+    "securefl.exchange.one_time": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
+    "securefl.federation.client": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
+    "securefl.federation.cards": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
 }
 """In one process, one after the other: by then these are not loaded, so none of them loads them."""
 
@@ -233,23 +189,25 @@ def test_the_server_imports_no_secret_key(loaded, module):
     """Nothing that is loaded for the server, its adder or a client knows what a secret key is."""
     assert module in loaded[module]
     assert not set(IMPORTED[module]) & set(loaded[module])
-    assert "securefl.crypto.secret" not in loaded[module]
+    assert "securefl.crypto.card_secret" not in loaded[module]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_secret_key_cannot_be_pickled(key_set, protocol):
     """No pickle protocol writes a secret key, alone or within what holds it."""
-    for holder in (key_set.secret, key_set, key_set.opener(Flooding(), 4), [key_set.secret]):
+    (secret,), opener = key_set.secrets, key_set.opener()
+    for holder in (secret, key_set, opener, opener.officers[0], [secret]):
         with pytest.raises(TypeError):
             pickle.dumps(holder, protocol)
 
 
 def test_a_secret_key_cannot_be_copied(key_set):
     """Neither copy, deepcopy nor dataclasses.asdict makes a second secret key."""
+    (secret,), opener = key_set.secrets, key_set.opener()
     for copied in (copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
-            copied(key_set.secret)
-    for holder in (key_set, key_set.opener(Flooding(), 4)):
+            copied(secret)
+    for holder in (key_set, opener, opener.officers[0]):
         for copied in (copy.deepcopy, dataclasses.asdict):
             with pytest.raises(TypeError, match="cannot be pickled or copied"):
                 copied(holder)
@@ -258,25 +216,27 @@ def test_a_secret_key_cannot_be_copied(key_set):
 def test_no_text_shows_a_secret(federate):
     """Printing any holder of a secret shows a key id at most."""
     federation = federate()
-    secret = federation.keys.secret
-    wanted = f"SecretKey(key_id={secret.key_id[:16]}…)"
+    federation.collect()
+    (secret,) = federation.keys.secrets
+    wanted = f"CardSecret(key_id={secret.key_id[:16]}…)"
     for text in (repr(secret), str(secret), f"{secret}"):
         assert text == wanted
-    opener = federation.authority.opener
-    assert repr(opener).startswith(f"CkksOpener(secret_key={wanted}, count=MemoryCount(n_released=")
-    assert repr(opener).endswith(f"flooding={Flooding()!r}, max_clients=4)")
+    client, opener = federation.clients["client-1"], federation.authority.opener
+    sender = client._sender(federation.run, secret.key_id)
+    hidden = [*client._senders.values(), *opener.officers[0]._secrets.values()]
+    assert sender in hidden
+    texts = [repr(thing) for thing in (federation.keys, opener, opener.officers[0], client, sender)]
+    for of in (sender.secret, *federation.keys.public.secrets(sender), secret.to_secret_bytes()):
+        for text in texts:
+            assert of.hex() not in text
+            assert repr(of) not in text
+    assert repr(sender) == "Sender(name='client-1')"
     assert "secret" not in repr(federation.keys)
-    assert "_identity" not in repr(federation.clients["client-1"])
+    assert "signing_key" not in repr(client)
     assert len(repr(federation.authority)) < 100
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "adding",
-        "public",
-    ],
-)
+@pytest.mark.parametrize("part", ["public", "public.keys[0]"])
 def test_copying_a_public_part_does_not_crash(part):
     """A deep copy of what a server or a client holds works or is refused; the process survives."""
     code = (

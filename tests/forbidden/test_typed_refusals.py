@@ -11,6 +11,7 @@ import inspect
 from functools import partial
 
 import pytest
+from asked_officers import noting_what_is_asked
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl import errors
@@ -28,6 +29,7 @@ from securefl.errors import (
     TooFewContributions,
     UnknownSender,
 )
+from securefl.exchange.base import Sender
 from securefl.federation.message import Roster, encode_message, header_for, split_message
 from securefl.federation.server import ServerSum
 
@@ -42,12 +44,12 @@ class Attempt:
         self.clients = federation.clients
         self.keys = {name: client.identity for name, client in self.clients.items()}
         self.gone = {}
-        self.payload = federation.sealer.seal(federation.values[FAULTY], 0.1)
+        self.sealed = federation.sealed(FAULTY)
 
     def message(self, identity=None, /, **changes):
-        header = header_for(self.federation.expected(), FAULTY, self.payload)
+        header = header_for(self.federation.expected(), FAULTY, self.sealed)
         signer = identity or self.clients[FAULTY].signing_key
-        return encode_message(header.model_copy(update=changes), self.payload, signer)
+        return encode_message(header.model_copy(update=changes), self.sealed.payload, signer)
 
     @property
     def roster(self):
@@ -112,25 +114,29 @@ def at_the_server(attempt, message):
 def at_the_authority(attempt, message):
     """A server that checks nothing adds all four, and passes the headers on as they are."""
     federation = attempt.federation
-    honest = federation.collect(*HONEST).request()
-    header, payload = split_message(message, len(attempt.payload))
-    running = federation.server.start(1, federation.spec)._running
-    for name in HONEST:
-        running = running.plus(federation.sealer.seal(federation.values[name], 0.1))
-    total = running.plus(payload).total()
+    arriving = federation.collect(*HONEST)
+    header, payload = split_message(message, len(attempt.sealed.payload))
+    honest, total = arriving.request(), arriving._running.plus(payload).total()
     request = dataclasses.replace(honest, total=total, signed=(*honest.signed, header))
     asked_of(federation, request, attempt.roster)
 
 
 def asked_of(federation, request, roster=None):
-    """Refused by an authority, which logs why, counts nothing as released and opens nothing."""
+    """Refused by an authority, which logs why, asks no officer and opens nothing.
+
+    It has cards of all that are listed, whoever they are: what refuses is the signature.
+    """
     authority = federation.authority_of(federation.authority.policy, roster)
-    released = authority.opener.count.n_released
+    run, opener = request.expected.run, authority.opener
+    for name in opener.without_card(run, request.signers):
+        cards = federation.keys.public.cards(run, Sender(name, bytes(32)))
+        opener.take_cards(run, name, cards)
+    asked = noting_what_is_asked(authority)
     try:
         authority.open(request)
     except SecureFLError as error:
         why = str(error)
-        assert authority.opener.count.n_released == released
+        assert asked == []
         assert (federation.log[-1].refused, federation.log[-1].n_clients) == (why, 0)
         raise
 
@@ -159,7 +165,7 @@ def test_a_duplicate_is_refused_as_one(attempt, again):
         arriving.receive(second)
     assert caught.type is Duplicate
     assert arriving.request() == before
-    header, _ = split_message(second, len(attempt.payload))
+    header, _ = split_message(second, len(attempt.sealed.payload))
     twice = dataclasses.replace(before, signed=(*before.signed, header))
     with pytest.raises(MessageRefused) as caught:
         asked_of(federation, twice)

@@ -19,17 +19,19 @@ from matching_runs import make_config, make_task, run_in
 from reachability import keyed_contexts, reachable
 
 from securefl.build.simulation import simulated
+from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.match_public import MatchPublicKey
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.crypto.public import PublicKey
-from securefl.crypto.secret import SecretKey
+from securefl.crypto.one_time import OneTimeKey
 from securefl.errors import DataError
-from securefl.exchange.ckks_open import CkksOpener
+from securefl.exchange.base import Sender
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE, UNIT
+from securefl.exchange.officer import Officer
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
 from securefl.federation import server, survey
 from securefl.federation.authority import Authority
@@ -48,9 +50,9 @@ from securefl_cli.table import what_the_server_reads
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
 NEVER_AT_THE_SERVER = (
-    *(SecretKey, PublicKey, KeySet, CkksOpener, Authority, Client, Ed25519PrivateKey),
+    *(CardSecret, OneTimeKey, Sender, KeySet, Officer, OneTimeOpener, Authority, Client),
     *(MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener),
-    *(ScoreAuthority, ProfileQuestion),
+    *(ScoreAuthority, ProfileQuestion, Ed25519PrivateKey),
 )
 SETTINGS = {
     "none": ("plain", "none"),

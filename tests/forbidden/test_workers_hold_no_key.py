@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from process_memory import stretches_of
+from process_memory import thirds_of
 
 import securefl
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.quorum import Quorum
+from securefl.federation.cards import Cards
 from securefl.federation.identities import Identities
 from securefl.simulation.processes import worker_process
 from securefl.simulation.processes.ipc import packed
@@ -31,24 +33,33 @@ class Listener(worker_process.WorkerProcess):
         raise Overheard
 
 
-def test_a_worker_gets_its_own_clients_identities_and_a_public_key(
-    monkeypatch, tiny_config, tiny_task
+@pytest.mark.parametrize("officers", [1, 3])
+@pytest.mark.parametrize("first", ["cards", "the round"])
+def test_a_worker_gets_its_own_clients_identities_and_public_keys(
+    monkeypatch, tiny_config, tiny_task, first, officers
 ):
-    """Of the secret key and of other workers' clients nothing is in what it is told."""
+    """Of officers' secrets and of other workers' clients nothing is in what it is told.
+
+    It is asked for cards first; where nobody asks, it is told the round.
+    """
+    if first == "the round":
+        monkeypatch.setattr(Cards, "holders", lambda _self, _state, clients: list(clients))
     monkeypatch.setattr(worker_process, "WorkerProcess", Listener)
     monkeypatch.setattr(Listener, "told", [])
-    keys = KeySet.ephemeral()
+    keys = KeySet.ephemeral(Quorum(officers // 2 + 1, officers))
     names = [f"client-{i}" for i in range(1, 6)]
     identities = Identities.ephemeral(names)
     config = tiny_config(run={"engine": "parallel", "workers": 2})
     with pytest.raises(Overheard):
         securefl.run(config, tiny_task(), keys=keys, identities=identities)
-    assert len(Listener.told) == 2 * 3  # clients, keys, and the round
+    assert len(Listener.told) == 2 * 3  # clients, keys, and the question or the round
     for number in range(2):
         text = b"".join(part for told in Listener.told[3 * number :][:3] for part in told)
         theirs = set(names[number::2])
         held = {n for n in names if identities.keys[n].private_bytes_raw() in text}
         assert held == theirs
-        assert keys.public.to_json().encode() in text  # what a client's folder holds
+        for key in keys.public.keys:
+            assert key.to_json().encode() in text  # what a client's folder holds
     all_told = b"".join(part for parts in Listener.told for part in parts)
-    assert not any(stretch in all_told for stretch in stretches_of(keys.secret._context))
+    for secret in keys.secrets:
+        assert not any(third in all_told for third in thirds_of(secret.to_secret_bytes()))

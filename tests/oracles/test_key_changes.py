@@ -1,28 +1,29 @@
-"""A key that has released what its noise hides is followed by another; no model notices."""
+"""A key of cards that is followed by another, between rounds or sessions; no model notices."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 
-import numpy as np
 import pytest
 import torch
 
 import securefl
-from securefl.errors import Crafted, KeyWornOut
-from securefl.exchange.keyset import KeySet, for_round
-from securefl.exchange.policy import Flooding, OpeningRule, Policy
-from securefl.exchange.releases import MemoryCount
-from securefl_keys import releases
+from securefl.build.simulation import simulated
+from securefl.errors import KeyMismatch
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.quorum import Quorum
+from securefl.simulation.authority_here import AuthorityHere
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all
+from securefl_keys.rotation import rotate
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick", "cheap_guesses")
 
 PASSPHRASE = "correct horse battery staple"
-SLOTS = 2048
 SUMS_A_ROUND = 5
 """Of `job`: two statistics of FedTAN, two gradients, and the parameters."""
+CLIENTS = [f"client-{i}" for i in range(1, 6)]
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +35,7 @@ def job(tiny_config, tiny_task):
 @pytest.fixture(scope="module")
 def undisturbed(job, key_set):
     """The same under one key."""
-    return securefl.run(*job, keys=replace(key_set, count=MemoryCount()))
-
-
-def with_releases(keys, releases):
-    """The key under a policy of so many, as if it had released nothing yet."""
-    flooding = Flooding(releases=releases)
-    policy = Policy(flooding=flooding, rules=(OpeningRule("*", 24),))
-
-    def successor():
-        return with_releases(keys.successor(), releases)
-
-    return replace(keys, policy=policy, count=MemoryCount(), successor=successor)
+    return securefl.run(*job, keys=key_set)
 
 
 def assert_same_model(result, wanted):
@@ -59,138 +49,138 @@ def keys_by_round(result):
     used = {}
     for opening in result.openings:
         assert not opening.refused
-        used.setdefault(opening.round, set()).add(opening.key_id)
+        used.setdefault(opening.round, set()).add((opening.key_id, opening.epoch))
     return used
 
 
-def test_a_round_of_the_job_opens_so_many_sums(undisturbed):
-    """So that the numbers below say what they seem to."""
+def cards_by_round(result):
+    """Who sent cards in each round."""
+    cards = [e for e in result.ledger.entries if e.name == "card" and e.receiver == "server"]
+    return {number: [e.sender for e in cards if e.round == number] for number in (1, 2, 3, 4)}
+
+
+def about(keys):
+    return {(keys.public.key_id, keys.public.epoch)}
+
+
+def taken_up(rounds, keys):
+    """Server, clients and authority under other keys, as a new bundle brings them."""
+    parts = rounds.parts
+    parts.opener.authority.opener = keys.opener()
+    parts.server._adders |= dict.fromkeys(parts.server.sealed, OneTimeAdder(keys.public))
+    for client in parts.engine._clients.values():
+        client.sealers |= dict.fromkeys(parts.server.sealed, OneTimeSealer(keys.public))
+
+
+@pytest.fixture
+def changing(job, monkeypatch):
+    """A run whose keys are others from these rounds on."""
+
+    def run(first, later):
+        rounds = simulated(*job, first, None)
+
+        def be_ready_for(_opener, number, _specs):
+            if number in later:
+                taken_up(rounds, later[number])
+
+        monkeypatch.setattr(AuthorityHere, "be_ready_for", be_ready_for)
+        return rounds.run(None)
+
+    return run
+
+
+def test_a_round_of_the_job_opens_so_many_sums(undisturbed, key_set):
+    """Under the one key, for which each client has given cards once."""
     per_round = [o.round for o in undisturbed.openings]
     assert [per_round.count(number) for number in (1, 2, 3, 4)] == [SUMS_A_ROUND] * 4
+    assert keys_by_round(undisturbed) == dict.fromkeys((1, 2, 3, 4), about(key_set))
+    assert cards_by_round(undisturbed) == {1: CLIENTS, 2: [], 3: [], 4: []}
 
 
-@pytest.mark.parametrize(
-    ("rounds_a_key", "n_keys"), [(1, 4), (1.9, 4), (2, 2), (3, 2), (4, 1)], ids=str
-)
-def test_keys_take_turns_between_rounds(job, key_set, undisturbed, rounds_a_key, n_keys):
-    """All of a round travels under one key; the model is that of one key to 1e-6."""
-    most = int(rounds_a_key * SUMS_A_ROUND * SLOTS)
-    result = securefl.run(*job, keys=with_releases(key_set, most))
-    used = keys_by_round(result)
-    assert all(len(ids) == 1 for ids in used.values())
-    ids = [next(iter(used[number])) for number in (1, 2, 3, 4)]
-    assert len(set(ids)) == n_keys
-    assert ids[0] == key_set.public.key_id
-    turns = int(rounds_a_key)
-    assert ids == [ids[i // turns * turns] for i in range(4)]
+@pytest.mark.parametrize("changes", [(2, 3, 4), (3,), (4,)], ids=str)
+@pytest.mark.parametrize("quorum", [Quorum(), Quorum(2, 3)], ids=["alone", "2 of 3"])
+def test_keys_take_turns_between_rounds(job, key_set, undisturbed, changing, changes, quorum):
+    """All of a round travels under one key; the model is that of one key to 1e-6.
+
+    Each client gives new cards once for each key.
+    """
+    later = {n: KeySet.ephemeral(quorum, epoch) for epoch, n in enumerate(changes, 2)}
+    result = changing(key_set, later)
+    in_force, used = about(key_set), {}
+    for number in (1, 2, 3, 4):
+        in_force = about(later[number]) if number in later else in_force
+        used[number] = in_force
+    assert keys_by_round(result) == used
+    assert cards_by_round(result) == {n: CLIENTS if n in {1, *changes} else [] for n in used}
     assert not result.incidents
     assert_same_model(result, undisturbed)
 
 
-def test_no_key_releases_more_than_its_noise_hides(job, key_set, monkeypatch):
-    """Counted where each opener counts, over the whole run."""
-    counts = []
-    make = KeySet.opener
-    monkeypatch.setattr(
-        KeySet, "opener", lambda self, *a: counts.append(self.count) or make(self, *a)
-    )
-    most = 2 * SUMS_A_ROUND * SLOTS
-    securefl.run(*job, keys=with_releases(key_set, most))
-    released = {id(count): count.n_released for count in counts}
-    assert sorted(released.values()) == [most, most]
+def test_cards_of_the_key_before_open_nothing_under_the_next(federate, foreign_key_set):
+    """Nor does the next key take them: who sent them is asked for others."""
+    federation = federate()
+    request = federation.collect().request()
+    federation.authority.opener = foreign_key_set.opener()
+    with pytest.raises(KeyMismatch, match="the authority opens"):
+        federation.authority.open(request)
+    cards = {name: client.send_cards(federation.run) for name, client in federation.clients.items()}
+    refused = federation.authority.take_cards(federation.run, cards)
+    assert refused.keys() == federation.clients.keys()
+    assert all("sealed under key" in reason for reason in refused.values())
 
 
-def test_each_key_is_of_the_next_epoch(job, key_set, monkeypatch):
-    """Which stands in every message and in every key file."""
-    epochs, take = [], securefl.simulation.keys_in_use.KeysInUse.take
-
-    def noted(self, keys):
-        epochs.append(keys.public.epoch)
-        assert keys.adding.epoch == keys.secret.origin.epoch == keys.public.epoch
-        take(self, keys)
-
-    monkeypatch.setattr(securefl.simulation.keys_in_use.KeysInUse, "take", noted)
-    securefl.run(*job, keys=with_releases(key_set, SUMS_A_ROUND * SLOTS))
-    assert epochs == [1, 2, 3, 4]
+def test_a_clients_secrets_differ_from_key_to_key_and_session_to_session(federate, key_set):
+    """And are the same where it starts anew in a session: nothing of one shows the other."""
+    client = federate().clients["client-1"]
+    asked = [("ab" * 32, "key"), ("ab" * 32, "next key"), ("cd" * 32, "key")]
+    secrets = [client._sender(*of).secret for of in asked]
+    assert len(set(secrets)) == 3
+    assert [client._sender(*of).secret for of in asked] == secrets
 
 
 def test_an_openings_log_names_the_key(tmp_path, job, key_set):
-    """As it stands in the run's folder."""
-    securefl.run(*job, keys=with_releases(key_set, 2 * SUMS_A_ROUND * SLOTS), out=tmp_path / "run")
-    rows = (tmp_path / "run/openings.jsonl").read_text().splitlines()
-    assert len(rows) == 4 * SUMS_A_ROUND
-    ids = {row.partition('"key_id": "')[2][:64] for row in rows}
-    assert len(ids) == 2
-    assert key_set.public.key_id in ids
+    """As it stands in the run's folder, and with the epoch."""
+    securefl.run(*job, keys=key_set, out=tmp_path / "run")
+    rows = map(json.loads, (tmp_path / "run/openings.jsonl").read_text().splitlines())
+    said = [(row["key_id"], row["epoch"]) for row in rows]
+    assert said == [*about(key_set)] * (4 * SUMS_A_ROUND)
 
 
-def test_a_round_that_no_key_could_open_is_not_begun(job, key_set):
-    """One value fewer than a round opens: the line says what the policy must be."""
-    needed = SUMS_A_ROUND * SLOTS
-    keys = with_releases(key_set, needed - 1)
-    with pytest.raises(KeyWornOut, match=f"a round opens {needed} values, .* hides {needed - 1}"):
-        securefl.run(*job, keys=keys)
-    assert keys.count.n_released == 0
+class Stop(Exception):
+    pass
 
 
-def test_without_flooding_no_key_wears_out(job, key_set, undisturbed):
-    """There is nothing to be used up."""
-    policy = Policy(flooding=None, rules=(OpeningRule("*", 24),))
-    keys = replace(key_set, policy=policy, count=MemoryCount())
-    result = securefl.run(*job, keys=keys)
-    assert {opening.key_id for opening in result.openings} == {key_set.public.key_id}
-    assert_same_model(result, undisturbed)
+def stop(metrics):
+    if metrics.round == 2:
+        raise Stop
 
 
 def test_a_resumed_run_goes_on_under_the_key_that_is_given(tmp_path, job, key_set, undisturbed):
-    """What was counted before the stop counts still."""
+    """Its clients give cards for it."""
     config, task = job
-    keys = with_releases(key_set, 3 * SUMS_A_ROUND * SLOTS)
-
-    class Stop(Exception):
-        pass
-
-    def stop(metrics):
-        if metrics.round == 2:
-            raise Stop
-
+    keys = KeySet.ephemeral(epoch=2)
     with pytest.raises(Stop):
-        securefl.run(config, task, keys=keys, out=tmp_path / "run", on_round=stop)
-    assert keys.count.n_released == 2 * SUMS_A_ROUND * SLOTS
+        securefl.run(config, task, keys=key_set, out=tmp_path / "run", on_round=stop)
     result = securefl.resume(tmp_path / "run", task, keys=keys)
-    assert keys.count.n_released == 3 * SUMS_A_ROUND * SLOTS
-    used = keys_by_round(result)
-    assert used.keys() == {3, 4}
-    assert used[3] == {keys.public.key_id} != used[4]
+    assert keys_by_round(result) == dict.fromkeys((3, 4), about(keys))
+    assert cards_by_round(result)[3] == CLIENTS
     assert_same_model(result, undisturbed)
 
 
-def test_a_key_of_a_folder_is_rotated_on_the_disk(tmp_path, job, undisturbed, monkeypatch):
-    """What each has released stands there; the folder then holds the key of the next epoch."""
-    monkeypatch.setitem(releases.BLOCKS, "sums", 1)
-    init_folder(tmp_path / "keys", PASSPHRASE)
-    keys = load_all(tmp_path / "keys", PASSPHRASE)
-    policy = Policy(flooding=Flooding(releases=2 * SUMS_A_ROUND * SLOTS))
-    result = securefl.run(*job, keys=replace(keys, policy=policy))
-    again = load_all(tmp_path / "keys", PASSPHRASE)
-    assert (keys.public.epoch, again.public.epoch) == (1, 2)
-    assert again.count.n_released == 2 * SUMS_A_ROUND * SLOTS
-    first, second = {keys.public.key_id}, {again.public.key_id}
-    assert keys_by_round(result) == {1: first, 2: first, 3: second, 4: second}
+def test_a_key_of_a_folder_that_was_rotated_is_of_the_next_epoch(
+    tmp_path, job, undisturbed
+):
+    """The run goes on under what stands there now."""
+    config, task = job
+    folder = tmp_path / "keys"
+    init_folder(folder, PASSPHRASE)
+    before = load_all(folder, PASSPHRASE)
+    with pytest.raises(Stop):
+        securefl.run(config, task, keys=before, out=tmp_path / "run", on_round=stop)
+    rotate(folder, PASSPHRASE)
+    after = load_all(folder, PASSPHRASE)
+    assert (before.public.epoch, after.public.epoch) == (1, 2)
+    assert before.public.key_id != after.public.key_id
+    result = securefl.resume(tmp_path / "run", task, keys=after)
+    assert keys_by_round(result) == dict.fromkeys((3, 4), about(after))
     assert_same_model(result, undisturbed)
-
-
-@pytest.mark.parametrize("flooding", [Flooding(), None])
-def test_after_a_crafted_total_the_next_round_takes_a_new_key(tmp_path, flooding):
-    """In a simulation, too, and on the disk: nothing more is opened under the old key."""
-    init_folder(tmp_path / "keys", PASSPHRASE)
-    keys = load_all(tmp_path / "keys", PASSPHRASE)
-    frame, opener = keys.adding.frame, keys.opener(flooding, 3)
-    residues = frame.from_wire(keys.public.encrypt(np.ones(SLOTS)))
-    residues[1] = np.roll(residues[1], 1, axis=-1)
-    with pytest.raises(Crafted):
-        opener.open(frame.to_wire(residues), 5, 24)
-    with pytest.raises(KeyWornOut):
-        opener.open(keys.public.encrypt(np.ones(SLOTS)), 5, 24)
-    assert for_round(keys, SLOTS, flooding).public.epoch == 2
-    assert load_all(tmp_path / "keys", PASSPHRASE).public.epoch == 2

@@ -13,6 +13,7 @@ from played import place, played
 
 import securefl
 from securefl.federation.ledger import SERVER
+from securefl.federation.message import CARD
 from securefl.types import Kind
 
 SIZES = (5, 9, 14, 8, 11, 7)
@@ -32,7 +33,11 @@ def task():
 
 
 def sent(entries, client):
-    """Bytes down, up, and of profiles or losses, of one client in these messages."""
+    """Bytes down, up, and of profiles or losses, of one client in these messages.
+
+    Not of its cards, which it sends once a run.
+    """
+    entries = [e for e in entries if e.name != CARD]
     down = sum(e.bytes for e in entries if e.receiver == client)
     answers = FIRST - {"selection/size"}
     up = [e for e in entries if e.sender == client and e.receiver == SERVER]

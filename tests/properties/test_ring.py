@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from securefl.crypto import sealwire
 from securefl.crypto.contexts import fresh_context
-from securefl.crypto.params import SUMS, CkksParameters
-from securefl.crypto.ring import RingFrame
+from securefl.crypto.match_params import LINEAR, MatchParameters
+from securefl.crypto.one_time import ring
+from securefl.crypto.params import SUMS
+from securefl.crypto.ring import RingFrame, packed, unpacked
 from securefl.errors import MessageRefused
 
-ONE_PRIME = CkksParameters(modulus_bits=(60, 49), scale_bits=45)
-SMALL = CkksParameters(poly_degree=2048, modulus_bits=(37, 17), scale_bits=25)
-THREE_PRIMES = CkksParameters(poly_degree=8192, modulus_bits=(60, 50, 40, 30), scale_bits=90)
-PARAMETERS = [SMALL, ONE_PRIME, SUMS, THREE_PRIMES]
+ONE_PRIME = MatchParameters(1, 4096, (60, 49), scale_bits=45, weight_bits=8, range_bits=5)
+SMALL = MatchParameters(1, 2048, (37, 17), scale_bits=25, weight_bits=5, range_bits=5)
+THREE_PRIMES = MatchParameters(1, 8192, (60, 50, 40, 30), 90, weight_bits=28, range_bits=5)
+PARAMETERS = [SMALL, ONE_PRIME, LINEAR, THREE_PRIMES]
 
 
 @cache
@@ -77,7 +79,10 @@ def test_what_travels_decrypts_to_what_was_encrypted(parameters):
 def test_the_parameters_say_how_large_a_ciphertext_is():
     """So a server knows the one length that it takes before any ciphertext comes."""
     for parameters in PARAMETERS:
-        assert made(parameters)[1].n_bytes == parameters.ciphertext_bytes
+        word = -(-max(parameters.modulus_bits[:-1]) // 8)
+        n_words = 2 * parameters.n_primes * parameters.poly_degree
+        assert made(parameters)[1].n_bytes == n_words * word
+    assert made(LINEAR)[1].n_bytes == 98_304
 
 
 @pytest.mark.parametrize(
@@ -94,8 +99,8 @@ def test_the_parameters_say_how_large_a_ciphertext_is():
 )
 def test_a_ciphertext_of_another_shape_is_refused(shape):
     """It is a bug of this process, and said to be one."""
-    _, frame = made(SUMS)
-    sealed = vector(SUMS)
+    _, frame = made(LINEAR)
+    sealed = vector(LINEAR)
     with pytest.raises(RuntimeError, match="expected"):
         sealwire.residues(sealed.serialize(), shape)
     n_polynomials, n_primes, poly_degree = shape
@@ -110,7 +115,7 @@ def test_a_ciphertext_of_another_shape_is_refused(shape):
             read(sealed)
 
 
-@pytest.mark.parametrize("parameters", [ONE_PRIME, SUMS], ids=name)
+@pytest.mark.parametrize("parameters", [ONE_PRIME, LINEAR], ids=name)
 def test_a_product_has_one_polynomial_more_and_is_refused(parameters):
     """Nothing here multiplies ciphertexts; TenSEAL can."""
     context, frame = made(parameters)
@@ -159,7 +164,7 @@ def test_residues_survive_the_wire(data, seed, parameters):
 
 
 @settings(deadline=None, max_examples=60)
-@given(data=st.data(), parameters=st.sampled_from([SMALL, ONE_PRIME, SUMS]))
+@given(data=st.data(), parameters=st.sampled_from([SMALL, ONE_PRIME, LINEAR]))
 def test_no_residue_above_its_prime_passes(data, parameters):
     """Also where another prime of the same ciphertext is larger."""
     _, frame = made(parameters)
@@ -184,3 +189,44 @@ def test_a_payload_is_cut_into_whole_ciphertexts(n_chunks, excess):
         assert [len(chunk) for chunk in frame.chunks(payload, n_chunks)] == [
             frame.n_bytes
         ] * n_chunks
+
+
+SHAPE = 2, 1, SUMS.poly_degree
+"""Of a message of two ciphertexts."""
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_words_of_sums_survive_the_wire(data, seed):
+    """As those of matches do: any word below the prime, in seven bytes each."""
+    modulus = ring().modulus
+    words = np.random.default_rng(seed).integers(0, modulus, SHAPE, dtype=np.uint64)
+    places = st.tuples(*(st.integers(0, size - 1) for size in SHAPE))
+    for place in data.draw(st.lists(places, max_size=5)):
+        words[place] = data.draw(st.sampled_from([0, modulus - 1]))
+    wire = packed(words, [modulus])
+    assert len(wire) == 2 * SUMS.ciphertext_bytes == 2 * 7 * SUMS.poly_degree
+    back = unpacked(wire, SHAPE, [modulus], "message")
+    np.testing.assert_array_equal(back, words)
+    assert packed(back, [modulus]) == wire
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_no_word_of_sums_above_the_prime_passes(data):
+    """Wherever it stands."""
+    modulus = ring().modulus
+    words = np.ones(SHAPE, np.uint64)
+    place = tuple(data.draw(st.integers(0, size - 1)) for size in SHAPE)
+    words[place] = data.draw(st.integers(modulus, 256**7 - 1))
+    with pytest.raises(MessageRefused, match="message with a coefficient outside the ring"):
+        unpacked(packed(words, [modulus]), SHAPE, [modulus], "message")
+
+
+@settings(deadline=None)
+@given(excess=st.integers(-9, 9).filter(bool))
+def test_a_message_of_sums_has_one_length(excess):
+    """Neither a byte nor a word more or less."""
+    wire = bytes(2 * SUMS.ciphertext_bytes + excess)
+    with pytest.raises(MessageRefused, match="expected exactly"):
+        unpacked(wire, SHAPE, [ring().modulus], "message")

@@ -9,18 +9,19 @@ import pytest
 import torch
 
 from securefl.algorithms.base import with_gains
-from securefl.crypto.params import SUMS, CkksParameters
-from securefl.errors import ConfigError, MessageRefused, ValueRefused
-from securefl.exchange.ckks import CkksAdder, CkksSealer
+from securefl.crypto.params import SUMS, SumParameters
+from securefl.errors import MessageRefused, ValueRefused
+from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.decode_total import TotalDecoder
-from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits
+from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_exact
 from securefl.exchange.layout import gains_of, pack
-from securefl.exchange.policy import Flooding
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-ONE_PRIME = CkksParameters(modulus_bits=(60, 49), scale_bits=45)
+COARSE = SumParameters(modulus_bits=40, scale_bits=25)
+RUN = "ab" * 32
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,19 @@ def test_encrypted_training_ends_where_training_in_the_clear_does(
     """The published table's code, over fewer rounds: within 1e-6 of each tensor's size."""
     measure = benchmark("sealed_precision")
     assert measure.measured(measure.Case(scale, weight, encrypt, 12, rounds=3)) < 1e-6
+
+
+def sealed_total(keys, values, weights):
+    """The sum of these clients' messages, and what opens it: total, about and nonces."""
+    about = MessageId(RUN, 1, "layer/mean", values.shape[-1])
+    sealer, opener = OneTimeSealer(keys.public), keys.opener()
+    running, nonces = OneTimeAdder(keys.public).start(about.n_values), {}
+    for i, weight in enumerate(weights):
+        sender = Sender(f"client-{i}", bytes([i]) * 32)
+        opener.take_cards(RUN, sender.name, keys.public.cards(RUN, sender))
+        payload, nonces[sender.name] = sealer.seal(values, weight, about, sender)
+        running = running.plus(payload)
+    return opener, (running.total(), about, nonces)
 
 
 @pytest.mark.parametrize("n_values", [1, 409, 511, 682, 1023, 1024])
@@ -62,42 +76,41 @@ def test_the_halves_of_a_unit_fit_into_the_next_slot():
 
 def test_no_more_bytes_travel_for_digits(key_set):
     """A message takes the ciphertexts that its values alone would take."""
-    sealer = CkksSealer(key_set.public)
     for n_values in (1, 1023, 2046, 2047):
-        assert len(sealer.seal(np.ones(n_values), 0.5)) == SUMS.message_bytes(n_values)
+        _, (total, *_) = sealed_total(key_set, np.ones(n_values), [0.5])
+        assert len(total) == SUMS.message_bytes(n_values)
 
 
 def test_parameters_without_room_have_one_digit():
-    """Under one data prime the usual noise would drown the units."""
-    assert Digits.of(ONE_PRIME, 5).gain_bits == (0,)
+    """At a small scale the usual noise would drown the units."""
+    assert Digits.of(COARSE, 5).gain_bits == (0,)
+    assert len(Digits.of(SUMS, 5).gain_bits) == 5
 
 
-def test_noise_in_which_digits_drown_is_refused():
-    """A policy whose noise is too much for digits is told so, before any value is released."""
-    slots = np.zeros((1, 2048))
-    slots[:, -2:] = 0.5, 3
-    loud = 2.0 ** -(UNIT_BITS + 1) / SURE
-    assert TotalDecoder(SUMS, 5, loud / 2).decode(slots, 5, 24).n_clients == 3
-    with pytest.raises(ConfigError, match="digits are read up to"):
-        TotalDecoder(SUMS, 5, loud).decode(slots, 5, 24)
+def test_digits_are_read_under_the_noise_of_the_most_clients():
+    """Six of its deviations are less than half a unit; those of a smaller scale are not."""
+    assert SURE * SUMS.noise(MOST_CLIENTS) < 2.0 ** -(UNIT_BITS + 1)
+    assert is_exact(SUMS.noise(MOST_CLIENTS))
+    assert not is_exact(COARSE.noise(MOST_CLIENTS))
+    assert not is_exact(2.0 ** -(UNIT_BITS + 1) / SURE)
 
 
 def test_more_clients_than_digits_hold_are_refused():
     """Their remainders might leave the range in silence."""
     slots = np.zeros((1, 2048))
     slots[:, -2:] = 0.5, MOST_CLIENTS + 1
-    with pytest.raises(MessageRefused, match="digits hold at most 65536"):
-        TotalDecoder(SUMS, 10**6, 0.0).decode(slots, 5, 24)
+    with pytest.raises(MessageRefused, match=f"digits hold at most {MOST_CLIENTS}"):
+        TotalDecoder(SUMS, MOST_CLIENTS + 1).decode(slots, 5, 24)
+    slots[:, -1] = MOST_CLIENTS
+    assert TotalDecoder(SUMS, MOST_CLIENTS).decode(slots, 5, 24).n_clients == MOST_CLIENTS
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0**-13])
 def test_one_rounding_is_relative(key_set, weight):
     """Values of any size, from clients of any weight, err by half of the last bit released."""
     values = np.array([1e-5, -3e-3, 0.7, -40.0, 5e6])
-    running = CkksAdder(key_set.adding).start(5)
-    for _ in range(2):
-        running = running.plus(CkksSealer(key_set.public).seal(values, weight / 2))
-    opened = key_set.opener(Flooding(), 2).open(running.total(), 5, 20)
+    opener, total = sealed_total(key_set, values, [weight / 2] * 2)
+    opened = opener.open(*total, 20)
     np.testing.assert_allclose(opened.values, values, rtol=2.0**-21 * 1.01, atol=0)
     significant = 2**21 * np.frexp(opened.values)[0]
     np.testing.assert_array_equal(significant, np.rint(significant))
@@ -127,10 +140,9 @@ def test_a_tensor_may_jump_to_32_or_to_64_times_its_size():
 def test_a_large_message_is_as_precise_as_its_tensors_are_small(key_set):
     """Gains make up for the digits that a whole model has no room for."""
     spec, tensors = large(small=0.01, wide=1000.0)
-    sealer, gains = CkksSealer(key_set.public), gains_of(spec)
-    packed = pack("m", tensors, sealer.max_value(spec.n_values), gains)
-    running = CkksAdder(key_set.adding).start(spec.n_values)
-    running = running.plus(sealer.seal(packed, 2.0**-6))
-    opened = key_set.opener(Flooding(), 2).open(running.total(), spec.n_values, 24)
+    gains, limit = gains_of(spec), Digits.of(SUMS, spec.n_values).max_value
+    packed = pack("m", tensors, limit, gains)
+    opener, total = sealed_total(key_set, packed, [2.0**-6])
+    opened = opener.open(*total, 24)
     error = opened.values / gains / np.repeat([0.01, 1000.0], 1000) - 1
     assert np.linalg.norm(error) / np.sqrt(2000) < 1e-7

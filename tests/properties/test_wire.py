@@ -19,6 +19,7 @@ from securefl.errors import (
     Replayed,
     SignatureRefused,
 )
+from securefl.exchange.base import ONE_TIME, Sealed
 from securefl.federation.message import (
     MAGIC,
     MAX_HEADER_BYTES,
@@ -28,6 +29,7 @@ from securefl.federation.message import (
     Roster,
     encode_message,
     header_for,
+    n_message_bytes,
     signature_over,
     split_message,
 )
@@ -37,6 +39,7 @@ IDENTITY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 ROSTER = Roster({"client-1": IDENTITY.public_key(), "client-2": OTHER.public_key()})
 EXPECTED = Expected("ab" * 32, 3, "1/mean", "plain/float32", "cd" * 32, 2, 8)
+UNDER_A_KEY = replace(EXPECTED, form=ONE_TIME)
 
 REFUSALS = {
     "run": Replayed,
@@ -57,7 +60,7 @@ expectations = st.builds(
     run=hex32,
     round=st.integers(0, 2**31 - 1),
     name=texts,
-    form=texts,
+    form=texts | st.just(ONE_TIME),
     key_id=hex32 | st.just(""),
     epoch=st.integers(0, 2**31 - 1),
     n_values=st.integers(1, 2**40 - 1),
@@ -65,8 +68,14 @@ expectations = st.builds(
 )
 
 
+def sealed_as(expected, payload, nonce="0f" * 16):
+    """A payload as it would be sealed: with a nonce where its form has one."""
+    return Sealed(payload, nonce[: expected.nonce_digits])
+
+
 def message_of(payload=b"0123456789", expected=EXPECTED, sender="client-1", identity=IDENTITY):
-    return encode_message(header_for(expected, sender, payload), payload, identity)
+    header = header_for(expected, sender, sealed_as(expected, payload))
+    return encode_message(header, payload, identity)
 
 
 def received(message, expected=EXPECTED, roster=ROSTER, max_payload_bytes=MAX_PAYLOAD_BYTES):
@@ -79,6 +88,7 @@ def received(message, expected=EXPECTED, roster=ROSTER, max_payload_bytes=MAX_PA
 @settings(deadline=None)
 @given(expected=expectations, sender=texts, payload=payloads)
 @example(replace(EXPECTED, name="п" * 100), 'é"\\\n\x00', b"")
+@example(UNDER_A_KEY, "client-1", b"01")
 def test_what_is_encoded_comes_back(expected, sender, payload):
     """Header and payload of every message survive the trip, and the roster accepts them."""
     roster = Roster({sender: IDENTITY.public_key()})
@@ -86,7 +96,7 @@ def test_what_is_encoded_comes_back(expected, sender, payload):
     signed, received_payload = received(message, expected, roster)
     assert received_payload == payload
     header = signed.header
-    assert header == header_for(expected, sender, payload)
+    assert header == header_for(expected, sender, sealed_as(expected, payload))
     assert (header.sender, header.payload_bytes) == (sender, len(payload))
     assert header.payload_sha256 == hashlib.sha256(payload).hexdigest()
     said = {field.name: getattr(header, field.name) for field in fields(Expected)}
@@ -94,14 +104,47 @@ def test_what_is_encoded_comes_back(expected, sender, payload):
 
 
 @settings(deadline=None)
-@given(payload=payloads, data=st.data(), value=st.integers(1, 255))
-def test_any_changed_byte_is_refused(payload, data, value):
+@given(expected=expectations, sender=texts, payload=payloads)
+@example(UNDER_A_KEY, "client-1", b"01")
+def test_a_messages_length_is_known_before_there_is_one(expected, sender, payload):
+    """To the byte, nonce included."""
+    message = message_of(payload, expected, sender)
+    assert len(message) == n_message_bytes(expected, sender, len(payload))
+
+
+@settings(deadline=None)
+@given(nonce=st.binary(max_size=20).map(bytes.hex) | st.text(max_size=40))
+@example("0f" * 16)
+@example("0F" * 16)
+def test_a_nonce_has_its_length_or_the_message_is_refused(nonce):
+    """Under a one-time key it is 16 bytes in hex, elsewhere there is none."""
+    for expected in (EXPECTED, UNDER_A_KEY):
+        sealed = sealed_as(expected, b"01")
+        good = json.loads(header_for(expected, "client-1", sealed).model_dump_json())
+        text = json.dumps(good | {"nonce": nonce}).encode()
+        signed = MAGIC + len(text).to_bytes(2, "little") + text + signature_over(text, IDENTITY)
+        fits = len(nonce) == expected.nonce_digits and set(nonce) <= set("0123456789abcdef")
+        if fits:
+            assert received(signed + b"01", expected)[0].header.nonce == nonce
+            continue
+        with pytest.raises(MessageRefused):
+            received(signed + b"01", expected)
+
+
+@settings(deadline=None)
+@given(
+    payload=payloads,
+    data=st.data(),
+    value=st.integers(1, 255),
+    expected=st.sampled_from([EXPECTED, UNDER_A_KEY]),
+)
+def test_any_changed_byte_is_refused(payload, data, value, expected):
     """No single byte of a message can change without `split` or the roster refusing it."""
-    message = bytearray(message_of(payload))
+    message = bytearray(message_of(payload, expected))
     position = data.draw(st.integers(0, len(message) - 1))
     message[position] ^= value
     with pytest.raises(MessageRefused):
-        received(bytes(message))
+        received(bytes(message), expected)
 
 
 def test_every_changed_byte_of_one_message_is_refused():
@@ -155,7 +198,7 @@ json_values = st.recursive(
 @given(field=st.sampled_from(list(Header.model_fields)), value=json_values)
 def test_a_well_signed_header_of_other_values_is_refused(field, value):
     """Whatever JSON value a client signs for a field, it is the expected one or refused."""
-    good = json.loads(header_for(EXPECTED, "client-1", b"").model_dump_json())
+    good = json.loads(header_for(EXPECTED, "client-1", Sealed(b"")).model_dump_json())
     text = json.dumps(good | {field: value}).encode()[:MAX_HEADER_BYTES]
     message = MAGIC + len(text).to_bytes(2, "little") + text + signature_over(text, IDENTITY)
     same_type = type(value) is type(good[field]) or field == "version"  # true is 1 too
@@ -184,7 +227,7 @@ def test_no_message_above_the_limit_gets_through(n_bytes, limit):
 
 def test_no_header_above_the_limit_gets_through():
     """A signed header one byte longer than allowed is refused, one just as long is not."""
-    text = header_for(EXPECTED, "client-1", b"").model_dump_json().encode()
+    text = header_for(EXPECTED, "client-1", Sealed(b"")).model_dump_json().encode()
     for length, passes in ((MAX_HEADER_BYTES, True), (MAX_HEADER_BYTES + 1, False)):
         padded = text.ljust(length)
         prefix = MAGIC + length.to_bytes(2, "little")
