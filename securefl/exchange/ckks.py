@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.crypto.artefact import CODEC
 from securefl.crypto.params import BOOKKEEPING_SLOTS
@@ -52,13 +53,14 @@ class CkksSealer:
         """The plan's."""
         return gains_of(spec)
 
-    def seal(self, values: Values, weight: float) -> bytes:
+    def seal(self, values: NDArray[np.floating], weight: float) -> bytes:
         """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing."""
         parameters = self.public_key.parameters
         size = parameters.values_per_ciphertext
         slots = np.zeros((parameters.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
         padded = np.zeros(len(slots) * size)
-        digits = Digits.of(parameters, len(values)).split(weight * values)
+        weighted = np.multiply(values, weight, dtype=np.float64)
+        digits = Digits.of(parameters, len(values)).split(weighted)
         padded[: len(digits)] = digits
         slots[:, :size] = padded.reshape(-1, size)
         slots[:, size:] = weight, 1.0
@@ -102,7 +104,7 @@ class CkksSum:
 
     parts: list[CiphertextSum]
 
-    def plus(self, payload: bytes, most: float = 1.0) -> CkksSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> CkksSum:
         """The sum with one contribution more, all of its ciphertexts."""
         del most  # a sealed weight shows in the total alone
         chunks = self.parts[0].frame.chunks(payload, len(self.parts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from securefl.exchange.base import Sealer
@@ -65,10 +64,10 @@ class Client:
             ValueRefused: a value is NaN, infinite or out of range; nothing is sealed.
         """
         sealer, plain = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
-        payload = sealer.seal(plain.values.astype(np.float64), plain.weight)
         about, n_values = (run, round_number), len(plain.values)
-        expected = Expected.over(sealer, about, spec.name, n_values, state)
-        return self._signed(expected, payload)
+        payload = sealer.seal(plain.values, plain.weight)
+        del plain  # large, and no longer needed
+        return self._signed(Expected.over(sealer, about, spec.name, n_values, state), payload)
 
     def hand_over(
         self, spec: MessageSpec, tensors: NamedTensors, times: int = 1

@@ -288,7 +288,7 @@ class ServerRound:
             if spec.name in now.in_memory:
                 return now.in_memory[spec.name].opened()
             if spec.name not in now.opened:
-                request = now.signed[spec.name].request()
+                request = now.signed.pop(spec.name).request()  # large, and read once
                 return self.server.plain.open(request.total, spec.n_values)
         except TooFewContributions as error:
             raise self._explained(error) from error

@@ -260,6 +260,7 @@ class NetworkSites:
         return await self._trained(name, link, ongoing)
 
     async def _sent(self, name: str, link: Link, request: Request) -> Lost | None:
+        tensors = b""
         match request:
             case Begin():
                 whole, tensors = self._tensors(name, link, request.state)
@@ -269,7 +270,7 @@ class NetworkSites:
                     since=request.since[name],
                     whole=whole,
                 )
-                frame, body = Frame.ROUND, bodies.with_tensors(begins, tensors)
+                frame, body = Frame.ROUND, bodies.headed(begins)
             case Ask():
                 whole, tensors = self._tensors(name, link, request.state)
                 question = bodies.Question(
@@ -279,13 +280,13 @@ class NetworkSites:
                     since=request.since[name],
                     whole=whole,
                 )
-                frame, body = Frame.QUESTION, bodies.with_tensors(question, tensors)
+                frame, body = Frame.QUESTION, bodies.headed(question)
             case Continue():
                 opened = request.answer.opened
                 frame, body = Frame.TOTAL, total_bytes(opened, self.server.plain.dtype)
             case Counted():
                 frame, body = Frame.COUNTED, b""
-        return (await self.members.send({name: link}, frame, body)).get(name)
+        return (await self.members.send({name: link}, frame, body, tensors)).get(name)
 
     def _tensors(self, name: str, link: Link, state: State) -> tuple[bool, bytes]:
         """Return whether all tensors are sent, and those that are."""
@@ -338,7 +339,7 @@ def _away(round_number: int, name: str) -> Incident:
 def _claimed_name(message: bytes) -> str:
     """Return what a message says that it is, which nobody believes before it is verified."""
     try:
-        signed, _ = split_message(message, len(message))
+        signed, _ = split_message(memoryview(message), len(message))
     except MessageRefused:
         return ""
     return signed.header.name

@@ -795,7 +795,7 @@ def asking(kind, process, number, **changes):
     job = process.party.job
     known = {"round": number, "since": 0, "whole": True}
     tensors = bodies.state_bytes(job.algorithm.init(job.task.model), None)
-    return bodies.with_tensors(kind(**known | changes), tensors)
+    return bodies.headed(kind(**known | changes)) + tensors
 
 
 async def begin_round(link, process, number, **changes):

@@ -405,7 +405,7 @@ def test_a_server_that_sends_one_client_another_model_opens_nothing(site, monkey
         if frame is Frame.ROUND and "alice" not in links:
             head, tensors = bodies.apart(bodies.RoundBegins, body, SERVER)
             zeros = {name: 0 * value for name, value in safetensors.torch.load(tensors).items()}
-            body = bodies.with_tensors(head, safetensors.torch.save(zeros))
+            body = bodies.headed(head) + safetensors.torch.save(zeros)
         return await send(self, links, frame, body)
 
     monkeypatch.setattr(Members, "send", sent)
