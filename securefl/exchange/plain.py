@@ -106,7 +106,7 @@ class PlainSum:
         if weight > most * (1 + WEIGHT_TOLERANCE):
             raise MessageRefused(f"weight {weight}, and by the settings it is at most {most}")
         # Written so that NaN, which compares false with everything, is refused.
-        if not (-LARGEST <= float(values.min()) and float(values.max()) <= LARGEST):
+        if not (float(values.min()) >= -LARGEST and float(values.max()) <= LARGEST):
             raise MessageRefused(f"values that are not finite, or not within ±{LARGEST:.0f}")
         total = np.multiply(values, weight, dtype=np.float64)
         total += self.values

@@ -72,6 +72,11 @@ class ServerRound:
         return tuple(self._present)
 
     @property
+    def due(self) -> bool:
+        """True where a sum may come before the update."""
+        return bool(self._due)
+
+    @property
     def possible(self) -> tuple[MessageSpec, ...]:
         """Messages of which one may come next; of the update's, only the first."""
         return (*self._due.values(), *self.context.plan.update[:1])
