@@ -280,6 +280,9 @@ class ServerRound:
         if isinstance(message, bytes):
             form: Form = "ciphertext" if spec.kind in self.server.sealed else "plaintext"
             self._note(spec, (client, SERVER), form, message)
+            # With its last message, so that all of them are written down.
+            if client in self.context.uncounted and spec in self.context.plan.update[-1:]:
+                raise MessageRefused(f"{client}: did not count in the round that is played again")
             return now.signed[spec.name].admit(message, client)
         if message.like is not None:
             now.like.setdefault(spec.name, message.like)
