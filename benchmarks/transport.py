@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from roles import SERVER, Job, ceremony
+from roles import OF_TABLES, SERVER, Job, ceremony
 
 from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame, Link
@@ -32,26 +32,16 @@ SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
 WIDEST = 4096
 """Hidden units that an MLP may have."""
-JOB = """
-[run]
-rounds = {rounds}
-threads = 1
-[data]
-names = {names}
-[samples]
-columns = {columns}
-target = "ill"
-classes = ["no", "yes"]
-most = 100
-[model]
-name = "mlp"
-width = {width}
+JOB = (
+    OF_TABLES
+    + """
 [algorithm]
 name = "fedavg"
 local_steps = 1
 [exchange]
 encrypt = "none"
 """
+)
 WARM = 3
 """Rounds after which all parties have imported what they need."""
 
@@ -85,7 +75,7 @@ def federation(n_sites: int, width: int, n_columns: int, rounds: int) -> Federat
             rounds=100_000,  # memory is read while all are there
             names=json.dumps(names),
             columns=json.dumps(columns),
-            width=width,
+            model=f"width = {width}",
         )
         waits = {"server": ("--joining", "600", "--timeout", "600"), "client": ("--wait", "600")}
         job = Job(folder, "job", settings, names, sealed=False, own_data=True, options=waits)
