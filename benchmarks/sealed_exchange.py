@@ -108,7 +108,7 @@ class SealedExchange:
     async def _answer(self, number: int, own: Identity, link: Link, size: int) -> None:
         await link.receive({Frame.ROUND: size})
         sealers = {Kind.PARAMETERS: CkksSealer(self.bundles["client"].public)}
-        client = Client(own.name, 0.25, sealers, signing_key=own.key)
+        client = Client(own.name, 1 / len(self.clients), sealers, signing_key=own.key)
         values = {"w": torch.linspace(-1, 1, self.n_values, dtype=torch.float64)}
         message = self._timed(
             "seal and sign", lambda: client.contribute(self.run, number, self._spec, values)

@@ -240,9 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[int, float]:
     with tempfile.TemporaryDirectory() as folder:
         make_consortium(Path(folder), names, SERVER, passphrase, name="Loopback")
         found = asyncio.run(exchanges(Path(folder), names, options.sizes, passphrase))
+        for size, ms in found.items():
+            print(f"{size:>11,} bytes: {ms:,.1f} ms")
         parts = asyncio.run(sealed_parts(Path(folder), names, passphrase))
-    for size, ms in found.items():
-        print(f"{size:>11,} bytes: {ms:,.1f} ms")
     for part, ms in parts.items():
         print(f"{8 * SEALED_VALUES:>11,} bytes sealed, {part}: {ms:,.1f} ms")
     return found
