@@ -1,6 +1,8 @@
 """Contributions are added as they arrive, and in the order of the clients all the same."""
 
+import asyncio
 import sys
+import tracemalloc
 from itertools import permutations
 
 import pytest
@@ -15,7 +17,8 @@ from securefl.federation.remote import Lost, RemoteRound
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import Done
-from securefl.types import Kind, Plan, State
+from securefl.network.frames import Frame, Link
+from securefl.types import Kind, MessageSpec, Plan, State
 
 RUN, NAMES = "ab" * 32, ("alice", "bob", "carol", "dora")
 PLAIN = PlainChannel("float64")
@@ -94,3 +97,55 @@ def test_who_is_lost_holds_up_nobody(clients, order):
     assert torch.equal(found, wanted)
     assert why == ["alice: gone", "carol: gone"]
     assert held[-1] == []
+
+
+def most_bytes(work):
+    """The most memory that Python and numpy have had at once for it."""
+    tracemalloc.start()
+    try:
+        made = work()
+        return made, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+class Chunked:
+    """A stream that hands on what is written."""
+
+    over = False
+
+    def __init__(self):
+        self.closed = asyncio.Event()
+        self.chunks = asyncio.Queue(1)
+
+    async def read(self):
+        return await self.chunks.get()
+
+    async def write(self, chunk):
+        await self.chunks.put(chunk)
+
+
+def test_a_large_contribution_is_copied_no_more_than_it_must_be(clients):
+    """Sealed: payload and message. On its way: what has come of it. Added: the new sum."""
+    spec = MessageSpec("update/parameters", Kind.PARAMETERS, 10**6)
+    values, size = {"w": torch.randn(10**6, dtype=torch.float64)}, 8 * 10**6
+    alice = clients["alice"]
+    message, most = most_bytes(lambda: alice.contribute(RUN, 1, spec, values))
+    assert most < 2.1 * size
+
+    bodies = []
+
+    async def carried():
+        link = Link("alice", Chunked(), None)
+        sending = asyncio.create_task(link.send(Frame.MESSAGE, b"head", message))
+        bodies.append((await link.receive({Frame.MESSAGE: 2 * size})).body)
+        await sending
+
+    _, most = most_bytes(lambda: asyncio.run(carried()))
+    assert bodies == [b"head" + message]
+    assert most < 1.6 * size  # with what is under way, and room for an eighth more
+    running = Server(RUN, Roster({"alice": alice.identity}), {Kind.PARAMETERS: PLAIN}).start(
+        1, spec
+    )
+    _, most = most_bytes(lambda: running.receive(message))
+    assert most < 1.1 * size
