@@ -132,7 +132,7 @@ def replayed(
     every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
-    # A round in which nobody counted has passed, whatever of.
+    # A round in which nobody counted passes again, whatever the run did with others.
     passing = config.sites.model_copy(update={"short": "pass"})
     config = in_the_clear(config).model_copy(update={"sites": passing})
     rounds = simulated(config, task, None, None, record=record)
