@@ -123,9 +123,9 @@ def replayed(
         config: the run's settings.
         task: its data and model.
         progress: called after each round.
-        participants: who took part in the run, where not all clients did: they take part again.
-            Without them others may: what is sealed takes longer, and scores in the clear have no
-            noise.
+        participants: who took part in the run, where not all clients did: they take part again,
+            and count again or not. Without them others may: what is sealed takes longer, and scores
+            in the clear have no noise.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
@@ -136,7 +136,10 @@ def replayed(
     every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
-    rounds = simulated(in_the_clear(config), task, None, None, record=record)
+    # A round in which nobody counted passes again, whatever the run did with others.
+    passing = config.sites.model_copy(update={"short": "pass"})
+    config = in_the_clear(config).model_copy(update={"sites": passing})
+    rounds = simulated(config, task, None, None, record=record)
     rounds.follow(participants)
     models = [global_model(rounds.state)]
     with closing(rounds):

@@ -386,13 +386,11 @@ def test_a_server_that_sends_one_client_another_model_opens_nothing(site, monkey
     """It would know the others' updates, and so read the one's: each signs what it was sent."""
     here, send = site(encrypt="model", algorithm="fedavg"), Members.send
 
-    async def sent(self, links, frame, body):
-        heads = {Frame.ROUND: bodies.RoundBegins, Frame.QUESTION: bodies.Question}
-        if frame in heads and "alice" not in links:
-            head, tensors = bodies.apart(heads[frame], body, SERVER)
-            zeros = {name: 0 * value for name, value in safetensors.torch.load(tensors).items()}
-            body = bodies.with_tensors(head, safetensors.torch.save(zeros))
-        return await send(self, links, frame, body)
+    async def sent(self, links, frame, body, more=b""):
+        if frame in {Frame.ROUND, Frame.QUESTION} and "alice" not in links:
+            tensors = safetensors.torch.load(more)
+            more = safetensors.torch.save({name: 0 * value for name, value in tensors.items()})
+        return await send(self, links, frame, body, more)
 
     monkeypatch.setattr(Members, "send", sent)
     with pytest.raises(TooFewContributions):
@@ -406,10 +404,10 @@ def test_a_server_that_sends_one_client_other_totals_opens_nothing_more(site, mo
     """Totals in mid-round steer what the others send as well as a model does."""
     here, send = site(), Members.send
 
-    async def sent(self, links, frame, body):
+    async def sent(self, links, frame, body, more=b""):
         if frame is Frame.TOTAL and "alice" not in links:
             body = body[:-8] + bytes(8)
-        return await send(self, links, frame, body)
+        return await send(self, links, frame, body, more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Members, "send", sent)

@@ -330,8 +330,13 @@ def test_training_has_a_time_of_its_own_with_every_engine(benchmark):
 
 
 @pytest.mark.full
-def test_exchanges_over_loopback_are_timed(benchmark):
-    """Of more than a chunk, too."""
-    found = benchmark("transport").main(["--clients", "2", "--sizes", "1000", "3000000"])
+def test_exchanges_over_loopback_are_timed(benchmark, monkeypatch, capsys):
+    """Of more than a chunk, too; and a sealed one, role by role."""
+    monkeypatch.setattr(benchmark("sealed_exchange"), "REPEATS", 1)
+    found = benchmark("transport").main(["--clients", "3", "--sizes", "1000", "3000000"])
     assert [*found] == [1000, 3_000_000]
     assert all(ms > 0 for ms in found.values())
+    lines = capsys.readouterr().out.splitlines()
+    sealed = {line.split(":")[0].split(", ")[-1]: line for line in lines if "sealed" in line}
+    assert sealed.keys() == {"READY before", "seal and sign", "check and add", "open", "in all"}
+    assert not any(line.endswith(": 0.0 ms") for line in sealed.values())
