@@ -75,8 +75,8 @@ def simulated(
         keys = KeySet.ephemeral(quorum_of(config))
     elif keys.quorum != quorum_of(config):
         raise ConfigError(
-            f"exchange.officers = {config.exchange.officers} makes keys of its own, and keys are "
-            "given: leave one of them out"
+            f"exchange.officers = {config.exchange.officers}, and the keys that are given are of "
+            f"{keys.quorum.officers}: leave one of them out"
         )
     if match_keys:
         check_reproducible(score_seed(config), match_keys.seed)
