@@ -2,10 +2,10 @@
 
     python benchmarks/random_sums.py --sums 10000
 
-From 3 to 200 clients, 1 to 10^6 values, sizes of 1e-6 to 1e3, each drawn evenly by its logarithm;
-where that would be more than `--most` ciphertexts, there are fewer clients. Weights are of clients
-of 1 to 10^4 samples. A sum is wrong where its count or weight is, or where a value errs by more than
-half of the last bit that is released and eight deviations of its noise.
+From 3 to 200 clients, 1 to 10^6 values, of sizes from 1e-6 to 1e3, each drawn evenly by its
+logarithm; where that would be more than `--most` ciphertexts, there are fewer clients. Weights are
+those of clients of 1 to 10^4 samples. A sum is wrong where its count or its weight is, or where a
+value errs by more than half of the last bit that is released and eight deviations of its noise.
 """
 
 from __future__ import annotations
