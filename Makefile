@@ -34,10 +34,11 @@ check: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/ckks_sum.py
+	$(BIN)/python benchmarks/one_time_sum.py
 	$(BIN)/python benchmarks/model_encryption.py
 	$(BIN)/python benchmarks/encrypted_fedtan.py
 	$(BIN)/python benchmarks/profile_match.py
-	$(BIN)/python benchmarks/committee.py
+	$(BIN)/python benchmarks/officers.py
 	$(BIN)/python benchmarks/private_steps.py
 	$(BIN)/python benchmarks/engines.py --out docs/results/engines.md
 	$(MAKE) peers

@@ -11,18 +11,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import tenseal as ts
 import torch
 from measure import (
-    Channel,
     Cost,
     Machine,
-    Matrix,
     Way,
     bytes_text,
     ms_text,
@@ -30,14 +26,15 @@ from measure import (
     ratio_text,
     sample_weights,
     show,
-    timed,
     typical,
     write_json,
 )
+from sealed_way import RUN, SealedWay
 
+from securefl.crypto.one_time import ring
 from securefl.exchange.base import Values
-from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
 from securefl.federation import server as roles
 from securefl.federation.authority import Authority, Opening
@@ -47,12 +44,9 @@ from securefl.models import build_model
 from securefl.norms.find import statistics
 from securefl.types import Kind, MessageSpec
 
-RUN = "0" * 64
 WAYS = ("usual", "packed", "signed")
 POLICY = Policy()
-"""The default one: what is opened is flooded, counted, and rounded."""
-MAX_BEYOND_S = 5e-3
-"""What opening a message of statistics should cost an authority at most beside decrypting it."""
+"""The default one: what is opened is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +57,8 @@ class Comparison:
     n_values: int
     costs: Mapping[str, Cost]
     """By way: usual; packed (SecureFL's ciphertexts); signed (the same as signed messages)."""
-    server_key_bytes: Mapping[str, int]
-    """What the server gets once, at set-up."""
-    beyond_s: Mapping[str, float]
-    """Opening less decrypting, by who opens: the opener (flood, count, check, round), or the
-    authority, which checks signatures before."""
+    key_bytes: Mapping[str, int]
+    """Bytes of the keys that are sent once: evaluation keys to the server, or a client's card."""
 
 
 class Usual:
@@ -124,17 +115,22 @@ class Signed:
 
     def __init__(self, keys: KeySet, n_values: int, weight_K: Values) -> None:
         self._spec = MessageSpec("update/statistics", Kind.STATISTICS, n_values)
-        sealers = {Kind.STATISTICS: CkksSealer(keys.public)}
+        sealers = {Kind.STATISTICS: OneTimeSealer(keys.public)}
         self._clients = [
             Client(f"client-{k + 1}", weight, sealers) for k, weight in enumerate(weight_K.tolist())
         ]
         self._roster = Roster({client.name: client.identity for client in self._clients})
-        self._server = roles.Server(RUN, self._roster, {Kind.STATISTICS: CkksAdder(keys.adding)})
-        self._keys = keys
+        self._server = roles.Server(RUN, self._roster, {Kind.STATISTICS: OneTimeAdder(keys.public)})
+        self._opener = keys.opener()
+        self.cards = {client.name: client.send_cards(RUN) for client in self._clients}
+        authority = Authority(self._opener, self._roster, POLICY, list[Opening]().append)
+        if refused := authority.take_cards(RUN, self.cards):
+            raise RuntimeError(f"the authority refuses cards: {refused}")
 
     def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
         """The signed message."""
         del weight
+        ring().common.cache_clear()
         tensors = {"statistics": torch.from_numpy(values)}
         return [self._clients[client].contribute(RUN, 1, self._spec, tensors)]
 
@@ -144,22 +140,9 @@ class Signed:
 
     def open(self, total: roles.SumRequest) -> Values:
         """Opened by an authority that has opened nothing before."""
-        return self._authority().open(total).values
-
-    def beyond_s(self, request: roles.SumRequest) -> dict[str, float]:
-        """Seconds that opening takes longer than decrypting the same ciphertexts."""
-        authority, secret, n_values = self._authority(), self._keys.secret, self._spec.n_values
-        n_ciphertexts = secret.parameters.n_ciphertexts(n_values)
-        chunks = secret.public_key.frame.chunks(request.total, n_ciphertexts)
-        bits = POLICY.rule_for(self._spec.name).precision_bits
-        _, authority_s = timed(authority.open, request)
-        _, opener_s = timed(authority.opener.open, request.total, n_values, bits)
-        decrypting_s = sum(timed(secret.decrypt, chunk)[1] for chunk in chunks)
-        return {"opener": opener_s - decrypting_s, "authority": authority_s - decrypting_s}
-
-    def _authority(self) -> Authority:
-        opener = self._keys.opener(POLICY.flooding, len(self._clients))
-        return Authority(opener, self._roster, POLICY, list[Opening]().append)
+        ring().common.cache_clear()
+        authority = Authority(self._opener, self._roster, POLICY, list[Opening]().append)
+        return authority.open(total).values
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,36 +173,20 @@ def compare(n_clients: int, repeats: int) -> Comparison:
     sizes, weight_K = statistics_sizes(), sample_weights(n_clients, rng)
     n_values = sum(sizes)
     values_KV = rng.normal(size=(n_clients, n_values))
-    keys, usual = KeySet.ephemeral(), Usual(sizes, weight_K.sum())
-    opener = keys.opener(POLICY.flooding, n_clients)
-    opening = partial(opener.open, precision_bits=POLICY.rule_for("update").precision_bits)
-    packed = Channel(CkksSealer(keys.public), CkksAdder(keys.adding), opening, n_values)
-    signed = Signed(keys, n_values, weight_K)
+    usual = Usual(sizes, weight_K.sum())
+    packed, signed = SealedWay(n_values, n_clients), Signed(KeySet.ephemeral(), n_values, weight_K)
     ways: dict[str, Way] = {"usual": usual, "packed": packed, "signed": signed}
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
             costs[name].append(one_sum(way, values_KV, weight_K))
-    adding_bytes = len(keys.adding.to_json())
+    cards = len(packed.cards[0]), len(signed.cards["client-1"])
     return Comparison(
         n_clients,
         n_values,
         {name: typical(of_way) for name, of_way in costs.items()},
-        dict(zip(WAYS, (len(usual.context_bytes), adding_bytes, adding_bytes), strict=True)),
-        beyond_decryption(signed, values_KV, weight_K, max(repeats, 20)),
+        dict(zip(WAYS, (len(usual.context_bytes), *cards), strict=True)),
     )
-
-
-def beyond_decryption(
-    signed: Signed, values_KV: Matrix, weight_K: Values, repeats: int
-) -> dict[str, float]:
-    """Medians over openings of one sum."""
-    server = signed.start()
-    for client, (values, weight) in enumerate(zip(values_KV, weight_K.tolist(), strict=True)):
-        server.add(signed.seal(client, values, weight), weight)
-    request = server.total()
-    beyond = [signed.beyond_s(request) for _ in range(repeats)]
-    return {who: median(seconds[who] for seconds in beyond) for who in beyond[0]}
 
 
 def show_comparison(result: Comparison) -> None:
@@ -231,11 +198,11 @@ def show_comparison(result: Comparison) -> None:
         return [name, texts[0], texts[1], ratios[0], texts[2], ratios[1]]
 
     costs = [result.costs[way] for way in WAYS]
-    keys = [result.server_key_bytes[way] for way in WAYS]
+    keys = [result.key_bytes[way] for way in WAYS]
     sizes = {
         "bytes per client": [c.client_bytes for c in costs],
         "bytes at the server": [c.server_bytes for c in costs],
-        "server's keys, once": keys,
+        "keys or a card, once": keys,
     }
     times = {
         "client: encrypt": [c.client_s for c in costs],
@@ -250,11 +217,6 @@ def show_comparison(result: Comparison) -> None:
         f"Sum of {result.n_values} statistics over {result.n_clients} clients",
         ("", "usual", "packed", "ratio", "packed, signed", "ratio"),
         rows,
-    )
-    print(
-        f"Opening {result.n_values} statistics of {result.n_clients} clients costs the authority "
-        f"{ms_text(result.beyond_s['authority'])} beyond the decryption itself (aim: at most "
-        f"{ms_text(MAX_BEYOND_S)}); all but {ms_text(result.beyond_s['opener'])} is signatures.\n"
     )
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import numpy as np
 from engine_page import Grid, Part
 from engine_plot import curves
 from engine_ways import Settings
-from measure import Channel, Cost, bytes_text, ms_text, one_sum, sample_weights, typical
+from measure import Cost, bytes_text, ms_text, one_sum, sample_weights, typical
+from sealed_way import SealedWay
 
-from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.policy import Policy
+from securefl.crypto.params import SUMS
 
 VALUES = (10**2, 10**3, 10**4, 10**5, 10**6)
 N_CLIENTS = 5
@@ -31,15 +29,13 @@ class Sum:
 
 
 def measured(n_values: int, repeats: int) -> Sum:
-    """Under a fresh key, after a rehearsal; messages have no signatures."""
-    rng, policy, keys = np.random.default_rng(n_values), Policy(), KeySet.ephemeral()
+    """Under fresh keys, after a rehearsal; messages have no signatures."""
+    rng = np.random.default_rng(n_values)
     weight_K = sample_weights(N_CLIENTS, rng)
     values_KV = rng.normal(size=(N_CLIENTS, n_values))
-    opener = keys.opener(policy.flooding, N_CLIENTS)
-    opening = partial(opener.open, precision_bits=policy.rule_for("update").precision_bits)
-    channel = Channel(CkksSealer(keys.public), CkksAdder(keys.adding), opening, n_values)
-    costs = [one_sum(channel, values_KV, weight_K) for _ in range(repeats + 1)]
-    return Sum(n_values, keys.public.parameters.n_ciphertexts(n_values), typical(costs[1:]))
+    way = SealedWay(n_values, N_CLIENTS)
+    costs = [one_sum(way, values_KV, weight_K) for _ in range(repeats + 1)]
+    return Sum(n_values, SUMS.n_ciphertexts(n_values), typical(costs[1:]))
 
 
 def values_part(settings: Settings) -> Part:

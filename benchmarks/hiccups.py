@@ -29,6 +29,7 @@ from faults import Clock, Disk, Proxy, disks, environment
 from measure import Machine
 from roles import (
     AUTHORITY,
+    OF_TABLES,
     SERVER,
     Job,
     ceremony,
@@ -55,22 +56,11 @@ MOST_A_ROUND = 6
 """Hiccups until a round is done: a machine on which processes take long to start gets on, too."""
 FULL_S = (1.0, 3.0)
 """Seconds that a disk stays full, at least and at most."""
-JOB = """
-[run]
-rounds = {rounds}
+JOB = (
+    OF_TABLES
+    + """
 seed = {seed}
 reproducible = {reproducible}
-threads = 1
-[data]
-names = {names}
-[samples]
-columns = {columns}
-target = "ill"
-classes = ["no", "yes"]
-most = 200
-[model]
-name = "mlp"
-dtype = "{dtype}"
 [algorithm]
 name = "{algorithm}"
 local_steps = {steps}
@@ -87,6 +77,7 @@ encrypt = "{encrypt}"
 quorum = {quorum}
 wait_s = 60.0
 """
+)
 OPTIONS = {
     "server": ("--joining", "40", "--timeout", "30"),
     "client": ("--wait", "90"),
@@ -326,7 +317,7 @@ def settings_of(way: Way, clients: Sequence[str], pace: Pace, seed: int) -> str:
         reproducible=json.dumps(way.reproducible),
         names=json.dumps(clients),
         columns=json.dumps(COLUMNS),
-        dtype="float32" if way.reproducible else "float64",
+        model='dtype = "{}"'.format("float32" if way.reproducible else "float64"),
         algorithm=way.algorithm,
         steps=pace.steps,
         solver=way.solver,

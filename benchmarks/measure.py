@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from securefl.exchange.base import Adder, OpenedSum, RunningSum, Sealer, Values
+from securefl.exchange.base import RunningSum, Values
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
@@ -65,32 +65,8 @@ class Cost:
     """Against numpy's weighted mean in double precision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """SecureFL's way, in the clear or encrypted: the three capabilities."""
-
-    sealer: Sealer
-    adder: Adder
-    opening: Callable[[bytes, int], OpenedSum]
-    """Of a total with so many values."""
-    n_values: int
-
-    def seal(self, client: int, values: Values, weight: float) -> list[bytes]:
-        """One payload."""
-        del client
-        return [self.sealer.seal(values, weight)]
-
-    def start(self) -> ChannelServer:
-        """The adder's empty sum."""
-        return ChannelServer(self.adder.start(self.n_values))
-
-    def open(self, total: bytes) -> Values:
-        """The opened values."""
-        return self.opening(total, self.n_values).values
-
-
 @dataclass(slots=True)
-class ChannelServer:
+class SumServer:
     """The weight is inside the payload already."""
 
     running: RunningSum
@@ -105,17 +81,22 @@ class ChannelServer:
         return self.running.total()
 
 
-def one_sum(way: Way, values_KV: Matrix, weight_K: Values) -> Cost:
+def one_sum(
+    way: Way,
+    values_KV: Matrix,
+    weight_K: Values,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Cost:
     """All clients once, each sealing afresh and then added; no message is kept."""
     server = way.start()
     sizes, sealing, adding = [], [], []
     for client, (values, weight) in enumerate(zip(values_KV, weight_K.tolist(), strict=True)):
-        message, seconds = timed(way.seal, client, values, weight)
+        message, seconds = clocked(clock, way.seal, client, values, weight)
         sizes.append(sum(map(len, message)))
         sealing.append(seconds)
-        adding.append(timed(server.add, message, weight)[1])
-    total, closing = timed(server.total)
-    opened, opening = timed(way.open, total)
+        adding.append(clocked(clock, server.add, message, weight)[1])
+    total, closing = clocked(clock, server.total)
+    opened, opening = clocked(clock, way.open, total)
     exact = weight_K @ values_KV / weight_K.sum()
     return Cost(
         client_bytes=int(median(sizes)),
@@ -143,9 +124,19 @@ def timed(
     work: Callable[Arguments, Answer], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> tuple[Answer, float]:
     """The answer, and the seconds that it took."""
-    started = time.perf_counter()
+    return clocked(time.perf_counter, work, *args, **kwargs)
+
+
+def clocked(
+    clock: Callable[[], float],
+    work: Callable[Arguments, Answer],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> tuple[Answer, float]:
+    """The same by another clock."""
+    started = clock()
     answer = work(*args, **kwargs)
-    return answer, time.perf_counter() - started
+    return answer, clock() - started
 
 
 def sample_weights(n_clients: int, rng: np.random.Generator) -> Values:

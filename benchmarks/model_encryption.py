@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from measure import (
-    Channel,
     Cost,
     Machine,
     Matrix,
+    Way,
     bytes_text,
     ms_text,
     one_sum,
@@ -23,14 +22,12 @@ from measure import (
     typical,
     write_json,
 )
+from sealed_way import PlainWay, SealedWay
 
 from securefl.algorithms.base import averaged_tensors
 from securefl.crypto.params import SUMS
-from securefl.exchange.ckks import CkksAdder, CkksSealer
-from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import pack
 from securefl.exchange.plain import PlainChannel
-from securefl.exchange.policy import Policy
 from securefl.models import build_model
 
 
@@ -58,13 +55,9 @@ def compare(n_clients: int, repeats: int) -> ModelSum:
     rng = np.random.default_rng(n_clients)
     values_KV, weight_K = models(n_clients, rng), sample_weights(n_clients, rng)
     n_values = values_KV.shape[1]
-    plain, keys = PlainChannel("float32"), KeySet.ephemeral()
-    policy = Policy()
-    opener = keys.opener(policy.flooding, n_clients)
-    opening = partial(opener.open, precision_bits=policy.rule_for("model").precision_bits)
-    ways: Mapping[str, Channel] = {
-        "plain": Channel(plain, plain, plain.open, n_values),
-        "encrypted": Channel(CkksSealer(keys.public), CkksAdder(keys.adding), opening, n_values),
+    ways: Mapping[str, Way] = {
+        "plain": PlainWay(PlainChannel("float32"), n_values),
+        "encrypted": SealedWay(n_values, n_clients),
     }
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(repeats):

@@ -28,6 +28,22 @@ from securefl_keys.rehearsal import make_consortium
 SERVER, AUTHORITY = "hub", "authority"
 PASSPHRASE = "any words, for a federation that lasts minutes"
 SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
+OF_TABLES = """
+[data]
+names = {names}
+[samples]
+columns = {columns}
+target = "ill"
+classes = ["no", "yes"]
+most = 200
+[model]
+name = "mlp"
+{model}
+[run]
+rounds = {rounds}
+threads = 1
+"""
+"""Head of the settings of sites that each have a table; more of `[run]` may follow."""
 LIMIT_S = 240.0
 """Seconds without a new round, after which a run is stuck."""
 LAST_WORDS_S = 5.0

@@ -1,8 +1,9 @@
 """One exchange of a server with its clients over loopback: each is sent so many bytes, and answers.
 
 All parties are tasks of one event loop, so that the figure is of one core. For what carries frames
-alone: nothing is sealed, signed or parsed. `--sites` and `--model-bytes` measure whole federations
-of processes of the command line instead: seconds per round, and memory.
+alone: nothing is sealed, signed or parsed; beside it, one exchange in which all of that happens.
+`--sites` and `--model-bytes` measure whole federations of processes of the command line instead:
+seconds per round, and memory.
 """
 
 from __future__ import annotations
@@ -15,43 +16,39 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from roles import SERVER, Job, ceremony
+from roles import AUTHORITY, OF_TABLES, SERVER, Job, ceremony
+from sealed_exchange import SealedExchange, authority_of
 
 from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame, Link
+from securefl.network.identity import Identity
+from securefl.network.trust import Role
 from securefl.runs.folder_reader import read_metrics
 from securefl_keys.rehearsal import make_consortium
 from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
+SEALED_VALUES = 12_500
+"""Of each client in a sealed exchange: 100 kB of doubles."""
 WIDEST = 4096
 """Hidden units that an MLP may have."""
-JOB = """
-[run]
-rounds = {rounds}
-threads = 1
-[data]
-names = {names}
-[samples]
-columns = {columns}
-target = "ill"
-classes = ["no", "yes"]
-most = 100
-[model]
-name = "mlp"
-width = {width}
+JOB = (
+    OF_TABLES
+    + """
 [algorithm]
 name = "fedavg"
 local_steps = 1
 [exchange]
 encrypt = "none"
 """
+)
 WARM = 3
 """Rounds after which all parties have imported what they need."""
 
@@ -85,7 +82,7 @@ def federation(n_sites: int, width: int, n_columns: int, rounds: int) -> Federat
             rounds=100_000,  # memory is read while all are there
             names=json.dumps(names),
             columns=json.dumps(columns),
-            width=width,
+            model=f"width = {width}",
         )
         waits = {"server": ("--joining", "600", "--timeout", "600"), "client": ("--wait", "600")}
         job = Job(folder, "job", settings, names, sealed=False, own_data=True, options=waits)
@@ -128,34 +125,66 @@ def _mib(process: int, file: str, what: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def exchanges(
-    folder: Path, names: Sequence[str], sizes: Sequence[int], passphrase: str
-) -> dict[int, float]:
-    """Return the milliseconds of an exchange, the median, by its size."""
-    bundles = {
-        role: SoundBundle.load(folder / "bundles" / role, role) for role in ("client", "server")
-    }
-    ca, links = bundles["server"].ca, list[Link]()
+@dataclass(frozen=True, slots=True)
+class Loopback:
+    """Connections of a consortium's parties with its server, in one event loop."""
+
+    bundles: Mapping[Role, SoundBundle]
+    clients: Sequence[tuple[Identity, Link]]
+    """Each with its end."""
+    links: Sequence[Link]
+    """The server's ends of those."""
+    authority: Link
+    to_authority: Link
+    """The server's end of that."""
+
+
+@asynccontextmanager
+async def loopback(folder: Path, names: Sequence[str], passphrase: str) -> AsyncIterator[Loopback]:
+    """Connect all parties of a folder with the server."""
+    roles: tuple[Role, ...] = ("client", "server")
+    bundles = {role: SoundBundle.load(folder / "bundles" / role, role) for role in roles}
+    ca, links, ends = bundles["server"].ca, list[Link](), list[Link]()
 
     async def hold(link: Link) -> None:
         links.append(link)
         await link.ended()
 
     hub = process_identity(folder / SERVER, passphrase, ca, "server")
-    door = await listening(
-        hub, lambda _: "a client", Address("127.0.0.1", 0), hold, print, len(names)
-    )
-    at, own = Address.parse(door.at), []
-    for name in names:
-        identity = process_identity(folder / name, passphrase, ca, "client")
-        own.append(await connected(identity, bundles["client"], "server", at, 10))
-    while len(links) < len(own):
-        await asyncio.sleep(0.01)
-    found = {size: await _median_ms(links, own, size) for size in sizes}
-    for link in own:
+    anywhere = Address("127.0.0.1", 0)
+    door = await listening(hub, lambda _: "a peer", anywhere, hold, print, len(names) + 1)
+    at = Address.parse(door.at)
+    own = [process_identity(folder / name, passphrase, ca, "client") for name in names]
+    authority = process_identity(folder / "keys" / AUTHORITY, passphrase, ca, "authority")
+    for identity in (*own, authority):
+        ends.append(await connected(identity, bundles["client"], "server", at, 10))
+        while len(links) < len(ends):
+            await asyncio.sleep(0.01)
+    *of_clients, last = ends
+    yield Loopback(bundles, list(zip(own, of_clients, strict=True)), links[:-1], last, links[-1])
+    for link in ends:
         link.close()
     await door.stop()
-    return found
+
+
+async def exchanges(
+    folder: Path, names: Sequence[str], sizes: Sequence[int], passphrase: str
+) -> dict[int, float]:
+    """Return the milliseconds of an exchange, the median, by its size."""
+    async with loopback(folder, names, passphrase) as here:
+        own = [link for _, link in here.clients]
+        return {size: await _median_ms(here.links, own, size) for size in sizes}
+
+
+async def sealed_parts(folder: Path, names: Sequence[str], passphrase: str) -> dict[str, float]:
+    """Return the milliseconds of a sealed exchange and of its parts, medians."""
+    authority, digest = authority_of(folder, passphrase, names)
+    async with loopback(folder, names, passphrase) as here:
+        answering = asyncio.ensure_future(authority.answer(here.authority))
+        about = here.bundles, here.clients, here.links, here.to_authority, digest
+        parts = await SealedExchange(*about, SEALED_VALUES).median_ms()
+        answering.cancel()
+        return parts
 
 
 async def _median_ms(links: Sequence[Link], own: Sequence[Link], size: int) -> float:
@@ -211,8 +240,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[int, float]:
     with tempfile.TemporaryDirectory() as folder:
         make_consortium(Path(folder), names, SERVER, passphrase, name="Loopback")
         found = asyncio.run(exchanges(Path(folder), names, options.sizes, passphrase))
-    for size, ms in found.items():
-        print(f"{size:>11,} bytes: {ms:,.1f} ms")
+        for size, ms in found.items():
+            print(f"{size:>11,} bytes: {ms:,.1f} ms")
+        parts = asyncio.run(sealed_parts(Path(folder), names, passphrase))
+    for part, ms in parts.items():
+        print(f"{8 * SEALED_VALUES:>11,} bytes sealed, {part}: {ms:,.1f} ms")
     return found
 
 

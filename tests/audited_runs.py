@@ -64,10 +64,13 @@ TABLES = {
     "deadline": {
         "run": {"rounds": 3},
         "selection": {"name": "cfcfm", "fraction": 1.0},
-        "devices": {"preset": "emnist", "deadline_s": 1.2},
+        "devices": {"preset": "emnist", "deadline_s": 0.45},
         "exchange": {"encrypt": "model"},
     },
-    "committee": {"exchange": {"committee": 2}},
+    "officers": {"exchange": {"officers": 3}},
+    "four of five officers": {
+        "exchange": {"encrypt": "model", "officers": 5, "threshold": 4},
+    },
     "coarse": {"exchange": {"encrypt": "model", "precision_bits": 16}},
     "refined": {
         "exchange": {"encrypt": "model"},

@@ -122,6 +122,7 @@ class Federated:
         for _ in range(start.work.local_steps):
             session.gradients(lambda: next(contexts))
             sgd.step()
+        sgd.zero_grad()  # gradients are as large as the model
         return session.end()
 
     def update(self, state: State, totals: Mapping[Kind, Total]) -> State:

@@ -84,8 +84,8 @@ def audit_run(
     """What each party of a finished run saw, what attackers make of it, and what is promised.
 
     The same run, effort and seed give the same findings, but for noise that no seed gives again:
-    that of canary clients (`privacy.noise = "secret"`), and of encrypted profiles, the precision of
-    whose scores may differ by a bit.
+    that of canary clients (`privacy.noise = "secret"`), and of encryption, so that the precision of
+    sums and scores may differ by a bit.
 
     Args:
         folder: the run's; nothing in it is changed.

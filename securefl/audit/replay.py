@@ -17,10 +17,11 @@ from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
 from securefl.audit.exposure.leak import Leak
+from securefl.audit.exposure.sealed_sums import SealedSums
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
-from securefl.build.exchange import noise_seed, score_seed, sealed_kinds
+from securefl.build.exchange import quorum_of, score_seed, sealed_kinds
 from securefl.build.simulation import simulated
 from securefl.build.training import client_weights, precision_of
 from securefl.config.schema import Config
@@ -113,15 +114,18 @@ class _Recorder:
 def replayed(
     config: Config, task: Task, progress: Progress, participants: Sequence[RoundParticipants] = ()
 ) -> Replay:
-    """All rounds of a run, in the clear: totals are those that were opened, to 2⁻²⁴ of their size.
+    """All rounds of a run, in the clear: totals are those of the run, but for sealing's error.
+
+    A sealed total errs by `SUMS.noise` (1.7e-9 for five clients) in each slot, drawn anew by every
+    sealing, and by its rounding; so a replay of a sealed run is near to it, and not to the bit.
 
     Args:
         config: the run's settings.
         task: its data and model.
         progress: called after each round.
-        participants: who took part in the run, where not all clients did: they take part again.
-            Without them others may: what is sealed takes longer, and scores in the clear have no
-            noise.
+        participants: who took part in the run, where not all clients did: they take part again,
+            and count again or not. Without them others may: what is sealed takes longer, and scores
+            in the clear have no noise.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
@@ -132,7 +136,10 @@ def replayed(
     every = 1 + config.run.rounds * len(task.clients) * size // MOST_VALUES
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
-    rounds = simulated(in_the_clear(config), task, None, None, record=record)
+    # A round in which nobody counted passes again, whatever the run did with others.
+    passing = config.sites.model_copy(update={"short": "pass"})
+    config = in_the_clear(config).model_copy(update={"sites": passing})
+    rounds = simulated(config, task, None, None, record=record)
     rounds.follow(participants)
     models = [global_model(rounds.state)]
     with closing(rounds):
@@ -147,15 +154,13 @@ def replayed(
 
 def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     """The first rounds of a run as they were, encrypted and with every byte looked at."""
-    one_key = config.exchange.model_copy(update={"committee": 0})
-    config = config.model_copy(update={"exchange": one_key})
     data, batch_size = client_data(config, task)
     identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
-    keys = KeySet.ephemeral(seed=noise_seed(config))
+    keys = KeySet.ephemeral(quorum_of(config))
     match_keys = MatchKeys.ephemeral(form, seed=score_seed(config))
     plain = PlainChannel(precision_of(task.model))
     weights = client_weights(config, {name: len(of) for name, of in data.items()}, batch_size)
-    tap = Wiretap(config, keys, match_keys, identities.roster, plain, weights)
+    tap = Wiretap(config, SealedSums(keys, identities), match_keys, plain, weights)
     record = Record(Ledger(tap=tap))
     rounds = simulated(config, task, keys, match_keys, identities, record)
     stopped, ended = "", list[Leak]()

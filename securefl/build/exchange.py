@@ -1,4 +1,4 @@
-"""The exchange by the settings: kinds that are sealed, the authority's policy, seeds of noise."""
+"""The exchange by the settings: kinds that are sealed, the authority's policy, the scores' seed."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
 
 def quorum_of(config: Config) -> Quorum:
     """Return the officers who open sums, and how many of them are needed."""
-    exchange = config.exchange
-    return Quorum(exchange.threshold or exchange.officers // 2 + 1, exchange.officers)
+    return Quorum(config.exchange.needed, config.exchange.officers)
 
 
 def least_clients(config: Config) -> int:
@@ -56,15 +55,13 @@ def least_clients(config: Config) -> int:
     return config.exchange.min_clients if config.exchange.seals_sums else 1
 
 
-def noise_seed(config: Config) -> int | None:
-    """Return the seed of the noise on opened sums; None where it is not to be repeatable."""
-    return config.run.seed if config.run.reproducible else None
-
-
 def score_seed(config: Config) -> int | None:
-    """Return the seed of the noise on opened scores; None also where it hides clients."""
+    """Return the seed of the noise on opened scores.
+
+    None where it is not to be repeatable, or hides clients.
+    """
     private = config.privacy.level == "client" and config.privacy.noise == "secret"
-    return None if private else noise_seed(config)
+    return config.run.seed if config.run.reproducible and not private else None
 
 
 def check_reproducible(seed: int | None, given: int | None) -> None:

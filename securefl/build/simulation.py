@@ -73,7 +73,7 @@ def simulated(
         keys = None
     elif keys is None:
         keys = KeySet.ephemeral(quorum_of(config))
-    elif config.exchange.officers > 1:
+    elif keys.quorum != quorum_of(config):
         raise ConfigError(
             f"exchange.officers = {config.exchange.officers} makes keys of its own, and keys are "
             "given: leave one of them out"

@@ -246,6 +246,11 @@ class ExchangeTable(Table):
     """Officers that are needed, more than half of them; the least such number where absent."""
 
     @property
+    def needed(self) -> int:
+        """Number of officers that open a sum."""
+        return self.threshold or self.officers // 2 + 1
+
+    @property
     def seals_sums(self) -> bool:
         """Whether anything that is added up is encrypted."""
         return Encrypt.STATISTICS in self.encrypt or Encrypt.MODEL in self.encrypt

@@ -50,7 +50,7 @@ class OneTimeKey(Held):
         self._parameters = parameters
 
     @classmethod
-    def of(  # noqa: PLR0913  (what a key follows from)
+    def of(
         cls,
         secrets: Iterable[bytes],
         about: bytes,
@@ -105,13 +105,14 @@ class CipherSum:
         self._words = np.zeros(self._shape, np.uint64) if words is None else words
         self._n_added = n_added
 
-    def plus(self, message: bytes) -> CipherSum:
+    def plus(self, message: bytes | memoryview) -> CipherSum:
         """Return the sum with one message more.
 
         Raises:
             MessageRefused: another length, or a word that is not below the prime.
         """
-        words = self._words + unpacked(message, self._shape, [self._modulus], "ciphertext")
+        words: Words = unpacked(message, self._shape, [self._modulus], "ciphertext")
+        words += self._words
         if (self._n_added + 1) % _ADDITIONS == 0:
             words %= np.uint64(self._modulus)
         return CipherSum(self._shape[0], self._parameters, words, self._n_added + 1)

@@ -123,7 +123,7 @@ class RingFrame:
         except (RuntimeError, ValueError) as error:
             raise MessageRefused(f"ciphertext refused by TenSEAL: {error}") from error
 
-    def chunks(self, payload: bytes, count: int) -> list[bytes]:
+    def chunks(self, payload: bytes | memoryview, count: int) -> list[bytes]:
         """The coefficients of each of `count` ciphertexts.
 
         Raises:
@@ -146,7 +146,9 @@ def packed(residues: Residues, moduli: Sequence[int]) -> bytes:
     return content.tobytes()
 
 
-def unpacked(content: bytes, shape: tuple[int, ...], moduli: Sequence[int], what: str) -> Residues:
+def unpacked(
+    content: bytes | memoryview, shape: tuple[int, ...], moduli: Sequence[int], what: str
+) -> Residues:
     """The checked coefficients, of shape (..., primes, N).
 
     Raises:
@@ -165,11 +167,11 @@ def unpacked(content: bytes, shape: tuple[int, ...], moduli: Sequence[int], what
     return residues
 
 
-def split_payload(payload: bytes, n_bytes: int, count: int) -> list[bytes]:
+def split_payload(payload: bytes | memoryview, n_bytes: int, count: int) -> list[bytes]:
     """`count` parts of `n_bytes` each; MessageRefused where it is not exactly that long."""
     if len(payload) != count * n_bytes:
         raise MessageRefused(f"payload of {len(payload)} bytes, expected {count} x {n_bytes}")
-    return [payload[i : i + n_bytes] for i in range(0, len(payload), n_bytes)]
+    return [bytes(payload[i : i + n_bytes]) for i in range(0, len(payload), n_bytes)]
 
 
 def words_of(polynomials: ts.sealapi.Ciphertext | ts.sealapi.Plaintext, n_words: int) -> Residues:

@@ -93,7 +93,9 @@ class Channel(Keyed, Protocol):
 class Sealer(Channel, Protocol):
     """A client's side: packs its weighted values."""
 
-    def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
+    def seal(
+        self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
+    ) -> Sealed:
         """The payload of one message. `values` are finite and within `max_value`."""
 
     def max_value(self, n_values: int) -> float:
@@ -113,7 +115,7 @@ class CardMaker(Keyed, Protocol):
 class RunningSum(Protocol):
     """The server's side of one sum; it does not change, `plus` gives another."""
 
-    def plus(self, payload: bytes, most: float = 1.0) -> RunningSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> RunningSum:
         """The sum with one contribution more, of a weight of at most `most`.
 
         Raises:

@@ -156,7 +156,7 @@ def unpack(values: Values, like: NamedTensors) -> dict[str, Tensor]:
     """The vector as tensors of the names, shapes, types and devices of `like`."""
     tensors, start = {}, 0
     for name, tensor in like.items():
-        part = torch.from_numpy(values[start : start + tensor.numel()].copy())
-        tensors[name] = part.reshape(tensor.shape).to(tensor.device, tensor.dtype)
+        part = torch.from_numpy(values[start : start + tensor.numel()]).reshape(tensor.shape)
+        tensors[name] = part.to(tensor.device, tensor.dtype, copy=True)
         start += tensor.numel()
     return tensors

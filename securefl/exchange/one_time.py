@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
@@ -57,7 +58,9 @@ class OneTimeSealer:
         """The client's cards of a session."""
         return self.keys.cards(run, sender)
 
-    def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
+    def seal(
+        self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
+    ) -> Sealed:
         """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing.
 
         The values enter the nonce, so that a copied machine with the same random bytes does not
@@ -66,7 +69,8 @@ class OneTimeSealer:
         size = SUMS.values_per_ciphertext
         slots = np.zeros((SUMS.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
         padded = np.zeros(len(slots) * size)
-        digits = Digits.of(SUMS, len(values)).split(weight * values)
+        weighted = np.multiply(values, weight, dtype=np.float64)
+        digits = Digits.of(SUMS, len(values)).split(weighted)
         padded[: len(digits)] = digits
         slots[:, :size] = padded.reshape(-1, size)
         slots[:, size:] = weight, 1.0
@@ -112,7 +116,7 @@ class OneTimeSum:
 
     added: CipherSum
 
-    def plus(self, payload: bytes, most: float = 1.0) -> OneTimeSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> OneTimeSum:
         """The sum with one contribution more, all of its ciphertexts."""
         del most  # a sealed weight shows in the total alone
         return OneTimeSum(self.added.plus(payload))

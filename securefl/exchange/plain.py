@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
@@ -49,10 +50,13 @@ class PlainChannel:
         del spec
         return 1.0
 
-    def seal(self, values: Values, weight: float, about: MessageId, sender: Sender) -> Sealed:
+    def seal(
+        self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
+    ) -> Sealed:
         """The values as they are, and the weight."""
         del about, sender
-        return Sealed(values.astype(self.dtype).tobytes() + _WEIGHT.pack(weight))
+        own = values.astype(self.dtype, copy=False).data
+        return Sealed(b"".join((own, _WEIGHT.pack(weight))))
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length."""
@@ -88,7 +92,7 @@ class PlainSum:
     weight: float = 0.0
     n_clients: int = 0
 
-    def plus(self, payload: bytes, most: float = 1.0) -> PlainSum:
+    def plus(self, payload: bytes | memoryview, most: float = 1.0) -> PlainSum:
         """The sum with one contribution more, of a weight of at most `most`.
 
         Raises:
@@ -100,16 +104,18 @@ class PlainSum:
                 f"payload of {len(payload)} bytes, expected {n_bytes} and a weight"
             )
         (weight,) = _WEIGHT.unpack_from(payload, n_bytes)
-        values = np.frombuffer(payload[:n_bytes], dtype=self.dtype)
+        values = np.frombuffer(payload, self.dtype, len(self.values))
         if not 0 < weight <= 1:
             raise MessageRefused(f"weight {weight} outside (0, 1]")
         if weight > most * (1 + WEIGHT_TOLERANCE):
             raise MessageRefused(f"weight {weight}, and by the settings it is at most {most}")
-        if not (np.abs(values) <= LARGEST).all():  # so that NaN is refused, too
+        # Written so that NaN, which compares false with everything, is refused.
+        if not (float(values.min()) >= -LARGEST and float(values.max()) <= LARGEST):
             raise MessageRefused(f"values that are not finite, or not within ±{LARGEST:.0f}")
-        total = self.values + weight * values.astype(np.float64)
+        total = np.multiply(values, weight, dtype=np.float64)
+        total += self.values
         return PlainSum(self.dtype, total, self.weight + weight, self.n_clients + 1)
 
     def total(self) -> bytes:
         """The three sums."""
-        return _TOTAL.pack(self.weight, self.n_clients) + self.values.tobytes()
+        return b"".join((_TOTAL.pack(self.weight, self.n_clients), self.values.data))

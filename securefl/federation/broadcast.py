@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from securefl.algorithms.base import update_messages
 from securefl.errors import RunFolderError
@@ -40,7 +41,8 @@ class Broadcast:
 
     def changed(self, sent: Sequence[MessageSpec], state: State) -> None:
         """Keep which tensors the last round has changed: none where it passed without clients."""
-        self._news = tuple(spec for spec in sent if spec.kind in state.tensors)
+        kept = (spec for spec in sent if spec.kind in state.tensors)
+        self._news = tuple(replace(spec, like=None) for spec in kept)  # else the last state stays
 
     def numbers(self) -> dict[str, Mapping[str, float]]:
         """Return the record as numbers, for a checkpoint."""

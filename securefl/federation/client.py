@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -78,8 +77,9 @@ class Client:
         about, n_values = (run, round_number), len(plain.values)
         expected = Expected.over(sealer, about, spec.name, n_values, state)
         sender = self._sender(run, sealer.key_id)
-        values = plain.values.astype(np.float64)
-        return self._signed(expected, sealer.seal(values, plain.weight, expected.about, sender))
+        sealed = sealer.seal(plain.values, plain.weight, expected.about, sender)
+        del plain  # large, and no longer needed
+        return self._signed(expected, sealed)
 
     def hand_over(
         self, spec: MessageSpec, tensors: NamedTensors, times: int = 1
@@ -125,16 +125,16 @@ class Client:
         sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
         if sealer is None:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        maker = cast(CardMaker, sealer)
+        maker = cast("CardMaker", sealer)
         cards = maker.cards(run, self._sender(run, maker.key_id))
         return self._signed(card_expected(run, maker), Sealed(cards))
 
     def _sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""
-        if (run, key_id) not in self._senders:
+        if (run, key_id) not in self._senders:  # with a few keys, of a few sessions
             info = json.dumps(["SecureFL client secret 1", run, key_id]).encode()
             secret = HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
-            self._senders = {(run, key_id): Sender(self.name, secret)}
+            self._senders[run, key_id] = Sender(self.name, secret)
         return self._senders[run, key_id]
 
     def _signed(self, expected: Expected, sealed: Sealed) -> bytes:

@@ -50,6 +50,8 @@ class RoundContext:
     """Names of the messages that are handed over in memory and neither sealed nor signed."""
     job: str = ""
     """Id of the job, the same in all sessions, of which sites have kept files; empty without."""
+    uncounted: frozenset[str] = frozenset()
+    """Clients whose update is refused, as it did not count in the round that is played again."""
 
     @property
     def number(self) -> int:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -63,6 +63,7 @@ _WHY_NOT: dict[type[SignatureRefused], str] = {
     SenderRevoked: "had a certificate that was revoked",
 }
 
+Buffer = TypeVar("Buffer", bytes, memoryview)
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -269,8 +270,10 @@ def _anonymous_bytes(expected: Expected, payload_bytes: int) -> int:
     return _PREFIX_BYTES + len(text) + SIGNATURE_BYTES + payload_bytes
 
 
-def split_message(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader, bytes]:
+def split_message(message: Buffer, max_payload_bytes: int) -> tuple[SignedHeader, Buffer]:
     """Return header and payload of untrusted bytes; the payload's length and hash are checked.
+
+    Of a memoryview, the payload is no copy.
 
     Raises:
         MessageRefused: the bytes are not of this format, truncated, oversized, or changed on the
@@ -286,7 +289,8 @@ def split_message(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader,
     end = _PREFIX_BYTES + length
     if length > MAX_HEADER_BYTES or len(message) < end + SIGNATURE_BYTES:
         raise MessageRefused("truncated message")
-    signed, signature = message[_PREFIX_BYTES:end], message[end : end + SIGNATURE_BYTES]
+    signed = bytes(message[_PREFIX_BYTES:end])
+    signature = bytes(message[end : end + SIGNATURE_BYTES])
     payload = message[end + SIGNATURE_BYTES :]
     try:
         require_plain(signed, MessageRefused)
@@ -302,7 +306,7 @@ def split_message(message: bytes, max_payload_bytes: int) -> tuple[SignedHeader,
     return SignedHeader(header, signed, signature), payload
 
 
-def _foreign(message: bytes) -> str:
+def _foreign(message: bytes | memoryview) -> str:
     """Return the reason why bytes with another prefix are refused."""
     if message[:3] == MAGIC[:3] and len(message) > 3:
         return (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from securefl.federation.contribution import Refused
+from securefl.federation.contribution import Refused, Sent
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import (
     Answers,
@@ -32,15 +32,22 @@ class Lost:
     """True where the site has replied that its clients' values cannot be sent."""
 
 
+Outcome = Reply | Lost
+
+
 class Transport(Protocol):
     """Carrier of requests to sites and of their replies."""
 
     def call(
-        self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
-    ) -> dict[str, Reply | Lost]:
-        """Send each site its request, all at once; return the replies, or `Lost` without one.
+        self,
+        requests: Mapping[str, Request],
+        heard: Callable[[str, Outcome], None],
+        ongoing: ServerRound | None = None,
+    ) -> None:
+        """Send each site its request, all at once, and return once all replies were `heard`.
 
-        `ongoing` is the round of the requests; it knows how large a reply may be.
+        Each is handed over as it comes, `Lost` where none does, and let go of. `ongoing` is the
+        round of the requests; it knows how large a reply may be.
         """
 
 
@@ -63,53 +70,30 @@ class RemoteRound:
             DataError: a planned sum is left out.
             Diverged, TooFewContributions, OpeningRefused, TotalRefused: see `ServerRound.open_all`.
         """
-        replies = self._called(
-            {
-                site: self._begin(names)
-                for site, names in self._at_sites(self.ongoing.present).items()
-            }
-        )
-        while name := _most_ask_for(replies):
-            replies = self._sum(name, replies)
-        self.ongoing.begin_update()
-        done = {site: reply for site, reply in replies.items() if isinstance(reply, Done)}
-        for client in self.ongoing.present:
-            reply = done.get(self.home[client])
-            if reply is None or client not in reply.sent:
-                self.ongoing.lose(client, "update", f"{client}: has sent nothing at the end")
-            elif self.ongoing.take(client, reply.sent[client]) and client in reply.memories:
-                self.staged[client] = reply.memories[client]
+        present = self._at_sites(self.ongoing.present)
+        requests: dict[str, Request] = {site: self._begin(of) for site, of in present.items()}
+        while self._taken(requests):
+            self.ongoing.open_all(self.open_sum)
+            answer = self.ongoing.answer()
+            requests = {site: Continue(answer) for site in self._at_sites(answer.staying)}
         self.ongoing.open_all(self.open_sum)
 
-    def _sum(self, name: str, replies: Mapping[str, Reply]) -> dict[str, Reply]:
-        ongoing = self.ongoing
-        ongoing.begin_sum(name)
-        asked = {
-            site: reply
-            for site, reply in replies.items()
-            if isinstance(reply, Asked) and reply.name == name
-        }
-        for client in ongoing.present:
-            reply = asked.get(self.home[client])
-            if reply is None or client not in reply.sent:
-                ongoing.lose(client, name, f"{client}: sent another message")
-            else:
-                ongoing.take(client, reply.sent[client])
-        ongoing.open_all(self.open_sum)
-        answer = ongoing.answer()
-        return self._called({site: Continue(answer) for site in self._at_sites(answer.staying)})
-
-    def _called(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
-        """Return the replies; clients at sites without one are out of the round."""
-        found: dict[str, Reply] = {}
-        for site, reply in self.transport.call(requests, self.ongoing).items():
-            if isinstance(reply, Lost):
-                for client in self._at_sites(self.ongoing.present).get(site, ()):
-                    self.ongoing.lose(client, "round", reply.reason, diverged=reply.diverged)
-            else:
-                found[site] = reply
-        self.ongoing.require_somebody()
-        return found
+    def _taken(self, requests: Mapping[str, Request]) -> str:
+        """Take the contributions that come next; return the name of their sum, none at the end."""
+        ongoing, name, found = self.ongoing, "", dict[str, Outcome]()
+        if not ongoing.due:  # nothing else can come: each is added once those before it are
+            ongoing.begin_update()
+            self.transport.call(requests, _InTurn(self, name).hear, ongoing)
+        else:
+            self.transport.call(requests, found.__setitem__, ongoing)
+            name = _most_ask_for(found)
+            if not all(isinstance(outcome, Lost) for outcome in found.values()):
+                ongoing.begin_sum(name) if name else ongoing.begin_update()
+            turn = _InTurn(self, name)
+            for site in requests:
+                turn.hear(site, found.pop(site))
+        ongoing.require_somebody()
+        return name
 
     def _begin(self, names: Collection[str]) -> Begin:
         context = self.ongoing.context
@@ -121,7 +105,56 @@ class RemoteRound:
         return by_site(names, self.home)
 
 
-def _most_ask_for(replies: Mapping[str, Reply]) -> str:
+@dataclass(slots=True)
+class _InTurn:
+    """Contributions to one sum, added in the order of the clients: bits depend on it.
+
+    Those that come early are held.
+    """
+
+    remote: RemoteRound
+    name: str
+    """The sum's; empty at the end of the round."""
+    due: list[str] = field(init=False)
+    """Clients whose turn has not come."""
+    early: dict[str, Sent | Lost | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.due = list(self.remote.ongoing.present)
+
+    def hear(self, site: str, outcome: Outcome) -> None:
+        """Add what has come of a site, and what has waited for it."""
+        for client in by_site(self.due, self.remote.home).get(site, ()):
+            self.early[client] = self._of(client, outcome)
+        while self.due and self.due[0] in self.early:
+            client = self.due.pop(0)
+            self._take(client, self.early.pop(client))
+
+    def _of(self, client: str, outcome: Outcome) -> Sent | Lost | None:
+        """Return what a client has sent; None where it is something else than is due."""
+        match outcome:
+            case Lost():
+                return outcome
+            case Done() if not self.name:
+                self.remote.staged |= outcome.memories
+                return outcome.sent.get(client)
+            case Asked() if self.name == outcome.name:
+                return outcome.sent.get(client)
+            case _:
+                return None
+
+    def _take(self, client: str, sent: Sent | Lost | None) -> None:
+        ongoing = self.remote.ongoing
+        if isinstance(sent, Lost):
+            ongoing.lose(client, "round", sent.reason, diverged=sent.diverged)
+        elif sent is None:
+            why = "sent another message" if self.name else "has sent nothing at the end"
+            ongoing.lose(client, self.name or "update", f"{client}: {why}")
+        else:
+            ongoing.take(client, sent)
+
+
+def _most_ask_for(replies: Mapping[str, Outcome]) -> str:
     """Return the sum that most clients ask for, the only one to count; empty if most are done."""
     votes = Counter[str]()
     for reply in replies.values():
@@ -142,15 +175,16 @@ def counted(transport: Transport, ongoing: ServerRound, home: Mapping[str, str])
     """Tell the sites whose contributions count."""
     number = ongoing.context.number
     requests = {s: Counted(number, n) for s, n in by_site(ongoing.counted, home).items()}
-    transport.call(requests)
+    transport.call(requests, lambda *_: None)
 
 
 def answers(transport: Transport, home: Mapping[str, str], ask: Ask) -> dict[str, bytes | Refused]:
     """Return each client's answer; a client without one counts as having refused."""
     where = by_site(ask.names, home)
     requests = {site: replace(ask, names=names) for site, names in where.items()}
-    found: dict[str, bytes | Refused] = {}
-    for site, reply in transport.call(requests).items():
+    found, replies = dict[str, bytes | Refused](), dict[str, Outcome]()
+    transport.call(requests, replies.__setitem__)
+    for site, reply in replies.items():
         for name in where[site]:
             if isinstance(reply, Answers) and name in reply.answers:
                 found[name] = reply.answers[name]

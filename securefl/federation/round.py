@@ -72,6 +72,11 @@ class ServerRound:
         return tuple(self._present)
 
     @property
+    def due(self) -> bool:
+        """True where a sum may come before the update."""
+        return bool(self._due)
+
+    @property
     def possible(self) -> tuple[MessageSpec, ...]:
         """Messages of which one may come next; of the update's, only the first."""
         return (*self._due.values(), *self.context.plan.update[:1])
@@ -275,6 +280,9 @@ class ServerRound:
         if isinstance(message, bytes):
             form: Form = "ciphertext" if spec.kind in self.server.sealed else "plaintext"
             self._note(spec, (client, SERVER), form, message)
+            # With its last message, so that all of them are written down.
+            if client in self.context.uncounted and spec in self.context.plan.update[-1:]:
+                raise MessageRefused(f"{client}: did not count in the round that is played again")
             return now.signed[spec.name].admit(message, client)
         if message.like is not None:
             now.like.setdefault(spec.name, message.like)
@@ -288,7 +296,7 @@ class ServerRound:
             if spec.name in now.in_memory:
                 return now.in_memory[spec.name].opened()
             if spec.name not in now.opened:
-                request = now.signed[spec.name].request()
+                request = now.signed.pop(spec.name).request()  # large, and read once
                 return self.server.plain.open(request.total, spec.n_values)
         except TooFewContributions as error:
             raise self._explained(error) from error

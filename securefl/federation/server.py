@@ -279,7 +279,7 @@ class ServerSum:
             Duplicate: the client has contributed already.
             MessageRefused: the message fails another check.
         """
-        signed, payload = split_message(message, self._n_bytes)
+        signed, payload = split_message(memoryview(message), self._n_bytes)
         sender = signed.header.sender
         self._roster.check(signed, self._expected.under(self._terms.get(sender, Terms())))
         if client not in {None, sender}:

@@ -70,7 +70,7 @@ def state_digest(state: State) -> str:
             about = json.dumps([kind, name, str(value.dtype), list(value.shape)]).encode()
             digest.update(len(about).to_bytes(4, "little") + about)
             flat = value.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -39,6 +39,7 @@ from securefl.federation.survey import ScoreRequest
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS
 from securefl.io.json import require_plain
+from securefl.io.tensors import unshared
 from securefl.io.text import printable
 from securefl.network.frames import SMALL
 from securefl.types import Kind, State
@@ -349,14 +350,14 @@ def _signed_header(signed: Signed) -> SignedHeader:
     return SignedHeader(header, signed.header, signed.signature)
 
 
-def with_tensors(head: Body, tensors: bytes) -> bytes:
-    """Join a JSON body and tensors into one frame's."""
+def headed(head: Body) -> bytes:
+    """Return a JSON body as it stands before the tensors of its frame."""
     text = head.to_bytes()
-    return _LENGTH.pack(len(text)) + text + tensors
+    return _LENGTH.pack(len(text)) + text
 
 
 def apart(kind: type[Parsed], body: bytes, sender: str) -> tuple[Parsed, bytes]:
-    """Part what `with_tensors` has joined; PeerError where it is none of this kind."""
+    """Part a JSON body from the tensors behind it; PeerError where it is none of this kind."""
     if len(body) < _LENGTH.size:
         raise PeerError(f"{sender}: bad {kind.__name__} (too short)")
     (length,) = _LENGTH.unpack_from(body)
@@ -373,11 +374,11 @@ def state_bytes(state: State, known: State | None) -> bytes:
     """
     before = {} if known is None else _named(known)
     tensors = {
-        name: value.detach().cpu().contiguous().clone()
+        name: value
         for name, value in _named(state).items()
         if name not in before or not torch.equal(value, before[name])
     }
-    return bytes(safetensors.torch.save(tensors))
+    return bytes(safetensors.torch.save(unshared(tensors)))
 
 
 def max_state_bytes(like: State) -> int:

@@ -92,11 +92,11 @@ class ClientProcess:
         session = self.party.session(welcome.run, welcome.job)
         try:
             while True:
-                received = await link.receive(session.frames())
-                if received.frame is Frame.BUNDLE:
-                    self._take_bundle(received.body)
+                turn = _Turn(link, session, self.say, await link.receive(session.frames()))
+                if turn.received.frame is Frame.BUNDLE:
+                    self._take_bundle(turn.received.body)
                 else:
-                    await _Turn(link, session, self.say).answer(received)
+                    await turn.answer()
         except _RunOver as over:
             if not str(over):
                 session.store.forget()
@@ -143,15 +143,16 @@ class _Turn:
     link: Link
     session: Session
     say: Callable[[str], None]
+    received: Received
 
-    async def answer(self, received: Received) -> None:
+    async def answer(self) -> None:
         """Do what is asked, and send what comes of it."""
         session, name = self.session, self.session.party.name
-        match received.frame:
+        match self.received.frame:
             case Frame.GOODBYE:
-                raise _RunOver(bodies.parsed(bodies.Reason, received.body, self.link.name).reason)
+                raise _RunOver(bodies.parsed(bodies.Reason, self._body(), self.link.name).reason)
             case Frame.LEAVE:
-                left = bodies.parsed(bodies.Reason, received.body, self.link.name)
+                left = bodies.parsed(bodies.Reason, self._body(), self.link.name)
                 if left.round in {0, session.round}:
                     await asyncio.to_thread(session.site.abandon)
                     session.due = None
@@ -159,16 +160,21 @@ class _Turn:
             case Frame.COUNTED:
                 self.say(f"{name}: round {session.round} counts")
             case Frame.ROUND:
-                await self._handle(self._begin, received.body)
+                await self._handle(self._begin)
             case Frame.QUESTION:
-                await self._handle(self._question, received.body)
+                await self._handle(self._question)
                 self._say_own_score()
             case _:
-                await self._handle(self._total, received.body)
+                await self._handle(self._total)
 
-    def _begin(self, body: bytes) -> Begin:
+    def _body(self) -> bytes:
+        """Return the frame's body, which is kept no longer: it may be as large as the model."""
+        body, self.received = self.received.body, Received(self.received.frame, b"")
+        return body
+
+    def _begin(self) -> Begin:
         session, party = self.session, self.session.party
-        head, tensors = bodies.apart(bodies.RoundBegins, body, self.link.name)
+        head, tensors = bodies.apart(bodies.RoundBegins, self._body(), self.link.name)
         self._require_planned(head.round)
         if head.since >= head.round:
             raise PeerError(f"{self.link.name}: round {head.round} after round {head.since}")
@@ -184,9 +190,9 @@ class _Turn:
         times, since = {party.name: head.times}, {party.name: head.since}
         return Begin(session.run, state, times, since, job=session.job)
 
-    def _question(self, body: bytes) -> Ask:
+    def _question(self) -> Ask:
         session, name = self.session, self.session.party.name
-        head, tensors = bodies.apart(bodies.Question, body, self.link.name)
+        head, tensors = bodies.apart(bodies.Question, self._body(), self.link.name)
         self._require_planned(head.round)
         if head.name not in session.party.questions:
             raise PeerError(
@@ -216,22 +222,22 @@ class _Turn:
         if round_number > rounds:
             raise PeerError(f"{self.link.name}: asks for round {round_number} of {rounds}")
 
-    def _total(self, body: bytes) -> Continue:
+    def _total(self) -> Continue:
         session = self.session
         if session.due is None:
             raise PeerError(f"{self.link.name}: sends a total that was not asked for")
         about = session.due.n_values, session.party.precision, self.link.name
         session.due = None
-        return Continue(Answer(read_total(body, *about), [session.party.name]))
+        return Continue(Answer(read_total(self._body(), *about), [session.party.name]))
 
-    def _handled(self, parse: Callable[[bytes], Request], body: bytes) -> Reply:
+    def _handled(self, parse: Callable[[], Request]) -> Reply:
         with torch_threads(self.session.party.job.training.threads):
-            return self.session.site.handle(parse(body))
+            return self.session.site.handle(parse())
 
-    async def _handle(self, parse: Callable[[bytes], Request], body: bytes) -> None:
+    async def _handle(self, parse: Callable[[], Request]) -> None:
         session, client = self.session, self.session.party.name
         try:
-            reply = await asyncio.to_thread(self._handled, parse, body)
+            reply = await asyncio.to_thread(self._handled, parse)
         except PeerError:
             raise
         except SecureFLError:

@@ -142,13 +142,15 @@ class Members:
         if self.links.get(name) is link:
             del self.links[name]
 
-    async def send(self, links: Mapping[str, Link], frame: Frame, body: bytes) -> dict[str, Lost]:
-        """Send all of them a frame; who could not be reached is dropped."""
+    async def send(
+        self, links: Mapping[str, Link], frame: Frame, body: bytes, more: bytes = b""
+    ) -> dict[str, Lost]:
+        """Send all of them a frame (`Link.send`); who could not be reached is dropped."""
 
         async def one(name: str, link: Link) -> Lost | None:
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    await link.send(frame, body)
+                    await link.send(frame, body, more)
             except (PeerError, TimeoutError) as error:
                 self.drop(name, link)
                 return Lost(str(error) or f"{name}: takes nothing for {self.timeout_s:g} s")

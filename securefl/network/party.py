@@ -17,6 +17,7 @@ from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
+from securefl.exchange.layout import hollow
 from securefl.exchange.match_ckks import CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
@@ -160,7 +161,7 @@ class ClientParty:
         seed = table.seed if table.reproducible else int(run, 16) << 32 | table.seed
         number, own = list(job.names).index(name), {name: job.data[name]}
         trained = Clients(job.algorithm, model, own, replace(training, seed=seed), {name: number})
-        clients, like = {name: self.client}, job.algorithm.init(model)
+        clients, like = {name: self.client}, _hollow(job.algorithm.init(model))
         respondent = Respondent(
             clients, own, model, job.task.loss, profiling_of(job.config, job.names), self._score
         )
@@ -178,6 +179,15 @@ class ClientParty:
 
     def _score(self, model: nn.Module, state: State, name: str, own: NamedTensors) -> Score:
         return self._evaluator.score_of(model, state, name, own)
+
+
+def _hollow(state: State) -> State:
+    """Return a state of the same names, shapes and types, which takes no memory."""
+    tensors = {
+        kind: {n: hollow(value.shape, value.dtype, value.device) for n, value in named.items()}
+        for kind, named in state.tensors.items()
+    }
+    return State(state.round, tensors)
 
 
 def client_party(

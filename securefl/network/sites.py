@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from securefl.errors import MessageRefused, PeerError
@@ -16,7 +18,7 @@ from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
 from securefl.federation.message import split_message
 from securefl.federation.query import Query
-from securefl.federation.remote import Lost, RemoteRound, answers, counted
+from securefl.federation.remote import Lost, Outcome, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import (
@@ -28,7 +30,6 @@ from securefl.federation.site import (
     Counted,
     Done,
     Kept,
-    Reply,
     Request,
 )
 from securefl.federation.total import total_bytes
@@ -139,14 +140,31 @@ class NetworkSites:
         """See `Engine.close`: whoever has opened the door closes it."""
 
     def call(
-        self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
-    ) -> dict[str, Reply | Lost]:
+        self,
+        requests: Mapping[str, Request],
+        heard: Callable[[str, Outcome], None],
+        ongoing: ServerRound | None = None,
+    ) -> None:
         """See `Transport.call`."""
+        replies = SimpleQueue[tuple[str, Outcome] | None]()
+
+        def hear_next() -> bool:  # the reply is let go of before the next is waited for
+            if (reply := replies.get()) is not None:
+                heard(*reply)
+            return reply is not None
+
         with self.phase(TRAIN):
-            return self._waited(self._called(requests, ongoing))
+            called = self._submitted(self._called(requests, ongoing, replies))
+            called.add_done_callback(lambda _: replies.put(None))
+            while hear_next():
+                pass
+            called.result()
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop).result()
+        return self._submitted(work).result()
+
+    def _submitted(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self.loop)
 
     # In the event loop.
 
@@ -235,17 +253,23 @@ class NetworkSites:
                 await self.members.send_home({name: link}, why)
 
     async def _called(
-        self, requests: Mapping[str, Request], ongoing: ServerRound | None
-    ) -> dict[str, Reply | Lost]:
-        work = (self._one(name, request, ongoing) for name, request in requests.items())
-        replies = await asyncio.gather(*work)
-        return dict(zip(requests, replies, strict=True))
+        self,
+        requests: Mapping[str, Request],
+        ongoing: ServerRound | None,
+        replies: SimpleQueue[tuple[str, Outcome] | None],
+    ) -> None:
+        async def one(name: str, request: Request) -> None:
+            replies.put((name, await self._one(name, request, ongoing)))
 
-    async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Reply | Lost:
+        await asyncio.gather(*(one(*item) for item in requests.items()))
+
+    async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Outcome:
         link = self.members.links.get(name)
         if link is None:
             return Lost(f"{name}: is not connected")
-        if lost := await self._sent(name, link, request):
+        lost = await self._sent(name, link, request)
+        self._encoded = None  # whoever is still being sent it has it
+        if lost:
             return lost
         if isinstance(request, Counted):
             return Kept()
@@ -260,6 +284,7 @@ class NetworkSites:
         return await self._trained(name, link, ongoing)
 
     async def _sent(self, name: str, link: Link, request: Request) -> Lost | None:
+        tensors = b""
         match request:
             case Begin():
                 whole, tensors = self._tensors(name, link, request.state)
@@ -269,7 +294,7 @@ class NetworkSites:
                     since=request.since[name],
                     whole=whole,
                 )
-                frame, body = Frame.ROUND, bodies.with_tensors(begins, tensors)
+                frame, body = Frame.ROUND, bodies.headed(begins)
             case Ask():
                 whole, tensors = self._tensors(name, link, request.state)
                 question = bodies.Question(
@@ -279,13 +304,13 @@ class NetworkSites:
                     since=request.since[name],
                     whole=whole,
                 )
-                frame, body = Frame.QUESTION, bodies.with_tensors(question, tensors)
+                frame, body = Frame.QUESTION, bodies.headed(question)
             case Continue():
                 opened = request.answer.opened
                 frame, body = Frame.TOTAL, total_bytes(opened, self.server.plain.dtype)
             case Counted():
                 frame, body = Frame.COUNTED, b""
-        return (await self.members.send({name: link}, frame, body)).get(name)
+        return (await self.members.send({name: link}, frame, body, tensors)).get(name)
 
     def _tensors(self, name: str, link: Link, state: State) -> tuple[bool, bytes]:
         """Return whether all tensors are sent, and those that are."""
@@ -299,7 +324,7 @@ class NetworkSites:
             self._encoded = known, state, bodies.state_bytes(state, known)
         return known is None, self._encoded[2]
 
-    async def _trained(self, name: str, link: Link, ongoing: ServerRound) -> Reply | Lost:
+    async def _trained(self, name: str, link: Link, ongoing: ServerRound) -> Outcome:
         """Return what a client sends next: for a sum, or all messages of its update."""
         possible = ongoing.possible
         first = await self.members.next_message(name, link, ongoing.most_bytes(name, possible))
@@ -338,7 +363,7 @@ def _away(round_number: int, name: str) -> Incident:
 def _claimed_name(message: bytes) -> str:
     """Return what a message says that it is, which nobody believes before it is verified."""
     try:
-        signed, _ = split_message(message, len(message))
+        signed, _ = split_message(memoryview(message), len(message))
     except MessageRefused:
         return ""
     return signed.header.name

@@ -1,14 +1,15 @@
 """What differential privacy protects in a run: each release, how, and from whom.
 
-The adversaries: the server, the authority (or its committee), other clients, and an outside reader,
-who has the trained model and all that is published with it. Each is honest but curious and by
-itself; server and authority together could open single contributions.
+The adversaries: the server, the authority (or so many officers as open sums), other clients, and an
+outside reader, who has the trained model and all that is published with it. Each is honest but
+curious and by itself; server and authority together could open single contributions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from securefl.config.families import REFINED
 from securefl.config.schema import Config, Encrypt
@@ -55,11 +56,36 @@ def protection_page(config: Config, history: History) -> str:
         "",
         *_markdown(protections(config)),
         "",
-        "An outside reader has the model. Server and authority together are no adversary that",
-        "ε speaks of. Accuracy and loss are of test data, which are nobody's training data, and",
-        "which ε does not count.",
+        *wrap(
+            "An outside reader has the model. Accuracy and loss are of test data, which are "
+            "nobody's training data, and which ε does not count."
+        ),
+        "",
+        *wrap(opening_said(config)),
         "",
     ])  # fmt: skip
+
+
+def opening_said(config: Config) -> str:
+    """Return the sentences on who opens what is sealed, and who together could open more."""
+    exchange, needed, n = config.exchange, config.exchange.needed, config.exchange.officers
+    if not exchange.encrypt:
+        return "Nothing is sealed: the server reads whatever clients send."
+    one = "authority" if n == 1 else f"{needed} officers"
+    together = (
+        f"Server and {one} together could open single contributions, and are no adversary that ε "
+        "speaks of."
+    )
+    scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
+    if n == 1 or not exchange.seals_sums:
+        totals = ["totals"] if exchange.seals_sums else []
+        opened = [*totals, "scores"] if exchange.seals_profiles else totals
+        return f"The authority opens {' and '.join(opened)} alone. {together}"
+    return (
+        f"The answers of {needed} of {n} officers open a total, and whoever has them reads it. "
+        f"{needed - 1} officers with the server read nothing, and {n - needed} may be away."
+        f"{scores} {together}"
+    )
 
 
 def epsilon_said(config: Config, history: History) -> str:

@@ -19,6 +19,7 @@ from securefl.algorithms.base import averaged_tensors
 from securefl.errors import RunFolderError
 from securefl.io.files import require_tensors
 from securefl.io.json import parsed
+from securefl.io.tensors import unshared
 from securefl.types import Kind, Memory, NamedTensors, State
 
 META = "securefl"
@@ -52,11 +53,9 @@ class Checkpoint:
             groups[f"numbers/{name}"] = {
                 key: torch.tensor(number, dtype=torch.float64) for key, number in numbers.items()
             }
-        tensors = {
-            f"{group}/{name}": value.detach().cpu().contiguous().clone()  # none may share
-            for group, named in groups.items()
-            for name, value in named.items()
-        }
+        tensors = unshared(
+            {f"{group}/{n}": value for group, named in groups.items() for n, value in named.items()}
+        )
         about = {"round": self.state.round, "sha256": _digest(self.state.round, tensors)}
         return bytes(safetensors.torch.save(tensors, {META: json.dumps(about)}))
 

@@ -35,6 +35,7 @@ from securefl.io.files import (
     write_whole,
 )
 from securefl.io.json import parsed
+from securefl.io.tensors import unshared
 from securefl.privacy.history import History
 from securefl.runs.checkpoint import Checkpoint
 from securefl.runs.environment import Environment, read_environment, this_session
@@ -285,9 +286,8 @@ class RunFolder:
 
     def note_model(self, tensors: NamedTensors) -> None:
         """Write the trained model."""
-        named = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         with _explained(self.path):
-            self._write(MODEL, safetensors.torch.save(named))
+            self._write(MODEL, safetensors.torch.save(unshared(tensors)))
 
     def note_protection(self, page: str) -> None:
         """Write the page on the protection by differential privacy."""

@@ -26,8 +26,8 @@ from securefl.errors import (
 from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
-from securefl.federation.clients_round import RoundContext
 from securefl.federation.cards import Cards
+from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import Ledger
@@ -391,7 +391,9 @@ class Rounds:
                 COUNTED_IN: self.counted_in,
             }
             checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
-            noted = participants if self._participation.recorded else None
+            n_counted = len(participants.present) - len(participants.uncounted)
+            recorded = self._participation.recorded or n_counted < len(self._participation.clients)
+            noted = participants if recorded else None
             folder.note_round(metrics, checkpoint, noted)
         return metrics
 
@@ -430,19 +432,21 @@ class Rounds:
             return participants, self._passed()
         times = {client: participants.selected[client] for client in participants.present}
         parts.broadcast.send(state, times)
-        ongoing = self.round_of(times, state)
+        ongoing = self.round_of(times, state, frozenset(participants.uncounted))
+        nobody = replace(participants, uncounted=participants.present)
         try:
             after = self.after(ongoing)
         except TotalRefused as error:
-            return participants, self._without_total(ongoing, error)
+            return nobody, self._without_total(ongoing, error)
         except TooFewContributions as error:
             self._require_passing(error)
             for client in ongoing.present:
                 ongoing.lose(client, PASSED, f"{client}: the round passes: {error}")
-            return participants, self._passed()
+            return nobody, self._passed()
         self._suspects.opened(ongoing.present)
         parts.broadcast.changed(plan.update, after)
-        return participants, after
+        missed = (c for c in participants.present if self.counted_in.get(c) != after.round)
+        return replace(participants, uncounted=tuple(missed)), after
 
     def after(self, ongoing: ServerRound) -> State:
         """Have a round's clients train, and return the state after their contributions.
@@ -467,7 +471,12 @@ class Rounds:
         self.counted_in |= dict.fromkeys(ongoing.counted, after.round)
         return after
 
-    def round_of(self, times: Mapping[str, int], state: State) -> ServerRound:
+    def round_of(
+        self,
+        times: Mapping[str, int],
+        state: State,
+        uncounted: frozenset[str] = frozenset(),
+    ) -> ServerRound:
         """Begin the round after a state, with these clients by how often each counts."""
         server, in_memory = self.parts.server, frozenset[str]()
         plan = self.parts.algorithm.plan(state, self._model)
@@ -475,7 +484,7 @@ class Rounds:
             specs = (*plan.sums, *plan.update)
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
         since = {client: self.counted_in.get(client, 0) for client in times}
-        about = server.run, state, plan, times, since, in_memory, server.job
+        about = server.run, state, plan, times, since, in_memory, server.job, uncounted
         self.ongoing = ServerRound(server, RoundContext(*about))
         return self.ongoing
 

@@ -27,3 +27,5 @@ class RoundParticipants:
     simulated_s: float | None = None
     """Duration on simulated devices; None without."""
     energy_wh: float | None = None
+    uncounted: tuple[str, ...] = ()
+    """Present clients whose contributions did not count: lost in the round, or refused."""

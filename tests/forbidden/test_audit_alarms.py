@@ -18,7 +18,6 @@ from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.policy import Flooding, Policy
 from securefl.federation.authority import Opening
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
@@ -79,7 +78,7 @@ class StoppedError(Exception):
     """Stands for a machine that stops."""
 
 
-def stopped_in_round(number, config, task, folder):
+def stopped_in_round(number, config, task, folder, **keys):
     """In the middle of a round: its totals were opened, and its checkpoint is not written."""
     score = rounds.Rounds._score_after
 
@@ -91,7 +90,7 @@ def stopped_in_round(number, config, task, folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds.Rounds, "_score_after", stop)
         with pytest.raises(StoppedError):
-            securefl.run(config, task, out=folder)
+            securefl.run(config, task, out=folder, **keys)
 
 
 @pytest.mark.parametrize("name", ["fedtan", "profiles", "dropouts"])
@@ -118,11 +117,12 @@ def test_more_openings_than_sessions_are_found(tmp_path):
 
 @pytest.mark.parametrize("epoch", [1, 9, 12])
 def test_a_key_that_is_rotated_leaks_nothing(tmp_path, epoch):
-    """Its epoch stands in headers, which are longer from the tenth on."""
-    policy = Policy(flooding=Flooding(releases=2048))
-    keys = replace(KeySet.ephemeral(epoch=epoch), policy=policy)
-    folder = played("fedavg", tmp_path / "run", keys=keys)
-    assert in_folder(folder, task_of("fedavg")) == []
+    """Its epoch stands in headers, which are longer from the tenth on; cards are made anew."""
+    config, task, folder = settings("fedavg"), task_of("fedavg"), tmp_path / "run"
+    first, second = (KeySet.ephemeral(epoch=number) for number in (epoch, epoch + 1))
+    stopped_in_round(2, config, task, folder, keys=first)
+    securefl.resume(folder, task, keys=second)
+    assert in_folder(folder, task) == []
     openings = (folder / "openings.jsonl").read_text()
     assert f'"epoch": {epoch},' in openings
     assert f'"epoch": {epoch + 1},' in openings
@@ -174,6 +174,49 @@ def test_processes_leak_nothing(tmp_path, missing):
     opening = read_rows(run.path / OPENINGS, Opening)[-1]
     RunFolder(run.path).note_opening(replace(opening, name="1/mean", round=1))  # and never sent
     assert [leak.what for leak in in_folder(run.path, task)] == ["1/mean"]
+
+
+LEDGER_ROW = {
+    "round": 1,
+    "exchange": 0,
+    "name": "card",
+    "kind": "cards",
+    "sender": "client-1",
+    "receiver": "server",
+    "form": "ciphertext",
+    "n_values": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("run", "way", "n_bytes", "why"),
+    [
+        ("fedavg", ("client-1", "server"), None, "2 cards, where 1 are due"),
+        ("fedavg", ("server", "authority"), None, "no client has sent it"),
+        ("fedavg", ("client-1", "server"), 999, "999 bytes, where ciphertext has 1,"),
+        ("nothing", ("client-1", "server"), 1500, "1 cards, where 0 are due"),
+    ],
+)
+def test_a_card_too_many_is_found(tmp_path, run, way, n_bytes, why):
+    """Of a client, on to the authority, of another length, and where nothing is sealed."""
+    folder, task = played(run, tmp_path / "run"), task_of(run)
+    ledger = folder / "ledger.jsonl"
+    n_bytes = n_bytes or next(e.bytes for e in read_run(folder).ledger if e.name == "card")
+    row = LEDGER_ROW | {"sender": way[0], "receiver": way[1], "bytes": n_bytes}
+    ledger.write_text(ledger.read_text() + json.dumps(row) + "\n")
+    assert any(why in leak.why for leak in in_folder(folder, task))
+
+
+def test_a_sealed_sum_without_a_card_is_found(tmp_path):
+    """Its keys follow from something that the authority was never given in this session."""
+    folder, task = played("fedavg", tmp_path / "run"), task_of("fedavg")
+    ledger = folder / "ledger.jsonl"
+    rows = ledger.read_text().splitlines(keepends=True)
+    kept = [row for row in rows if '"card"' not in row or '"client-2"' not in row]
+    assert len(kept) == len(rows) - 1
+    ledger.write_text("".join(kept))
+    found = {(leak.who, leak.why) for leak in in_folder(folder, task)}
+    assert ("client-2 -> server", "sealed, and its sender has handed over no card") in found
 
 
 def test_what_a_client_says_as_it_leaves_excuses_no_round():

@@ -8,35 +8,40 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
 from on_the_wire import nothing_is_handed_over
-from tenseal import sealapi
+from without_error import encrypted_without_error
 
 import securefl
 import securefl.build.simulation
+import securefl.crypto.one_time
+import securefl.crypto.seal_ring
 import securefl.exchange.decode_total
+import securefl.exchange.one_time
 import securefl.federation.authority
 from securefl.audit.replay import tapped
 from securefl.build import job
 from securefl.build.exchange import sealed_kinds
 from securefl.crypto.params import SUMS
-from securefl.crypto.public import PublicKey
-from securefl.crypto.ring import words_of
+from securefl.crypto.seal_ring import SealRing
 from securefl.errors import ValueRefused
-from securefl.exchange.base import OpenedSum
-from securefl.exchange.ckks import FORM, CkksSealer
+from securefl.exchange.base import OpenedSum, Sealed, Sender
 from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.one_time import FORM, OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.authority import Authority
+from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.clients_round import ClientsRound
-from securefl.federation.ledger import SERVER, Entry, Ledger
+from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.message import (
+    CARD,
     MAGIC,
     Expected,
     encode_message,
@@ -48,6 +53,7 @@ from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchInTheClear
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, ServerSum, SumRequest
+from securefl.federation.survey import Survey
 from securefl.runs import folder_writer as runfolder
 from securefl.runs import loop as rounds
 from securefl.types import Kind
@@ -141,7 +147,7 @@ def ledger_says_ciphertext_and_its_length(patch):
     note = Ledger.note
 
     def noted(self, entry, content):
-        if entry.form == "ciphertext":
+        if entry.form == "ciphertext" and entry.kind is not Kind.CARDS:
             entry = replace(entry, bytes=sealed_length(entry))
         note(self, entry, content)
 
@@ -165,7 +171,7 @@ def every_file_lies(patch):
         )
 
     def noted(self, entry, content):
-        if entry.sender.startswith("client") and entry.form == "ciphertext":
+        if entry.sender.startswith("client") and entry.kind is Kind.STATISTICS:
             entry = replace(entry, bytes=sealed_length(entry))
         note(self, entry, content)
 
@@ -350,7 +356,7 @@ def signed_anew(client, message, payload=None, **changes):
     before = split(message)
     payload = before[1] if payload is None else payload
     expected = Expected("0" * 64, 0, "", "", "", 0, 1)
-    about = header_for(expected, client.name, payload)
+    about = header_for(expected, client.name, Sealed(payload))
     sizes = {"payload_bytes": about.payload_bytes, "payload_sha256": about.payload_sha256}
     header = before[0].header.model_copy(update=sizes | changes)
     return encode_message(header, payload, client.signing_key)
@@ -425,7 +431,11 @@ def plaintext_stands_behind_a_ciphertext(patch):
 def a_weight_is_a_value(patch):
     """Anything in (0, 1] is taken for one."""
     seal = PlainChannel.seal
-    patch.setattr(PlainChannel, "seal", lambda self, values, _: seal(self, values, odd(values)))
+
+    def weighing(self, values, _weight, *about):
+        return seal(self, values, odd(values), *about)
+
+    patch.setattr(PlainChannel, "seal", weighing)
 
 
 def odd(values):
@@ -435,68 +445,138 @@ def odd(values):
 # Ciphertexts that are none.
 
 
-def encoded(key, values, scale):
-    """Values as SEAL encodes them, transformed: shape (primes, N)."""
-    frame, plain = key.frame, sealapi.Plaintext()
-    encoder = sealapi.CKKSEncoder(key._context.seal_context().data)
-    encoder.encode(values, scale, plain)
-    _, n_primes, degree = frame.shape
-    words = words_of(plain, n_primes * degree).reshape(-1, degree)[:n_primes]
-    return words % np.array(frame.moduli, np.uint64)[:, None]
-
-
-def encrypting(patch, second):
-    """The plaintext, beside a polynomial that hides nothing."""
-
-    def encrypt(self, slots):
-        first = encoded(self, slots.tolist(), 2.0**self.parameters.scale_bits)
-        return self.frame.to_wire(np.stack([first, second(self, first)]))
-
-    patch.setattr(PublicKey, "encrypt", encrypt)
+def drawing(patch, key):
+    """Keys of messages, by their seed."""
+    patch.setattr(securefl.crypto.one_time, "key_polynomial", lambda _seed, degree: key(degree))
 
 
 @mutant("fedavg", STATISTICS, TAP)
 def a_ciphertext_is_an_encoded_plaintext(patch):
-    """With the constant one behind it; the authority opens it without a word."""
-    encrypting(patch, lambda _key, first: np.ones_like(first))
+    """Its common polynomial is the constant one, so that a key hides the last bits alone."""
+    one = np.ones(SUMS.poly_degree, np.uint64)
+    patch.setattr(securefl.crypto.seal_ring, "common_polynomial", lambda *_: one)
 
 
 @mutant("fedavg", STATISTICS, TAP)
 def a_ciphertexts_mask_is_tiny(patch):
-    """Transformed it looks as random as any: no randomness but the noise."""
-    rng = np.random.default_rng(0)
+    """It looks as random as any, and its key is one: whoever knows a subtracts it."""
+    drawing(patch, lambda degree: np.eye(1, degree, dtype=np.int64)[0])
 
-    def tiny(key, first):
-        return encoded(key, rng.normal(size=2048).tolist(), 64.0)
 
-    encrypting(patch, tiny)
+def seeding(patch, seed):
+    """Seeds of keys by what they are of."""
+    patch.setattr(securefl.crypto.one_time, "key_seed", seed)
 
 
 @mutant("fedavg", STATISTICS, TAP)
 def ciphertexts_share_their_randomness(patch):
-    """The difference of two is that of their plaintexts."""
-    made, honest = {}, PublicKey.encrypt
+    """The difference of two clients' messages is that of their plaintexts."""
+    seeding(patch, lambda _secret, about, _sender, _nonce: about)
 
-    def encrypt(self, slots):
-        if self.key_id not in made:
-            made[self.key_id] = self.frame.from_wire(honest(self, np.zeros(2048)))
-        zero, moduli = made[self.key_id], np.array(self.frame.moduli, np.uint64)[:, None]
-        first = encoded(self, slots.tolist(), 2.0**self.parameters.scale_bits)
-        return self.frame.to_wire(np.stack([(zero[0] + first) % moduli, zero[1]]))
 
-    patch.setattr(PublicKey, "encrypt", encrypt)
+@mutant("fedtan", "1/variance", TAP)
+def a_client_has_one_key(patch):
+    """For all its messages: the sum of keys that opens one total opens every other one."""
+    seeding(patch, lambda secret, _about, _sender, _nonce: secret)
+
+
+@mutant("fedavg", STATISTICS, TAP)
+def a_ciphertext_has_no_error(patch):
+    """Exactly m - a s: a client's key is the solution of linear equations."""
+    patch.setattr(SealRing, "encrypted", encrypted_without_error)
+
+
+def with_nonces(patch, nonce):
+    """Sixteen bytes, by the values that are sealed."""
+    seal = OneTimeSealer.seal
+
+    def sealing(self, values, *about):
+        digest = SimpleNamespace(digest=lambda: nonce(values))
+        hashing = SimpleNamespace(sha256=lambda _bytes: digest)
+        patch.setattr(securefl.exchange.one_time, "hashlib", hashing)
+        return seal(self, values, *about)
+
+    patch.setattr(OneTimeSealer, "seal", sealing)
+
+
+@mutant("fedavg", STATISTICS, TAP)
+def a_nonce_is_two_values(patch):
+    """In the clear, in a header that is signed."""
+    with_nonces(patch, lambda values: struct.pack("<2d", *values[:2]))
+
+
+@mutant("fedavg", STATISTICS, TAP)
+def all_nonces_are_alike(patch):
+    """A copied machine would use a key for two lists of values."""
+    with_nonces(patch, lambda _values: bytes(16))
 
 
 @mutant("fedavg", STATISTICS, TAP)
 def values_stand_in_padding(patch):
     """A second time, unweighted: the authority sees what the server cannot."""
-    seal = CkksSealer.seal
+    seal = OneTimeSealer.seal
 
-    def twice(self, values, weight):
-        return seal(self, np.concatenate([values, values / weight]), weight)
+    def twice(self, values, weight, *about):
+        return seal(self, np.concatenate([values, values / weight]), weight, *about)
 
-    patch.setattr(CkksSealer, "seal", twice)
+    patch.setattr(OneTimeSealer, "seal", twice)
     patch.setattr(securefl.exchange.decode_total, "EMPTY", np.inf)  # the authority would refuse it
+
+
+# Cards.
+
+
+@mutant("fedavg", CARD, TAP)
+def a_card_holds_a_value(patch):
+    """The number of samples, as the secret that keys follow from: the authority reads it."""
+
+    def sender(self, _run, _key_id):
+        return Sender(self.name, struct.pack("<4d", self.weight, 0, 0, 0))
+
+    patch.setattr(Client, "_sender", sender)
+
+
+@mutant("fedavg", CARD, FOLDER, TAP)
+def plaintext_stands_behind_a_card(patch):
+    """The server cuts it off before it passes the card on."""
+    send, asked, admit = Client.send_cards, Cards._asked, Survey.admit
+
+    def sending_more(self, run):
+        return told(self, send(self, run), struct.pack("<d", self.weight))
+
+    def passing_less_on(self, state, clients):
+        given = asked(self, state, clients)
+        return {client: without_told(message) for client, message in given.items()}
+
+    def careless(self, message, client=None):
+        return admit(self, without_told(message), client)
+
+    patch.setattr(Client, "send_cards", sending_more)
+    patch.setattr(Cards, "_asked", passing_less_on)
+    patch.setattr(Survey, "admit", careless)
+
+
+@mutant("fedavg", CARD, FOLDER, TAP)
+def a_card_is_passed_on_with_more(patch):
+    """Something that the server tells the authority beside it."""
+    note = Cards._note
+
+    def noted(self, state, way, message):
+        note(self, state, way, message + b"more" if way == (SERVER, AUTHORITY) else message)
+
+    patch.setattr(Cards, "_note", noted)
+
+
+@mutant("fedavg", CARD, TAP)
+def a_card_is_changed_on_its_way(patch):
+    """To something of the same length that no client has sent."""
+    note = Cards._note
+
+    def noted(self, state, way, message):
+        turned = bytes(reversed(message)) if way == (SERVER, AUTHORITY) else message
+        note(self, state, way, turned)
+
+    patch.setattr(Cards, "_note", noted)
 
 
 # The authority.
@@ -507,7 +587,7 @@ def with_first_client_alone(patch):
 
     def only_first(self, message, client):
         add = admit(self, message, client)
-        alone = self._expected.form.startswith("ckks") and self._signed
+        alone = self._expected.form == FORM and self._signed
         return (lambda: None) if alone else add
 
     patch.setattr(ServerSum, "admit", only_first)

@@ -334,11 +334,11 @@ def test_a_client_that_takes_nothing_holds_up_nobody(made, monkeypatch):
     """Not even while it is told that it may join: a window of zero bytes ends no write."""
     send, stuck = Link.send, []
 
-    async def sent(self, frame, body=b""):
+    async def sent(self, frame, *parts):
         if frame is Frame.WELCOME and self.name == "carol":
             stuck.append(self)
             await asyncio.Event().wait()
-        await send(self, frame, body)
+        await send(self, frame, *parts)
 
     monkeypatch.setattr(Link, "send", sent)
 
@@ -795,7 +795,7 @@ def asking(kind, process, number, **changes):
     job = process.party.job
     known = {"round": number, "since": 0, "whole": True}
     tensors = bodies.state_bytes(job.algorithm.init(job.task.model), None)
-    return bodies.with_tensors(kind(**known | changes), tensors)
+    return bodies.headed(kind(**known | changes)) + tensors
 
 
 async def begin_round(link, process, number, **changes):

@@ -34,8 +34,8 @@ from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener
-from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.matching import SCORE
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.releases import MemoryCount
@@ -498,7 +498,7 @@ def test_a_match_key_is_renewed_before_a_round_that_would_use_it_up(site):
     old = scores_of(here).expected.key_id
     spend_match(here, 3)
     keeper = FolderKeeper(here.keys, PASSPHRASE)
-    assert keeper.now(0, 3).age == (1, 5)
+    assert keeper.now(3).age == (1, 5)
     spend_match(here, 2)
     before = here.bundle("client"), here.bundle("server")
 
@@ -557,14 +557,14 @@ def test_a_key_that_is_used_up_meanwhile_opens_nothing(site):
 def test_a_match_key_that_is_damaged_meanwhile_is_noticed(site):
     here = site()
     keeper = FolderKeeper(here.keys, PASSPHRASE)
-    keeper.now(0, 3)
+    keeper.now(3)
     path = here.keys / layout.MATCH_KEY
     whole = path.read_text()
     path.write_text(whole.replace('"epoch": 1', '"epoch": 2'))
     with pytest.raises(KeyFileError, match=str(here.keys)):
-        keeper.now(0, 3)
+        keeper.now(3)
     path.write_text(whole)
-    assert keeper.now(0, 3).age == (1, 5)
+    assert keeper.now(3).age == (1, 5)
 
 
 def test_without_a_match_key_the_authority_does_not_start(site):
@@ -667,7 +667,7 @@ def test_bundles_carry_the_match_key_that_their_role_may_hold(made):
     assert client.match_public.key_id == server.scoring.key_id == key_id
     with pytest.raises(CertificateRefused, match="a client's bundle holds no server's parameters"):
         _ = client.scoring
-    with pytest.raises(CertificateRefused, match="a server's bundle holds no public key"):
+    with pytest.raises(CertificateRefused, match="a server's bundle holds no client's match key"):
         _ = server.match_public
     assert "match_key=" not in repr(server)
 
@@ -698,7 +698,12 @@ def test_what_the_server_asks_with_knows_no_secret_key():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert modules <= set(loaded)
-    secrets = {"crypto.card_secret", "crypto.match_secret", "exchange.officer", "exchange.match_open"}
+    secrets = {
+        "crypto.card_secret",
+        "crypto.match_secret",
+        "exchange.officer",
+        "exchange.match_open",
+    }
     assert not {f"securefl.{name}" for name in secrets} & set(loaded)
 
 

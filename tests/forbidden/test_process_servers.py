@@ -69,7 +69,7 @@ def question(name, number=1, state=first_state, **changes):
 
 
 def with_state(head, state):
-    return bodies.with_tensors(head, bodies.state_bytes(state, None))
+    return bodies.headed(head) + bodies.state_bytes(state, None)
 
 
 def total(process):

@@ -21,7 +21,8 @@ from torch import nn
 
 import securefl
 from securefl.errors import TooFewContributions, TotalRefused
-from securefl.exchange.ckks import FORM, CkksSealer
+from securefl.exchange.base import Sender
+from securefl.exchange.one_time import FORM, OneTimeSealer
 from securefl.federation import pausable
 from securefl.federation.client import Client
 from securefl.types import MessageSpec
@@ -202,7 +203,7 @@ def test_the_others_train_the_model_that_they_would_have_trained_alone(
 
 @pytest.fixture
 def sealing_under(foreign_key_set, tamper):
-    """A client seals under another key, and tells the truth of it or not."""
+    """A client seals for another authority, or under keys that its card has nothing of."""
 
     def install(says):
         tamper(foreign(foreign_key_set, says))
@@ -210,15 +211,20 @@ def sealing_under(foreign_key_set, tamper):
     return install
 
 
+class Lying(OneTimeSealer):
+    """Its keys follow from a secret that is on no card."""
+
+    def seal(self, values, weight, about, sender):
+        return super().seal(values, weight, about, Sender(sender.name, bytes(32)))
+
+
 def foreign(foreign_key_set, says):
     def sealed(message, client, contribute, spec, **_):
-        ours, theirs = client.sealers[spec.kind], CkksSealer(foreign_key_set.public)
+        ours, theirs = client.sealers[spec.kind], OneTimeSealer(foreign_key_set.public)
         if ours.form != FORM:
             return message
         if says == "a lie":
-            theirs = type("Lying", (), {"seal": theirs.seal, "max_value": ours.max_value})()
-            theirs.form, theirs.key_id, theirs.epoch = ours.form, ours.key_id, ours.epoch
-            theirs.gains = ours.gains
+            theirs = Lying(ours.keys)
         sealers = client.sealers
         client.sealers = dict.fromkeys(sealers, theirs)
         try:
@@ -263,7 +269,8 @@ def test_a_spoiled_total_ends_a_run_of_too_few_to_leave_one_out(
 ):
     """Where a total needs all five, nobody can find out whose fault it is."""
     sealing_under("a lie")
-    with pytest.raises(TotalRefused, match=r"slots are not real.*client-1.*client-5 has spoiled"):
+    spoiled = r"does not count its clients.*client-1.*client-5 has spoiled"
+    with pytest.raises(TotalRefused, match=spoiled):
         securefl.run(tiny_config(exchange={"min_clients": 5}), tiny_task())
 
 

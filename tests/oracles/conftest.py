@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from site_files import written
 from threads import one_torch_thread
 
 from securefl.privacy.meter import Meter
@@ -13,6 +14,12 @@ def _one_thread():
     """Models this small are faster without torch's own threads, and leave the cores to others."""
     with one_torch_thread():
         yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each client's table and arrays, and its site.toml for each."""
+    return written(tmp_path_factory.mktemp("sites"))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matching_runs import make_config, make_task
+from without_error import encrypted_without_error
 
 import securefl
 from securefl import Config
@@ -20,10 +21,11 @@ from securefl.audit.encryption.measured import (
     score_margin,
     score_precision,
     security_of,
-    sum_margin,
+    sum_noise,
     sum_precision,
 )
 from securefl.audit.encryption.opened import (
+    answered_again,
     differing_by_one,
     key_uses,
     kind_of_name,
@@ -31,13 +33,14 @@ from securefl.audit.encryption.opened import (
     refusals,
 )
 from securefl.audit.findings import Findings, Verdict
-from securefl.crypto.committee_flood import Flood
 from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
 from securefl.crypto.match_params import SQUARE
-from securefl.crypto.params import SUMS, CkksParameters
+from securefl.crypto.params import SUMS, SumParameters
+from securefl.crypto.seal_ring import SealRing
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation
 from securefl.exchange.match_forms import FORMS
-from securefl.exchange.policy import Flooding, OpeningRule, Policy
+from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Opening
 from securefl.federation.ledger import Entry
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
@@ -80,67 +83,57 @@ def numbers_of(chapter):
 @pytest.mark.parametrize(
     ("parameters", "level", "limits"),
     [
-        (SUMS, 128, (109, 75, 58)),
+        (SUMS, 128, (54, 37, 29)),
+        (SumParameters(2048, 37, 30), 192, (54, 37, 29)),
+        (SumParameters(4096, 58, 40), 256, (109, 75, 58)),
         (LINEAR_PARAMETERS, 128, (109, 75, 58)),
         (SQUARE, 128, (218, 152, 118)),
-        (CkksParameters(8192, (60, 60, 32), 60), 192, (218, 152, 118)),
-        (CkksParameters(8192, (60, 58), 40), 256, (218, 152, 118)),
-        (CkksParameters(16384, (60, 60, 60, 60, 60, 60), 60), 128, (438, 305, 237)),
     ],
 )
 def test_the_level_is_that_of_the_standards_row(parameters, level, limits):
-    found = security_of("sums", parameters)
+    found, bits = security_of("sums", parameters), parameters.modulus_bits
     assert (found.bits, found.limits) == (level, limits)
-    assert found.total_bits == sum(parameters.modulus_bits)
+    assert found.total_bits == (bits if isinstance(bits, int) else sum(bits))
 
 
 def test_a_modulus_above_all_columns_has_no_level():
-    found = replace(security_of("sums", SUMS), modulus_bits=(60, 60))
+    found = replace(security_of("sums", SUMS), modulus_bits=(55,))
     assert found.bits == 0
 
 
-def test_sums_are_exact_to_doubles_and_released_to_what_the_policy_says():
-    """Where a value fills a slot, noise is above the default's rounding, and below that of 24 bits.
+@pytest.mark.parametrize(
+    ("n_clients", "quorum", "bits"),
+    [(3, Quorum(), 27), (5, Quorum(), 27), (5, Quorum(4, 5), 27), (50, Quorum(2, 3), 25)],
+)
+def test_sums_err_by_the_error_of_their_encryption(n_clients, quorum, bits):
+    """Whoever opens them: of each key's error one is in the sum, however many parts a key has."""
+    found = sum_precision(Policy(), n_clients, quorum, np.random.default_rng(0))
+    assert found.exact == pytest.approx(sum_noise(n_clients), rel=0.15)
+    assert found.released == pytest.approx(found.exact, rel=0.2)
+    assert precision_bits(found.released) == bits
 
-    Means below 1/4 have two bits more behind the point than behind their leading one.
-    """
-    found = sum_precision(Policy(), 5, 0, np.random.default_rng(0))
-    assert precision_bits(found.unflooded) >= 45
-    assert 25 <= precision_bits(found.flooded) < 30
-    assert precision_bits(found.released) == precision_bits(found.flooded) == 27
+
+def test_sums_are_released_to_what_the_policy_says():
+    """Means below 1/4 have two bits more behind the point than behind their leading one."""
     for bits in (16, 24):
         coarse = Policy(rules=(OpeningRule("*", bits),))
-        found = sum_precision(coarse, 5, 0, np.random.default_rng(0))
+        found = sum_precision(coarse, 5, Quorum(), np.random.default_rng(0))
         assert precision_bits(found.released) == bits + 2
-    plain = sum_precision(Policy(flooding=None), 5, 0, np.random.default_rng(0))
-    assert math.isnan(plain.flooded)
 
 
 @pytest.mark.slow
-def test_a_committees_sums_and_profiles_scores_are_as_exact_as_their_flooding():
-    found = sum_precision(Policy(), 5, 3, np.random.default_rng(0))
-    assert found.bare
-    assert precision_bits(found.released) >= 22
+def test_profiles_scores_are_as_exact_as_their_flooding():
     for form in FORMS.values():
         scores = score_precision(form, np.random.default_rng(0))
         assert scores.released < 1e-6
 
 
-@pytest.mark.parametrize("n_clients", [3, 50])
-def test_the_flooding_hides_as_many_bits_as_it_is_made_for(n_clients):
-    """Once τ values are released; and one bit more where half as many are."""
-    flooding = Flooding()
-    margin = sum_margin(flooding, n_clients, 0)
-    assert margin.deviation == flooding.deviation(SUMS.noise(n_clients))
-    assert margin.statistical_bits_after(flooding.releases) == pytest.approx(40)
-    assert margin.statistical_bits_after(flooding.releases // 2) == pytest.approx(41)
-    assert margin.ratio_bits == pytest.approx(0.5 * math.log2(12 * 2**30) + 20)
-    officers = sum_margin(flooding, n_clients, 3)
-    assert officers.deviation == Flood(SUMS, 3, n_clients, 40, 2**30).slot_deviation
-    assert officers.ratio_bits == pytest.approx(margin.ratio_bits)
+def test_the_flooding_of_scores_hides_as_many_bits_as_it_is_made_for():
+    """Once τ scores are released; and one bit more where half as many are."""
     scores = score_margin(FORMS["linear"])
     assert scores.deviation == flood_deviation(LINEAR_PARAMETERS)
     assert scores.statistical_bits_after(MAX_RELEASES) == pytest.approx(30)
+    assert scores.statistical_bits_after(MAX_RELEASES // 2) == pytest.approx(31)
 
 
 def test_openings_are_grouped_by_what_they_are_of():
@@ -159,15 +152,27 @@ def test_openings_are_grouped_by_what_they_are_of():
     assert kind_of_name("size") == "size"
 
 
-def test_a_key_has_left_what_it_has_not_released():
-    """A ciphertext counts all its slots; scores are counted one by one, under their own key."""
+def test_a_key_of_sums_has_no_wear_and_one_of_matches_has():
+    """Scores are counted one by one, under their own key; the fewest on an answered list too."""
     score = replace(opening("profile/score", n_values=5), key_id="b" * 64)
-    rows = [opening(), opening(n_values=3000), score, replace(opening(), epoch=2)]
-    first, second, scores = key_uses(rows, Flooding(releases=10_000))
-    assert (first.released, first.left) == (3 * 2048, 10_000 - 3 * 2048)
-    assert (second.epoch, second.released) == (2, 2048)
+    few = opening(number=3, signers=FIVE[:2], refused="round 3, '1/mean': too few")
+    rows = [opening(), opening(number=2, signers=FIVE[:4]), few, score, replace(opening(), epoch=2)]
+    first, second, scores = key_uses(rows)
+    assert (first.openings, first.fewest, first.left) == (3, 4, None)
+    assert (second.epoch, second.openings, second.fewest) == (2, 1, 5)
     assert (scores.released, scores.left) == (5, MAX_RELEASES - 5)
-    assert key_uses(rows, None)[0].left is None
+
+
+def test_a_total_that_was_opened_again_in_its_session_is_found():
+    """In another session, round or name, or where it was refused, it is another one."""
+    of = partial(opening, run="1" * 64)
+    others = [of(), of(number=2), of("2/mean"), opening(run="2" * 64), of(refused="no")]
+    assert answered_again(others) == 0
+    assert answered_again([*others, of(signers=FIVE[:4]), of()]) == 2
+    assert answered_again([of("profile/score"), of("profile/score")]) == 0
+    chapter = encryption_chapter(evidence([of(), of(signers=FIVE[:4])]), 0)
+    assert chapter.verdict is Verdict.LEAKS
+    assert "1 totals were opened for a session, round and name that had one" in chapter.words
 
 
 def test_groups_that_differ_by_one_client_are_found():
@@ -197,9 +202,30 @@ def test_an_encrypted_run_holds_and_says_what_was_in_the_clear():
     assert "read by the server of each client: parameters" in chapter.words
     found = numbers_of(chapter)
     assert found["security, sums"] == 128
+    assert found["estimate, sums of keys known"] == 134
+    assert found["estimate, sums of keys known, constant of Hint-LWE's theorem"] == 131.5
     assert found["precision released, sums"] == 27
-    assert found["left of sums, epoch 1, aaaaaaaaaaaaaaaa"] == 2**30 - 2048
+    assert any("own argument" in note and "nobody has reviewed" in note for note in chapter.notes)
+    assert any("allows 54 bits at N = 2048" in note for note in chapter.notes)
     Findings("run", "quick", 0, {}, [chapter]).to_json()
+
+
+def test_the_chapter_says_who_together_reads_and_who_may_be_away():
+    """Of one authority, and of officers; where sums are in the clear nobody asks them."""
+    alone = encryption_chapter(evidence(), 0)
+    assert "The authority has the keys" in alone.notes[0]
+    some = encryption_chapter(evidence(officers=5, threshold=4), 0)
+    assert "Any 4 of 5 officers, with the server, could open one client's" in some.notes[0]
+    assert "3 could open nothing. 1 may be away" in some.notes[0]
+    assert "Decrypted by the 4 of 5 officers" in some.words
+
+
+def test_encryption_without_an_error_is_a_leak(monkeypatch):
+    """Sums come out more exactly than they may: clients' keys solve linear equations."""
+    monkeypatch.setattr(SealRing, "encrypted", encrypted_without_error)
+    chapter = encryption_chapter(evidence(), 0)
+    assert chapter.verdict is Verdict.LEAKS
+    assert "The error of encryption that should hide clients' keys is not there" in chapter.words
 
 
 def test_too_few_clients_in_an_opened_total_are_a_leak():
@@ -208,13 +234,11 @@ def test_too_few_clients_in_an_opened_total_are_a_leak():
     assert "2 clients" in chapter.words
 
 
-def test_without_flooding_or_with_a_key_that_is_worn_out_it_is_weak():
-    bare = Policy(flooding=None)
-    assert encryption_chapter(evidence(consortium=bare), 0).verdict is Verdict.WEAK
-    worn = Policy(flooding=Flooding(releases=2048))
-    chapter = encryption_chapter(evidence(consortium=worn), 0)
+def test_a_match_key_that_is_worn_out_is_weak():
+    score = opening("profile/score", n_values=MAX_RELEASES)
+    chapter = encryption_chapter(evidence([opening(), replace(score, key_id="b" * 64)]), 0)
     assert chapter.verdict is Verdict.WEAK
-    assert chapter.tables[1].alarming == {0}
+    assert chapter.tables[1].alarming == {1}
 
 
 def test_refused_openings_are_shown_in_red():
@@ -240,20 +264,20 @@ def test_the_graph_is_one_drawing_for_one_flow():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_hang", "quick")
-@pytest.mark.parametrize("how", ["statistics", "committee", "profiles"])
+@pytest.mark.parametrize("how", ["statistics", "officers", "profiles"])
 def test_the_chapter_reads_real_runs(tmp_path, how):
-    """Of an authority, of a committee, and of encrypted profiles."""
+    """Of an authority, of officers, and of encrypted profiles."""
     if how == "profiles":
         securefl.run(make_config("linear", encrypt="model"), make_task(), out=tmp_path / "run")
     else:
-        changes = {"run": {"rounds": 2}, "exchange": {"committee": 3 * (how == "committee")}}
+        changes = {"run": {"rounds": 2}, "exchange": {"officers": 3 if how == "officers" else 1}}
         securefl.run(Config.model_validate(changes), out=tmp_path / "run")
     record = read_run(tmp_path / "run")
     openings = read_rows(tmp_path / "run" / OPENINGS, Opening)
     found = Evidence(record.config, openings, record.ledger)
     chapter = encryption_chapter(found, 0)
     assert chapter.verdict is Verdict.HOLDS
-    whom = {"committee": "3 officers together"}.get(how, "authority")
+    whom = {"officers": "2 of 3 officers"}.get(how, "authority")
     assert all(row[1] == whom for row in chapter.tables[0].rows)
     assert numbers_of(chapter)["decrypted"] == len(openings)
     assert ("scores of profiles" in chapter.words) == (how == "profiles")

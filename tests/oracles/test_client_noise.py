@@ -28,7 +28,7 @@ from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.round import ServerRound
-from securefl.privacy import client_level, client_noise
+from securefl.privacy import client_level
 from securefl.privacy.adaptive import MAX_CLIP, MIN_CLIP, Quantile
 from securefl.privacy.bounded import Bounded, clipped
 from securefl.privacy.client_level import LEAST_VARIANCE

@@ -898,7 +898,7 @@ def test_in_the_clear_the_authority_has_no_part(tmp_path, made):
 @pytest.mark.parametrize(
     ("settings", "sites", "words"),
     [
-        (["exchange.committee=3"], (), "one authority"),
+        (["exchange.officers=3"], (), "one authority"),
         (['devices.preset="cifar10"'], (), "separate processes"),
         (["data.names=[]"], (), "name their sites with --site"),
         ([], ("north", "south"), "2 sites for 3 clients"),

@@ -58,11 +58,11 @@ def test_a_total_that_was_opened_before_a_worker_died_is_not_opened_again(monkey
     one = trained(settings, "sequential")
     names, call = [], Workers.call
 
-    def killing(workers, requests, ongoing=None):
+    def killing(workers, requests, *more):
         names.append({type(request).__name__ for request in requests.values()})
         if len(names) == 3:  # both have sent cards, and are to hear the first sum
             os.kill(workers._workers["1"].pid, signal.SIGKILL)
-        return call(workers, requests, ongoing)
+        return call(workers, requests, *more)
 
     monkeypatch.setattr(Workers, "call", killing)
     other = trained(settings, "parallel")

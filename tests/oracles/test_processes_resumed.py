@@ -12,6 +12,7 @@ from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_
 
 import securefl.network.client
 import securefl.network.members
+from securefl.audit.replay import replayed
 from securefl.errors import PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.incidents import Incident
@@ -335,3 +336,33 @@ def test_a_connection_that_is_lost_counts_in_no_quorum():
     members.links = {"alice": lost, "bob": alive}
     assert members.here() == {"bob": alive}
     assert not members.are_here(("alice", "bob"), 2)
+
+
+def test_what_is_played_again_counts_the_clients_that_each_round_has_counted(job, monkeypatch):
+    """Of a run that lost carol in one round; and no message of hers, or of others, is a leak."""
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.02)
+    monkeypatch.setattr(securefl.network.members, "JOIN_S", 0.0)
+    here = job("run.reproducible=false", "train.batch_size=1000")  # each batch has all samples
+    loop = OnTask(here)
+    say = loop.said.append
+
+    def waits_for_her(line):
+        say(line)
+        while line.startswith("Round 3/") and joined(loop, "carol") < 2:
+            time.sleep(0.01)
+
+    loop.server.say = waits_for_her
+    in_round_3(hangs_up)(loop, monkeypatch)
+    loop.run()
+    assert loop.ended == dict.fromkeys(NAMES), loop.said
+    (row,) = here.record.participants
+    assert (row.round, row.present, row.uncounted) == (3, NAMES, ("carol",))
+    model = model_of(here.folder / "run")
+
+    def away(*participants):
+        again = replayed(here.config, here.task, lambda _done, _all: None, participants).models[-1]
+        return max(float((value - model[name]).abs().max()) for name, value in again.items())
+
+    assert away(row) < 1e-5
+    assert away() > 1e-3
+    assert in_folder(here.folder / "run", here.task) == []

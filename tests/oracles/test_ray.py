@@ -56,13 +56,12 @@ def homes(monkeypatch):
     def node_of(_actor):
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    def noting(workers, requests, ongoing=None):
-        replies = call(workers, requests, ongoing)
+    def noting(workers, requests, *more):
+        call(workers, requests, *more)
         for site in requests:
             actor = workers._workers[site]._actor
             node = ray.get(actor.__ray_call__.remote(node_of))
             found.setdefault(site, []).append(node)
-        return replies
 
     monkeypatch.setattr(Workers, "call", noting)
     return found
@@ -114,14 +113,14 @@ def killing(monkeypatch, *when):
     """Have the second worker killed before these calls; returns the requests of each call."""
     names, call = [], Workers.call
 
-    def kill_first(workers, requests, ongoing=None):
+    def kill_first(workers, requests, *more):
         names.append({type(request).__name__ for request in requests.values()})
         if len(names) in when:
             actor = workers._workers["1"]._actor
             ray.kill(actor)
             while answers(actor):  # for a moment, it may
                 pass
-        return call(workers, requests, ongoing)
+        return call(workers, requests, *more)
 
     monkeypatch.setattr(Workers, "call", kill_first)
     return names

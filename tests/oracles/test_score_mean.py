@@ -89,8 +89,8 @@ class Heavy:
 
     inner: object
 
-    def seal(self, values, weight):
-        return self.inner.seal(values, 2 * weight)
+    def seal(self, values, weight, *message):
+        return self.inner.seal(values, 2 * weight, *message)
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -123,8 +123,8 @@ class Told:
     value: float
     loss: float
 
-    def seal(self, values, weight):
-        return self.inner.seal(np.array([self.value, self.loss]), weight)
+    def seal(self, values, weight, *message):
+        return self.inner.seal(np.array([self.value, self.loss]), weight, *message)
 
     def __getattr__(self, name):
         return getattr(self.inner, name)

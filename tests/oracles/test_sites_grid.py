@@ -8,7 +8,7 @@ from key_folders import cheap
 from over_loopback import NAMES, Consortium, incidents_of, model_of
 from process_axes import BESIDE, CENTRAL, ENCRYPT, LOCAL, NORMALISATIONS
 from processes import Loop
-from site_files import TABLES, OwnData, written
+from site_files import TABLES, OwnData
 
 import securefl
 from securefl.build.own_data import task_at
@@ -36,12 +36,6 @@ ARRAYS = (
 @pytest.fixture(scope="module")
 def consortium(tmp_path_factory):
     return Consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Each client's table, and its site.toml."""
-    return written(tmp_path_factory.mktemp("sites"))
 
 
 @pytest.fixture
@@ -94,25 +88,24 @@ def both(job, key_set=None):
     return model, wanted
 
 
+def same_bits(job):
+    """Both end with the same model, to the bit, or all refuse the settings."""
+    if refusal(job):
+        refused_alike(job)
+        return
+    model, wanted = both(job)
+    assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
+
+
 @pytest.mark.parametrize(("policy", "solver", "server"), [*product(NORMALISATIONS, LOCAL, CENTRAL)])
 def test_in_the_clear_the_bits_are_those_of_a_rehearsal(policy, solver, server, job):
-    here = job(*NORMALISATIONS[policy], *LOCAL[solver], *CENTRAL[server])
-    if refusal(here):
-        refused_alike(here)
-        return
-    model, wanted = both(here)
-    assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
+    same_bits(job(*NORMALISATIONS[policy], *LOCAL[solver], *CENTRAL[server]))
 
 
 @pytest.mark.parametrize(("beside", "policy"), [*product(BESIDE, NORMALISATIONS)])
 def test_so_they_are_with_whatever_goes_beside(beside, policy, job):
     form = ARRAYS if "records" in beside else TABLES
-    here = job(*NORMALISATIONS[policy], *BESIDE[beside], form=form)
-    if refusal(here):
-        refused_alike(here)
-        return
-    model, wanted = both(here)
-    assert [name for name in wanted if not torch.equal(model[name], wanted[name])] == []
+    same_bits(job(*NORMALISATIONS[policy], *BESIDE[beside], form=form))
 
 
 @pytest.mark.parametrize(("policy", "encrypt"), [*product(NORMALISATIONS, ENCRYPT)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from over_loopback import NAMES, Consortium, incidents_of, model_of
 from processes import Loop
-from site_files import TABLES, OwnData, written
+from site_files import TABLES, OwnData
 
 import securefl
 from securefl.build.simulation import simulated
@@ -27,12 +27,6 @@ WAYS = {
 @pytest.fixture(scope="module")
 def consortium(tmp_path_factory):
     return Consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Each client's table and arrays, and its site.toml for each."""
-    return written(tmp_path_factory.mktemp("sites"))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import torch
 from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
 from processes import Loop
-from site_files import TABLES, OwnData, written
+from site_files import TABLES, OwnData
 from torch import nn
 
 import securefl
@@ -47,12 +47,6 @@ WAYS = {
 @pytest.fixture(scope="module")
 def consortium(tmp_path_factory):
     return Consortium(tmp_path_factory.mktemp("consortium"))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Each client's table and arrays, and its site.toml for each."""
-    return written(tmp_path_factory.mktemp("sites"))
 
 
 # Of clients in threads of one process, one restores the filters under which another ignores this.

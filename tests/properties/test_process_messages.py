@@ -170,7 +170,7 @@ def test_the_global_tensors_arrive_to_the_last_bit_and_nothing_private_with_them
     assert found.private == {}
     assert same(found, STATE)
     head = bodies.RoundBegins(round=4, since=3, whole=True)
-    whole = bodies.with_tensors(head, bodies.state_bytes(STATE, None))
+    whole = bodies.headed(head) + bodies.state_bytes(STATE, None)
     assert len(whole) <= bodies.max_state_bytes(STATE)
 
 
@@ -207,20 +207,20 @@ HEADS = [
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
 def test_changed_requests_are_parsed_as_their_kind_or_refused(head):
     """Their heads by the JSON's own rules; whatever is left over is for the model's parser."""
-    content = bodies.with_tensors(head, bytes(40))
+    content = bodies.headed(head) + bytes(40)
     kind = type(head)
     parse = lambda c: bodies.apart(kind, c, "server")  # noqa: E731
     assert parse(content) == (head, bytes(40))
     for changed, (found, tensors) in try_all(content, parse, PeerError):
         n = int.from_bytes(changed[:4], "little")
         assert (len(changed), changed[4 + n :]) == (4 + n + len(tensors), tensors)
-        assert bodies.apart(kind, bodies.with_tensors(found, tensors), "server")[0] == found
+        assert bodies.apart(kind, bodies.headed(found) + tensors, "server")[0] == found
 
 
 @pytest.mark.parametrize("length", [0, 1, 60, 10**4, 2**31, 2**32 - 1])
 def test_a_request_whose_head_is_of_another_length_is_refused(length):
     """Longer than all that came, longer than a head can be, or cut."""
-    content = bodies.with_tensors(HEADS[0], bytes(2 * SMALL))[4:]
+    content = (bodies.headed(HEADS[0]) + bytes(2 * SMALL))[4:]
     with pytest.raises(PeerError, match="bad RoundBegins"):
         bodies.apart(bodies.RoundBegins, struct.pack("<I", length) + content, "server")
 

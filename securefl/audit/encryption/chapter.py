@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
@@ -12,6 +11,7 @@ import numpy as np
 from securefl.audit.encryption.evidence import Evidence
 from securefl.audit.encryption.flow_graph import graph
 from securefl.audit.encryption.measured import (
+    Estimate,
     Margin,
     Precision,
     Security,
@@ -19,12 +19,13 @@ from securefl.audit.encryption.measured import (
     score_margin,
     score_precision,
     security_of,
-    sum_margin,
+    sum_noise,
     sum_precision,
 )
 from securefl.audit.encryption.opened import (
     KeyUse,
     Opened,
+    answered_again,
     differing_by_one,
     key_uses,
     opened_by_name,
@@ -35,8 +36,18 @@ from securefl.crypto.params import SUMS
 
 LEAST_SECURITY = 128
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
-_FLOODING = (
-    "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022), docs/flooding.md"
+_FLOODING = "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022)"
+_ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"
+_ONE_TIME = (
+    "Each message of a sum has a key of its own, and the sum of keys over a list of clients opens "
+    "the total of just these. Nothing is opened twice under a key, so that there is no noise for "
+    "the authority to add, and no wear."
+)
+_ARGUMENT = (
+    "That a sum of keys tells nothing else of a message is SecureFL's own argument (for centred "
+    "binomial keys, the conditional distribution is plain RLWE of a smaller deviation), which "
+    "nobody has reviewed. The standard's table speaks of keys of which nothing is known; it allows "
+    "54 bits at N = 2048."
 )
 _MEASURED = (
     "error that 99 of 100 random values stay below, sealed, added and opened through the run's own "
@@ -52,14 +63,15 @@ class _Measured:
 
     security: Security
     precision: Precision
-    margin: Margin | None
-    """None where the policy floods nothing."""
+    margin: Margin | None = None
+    """The flooding of scores; None of sums, which nothing floods."""
+    noise: float = 0.0
+    """What encryption's own error leaves of sums' precision; 0 of scores, which show none of it."""
 
     @property
-    def unflooded(self) -> bool:
-        """Whether opened values are too exact for the noise that they should have."""
-        expected = self.margin.deviation if self.margin and not self.margin.of_scores else 0.0
-        return self.precision.flooded < expected
+    def without_error(self) -> bool:
+        """Whether opened values are too exact for the error that hides keys."""
+        return self.precision.exact < self.noise / 2
 
 
 def encryption_chapter(
@@ -79,8 +91,8 @@ def encryption_chapter(
     picture = Picture("What was decrypted by whom", flow.described(), svg=graph(flow))
     if not flow.opener:
         return Chapter("encryption", _TITLE, Verdict.OPEN, _nothing(evidence), pictures=(picture,))
-    measured = _measure(evidence, np.random.default_rng(seed), 2 if effort == "quick" else 16)
-    uses = key_uses(evidence.openings, evidence.policy.flooding)
+    measured = _measure(evidence, np.random.default_rng(seed), 8 if effort == "quick" else 32)
+    uses = key_uses(evidence.openings)
     opened = opened_by_name(evidence.openings)
     verdict, words = _judged(evidence, measured, uses, opened)
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
@@ -96,7 +108,7 @@ def encryption_chapter(
         numbers,
         tables,
         (picture,),
-        _notes(evidence, measured),
+        _notes(evidence),
     )
 
 
@@ -114,12 +126,10 @@ def _measure(
 ) -> tuple[_Measured, ...]:
     """Of each parameter set in use."""
     found = list[_Measured]()
-    policy, committee = evidence.policy, evidence.config.exchange.committee
     if evidence.sums:
-        n = evidence.n_clients
-        margin = sum_margin(policy.flooding, n, committee) if policy.flooding else None
-        precision = sum_precision(policy, n, committee, rng, n_ciphertexts)
-        found.append(_Measured(security_of("sums", SUMS), precision, margin))
+        n, policy, quorum = evidence.n_clients, evidence.policy, evidence.quorum
+        precision = sum_precision(policy, n, quorum, rng, n_ciphertexts)
+        found.append(_Measured(security_of("sums", SUMS), precision, noise=sum_noise(n)))
     if form := evidence.form:
         security = security_of(f"profiles ({form.name})", form.parameters)
         found.append(_Measured(security, score_precision(form, rng), score_margin(form)))
@@ -132,18 +142,17 @@ def _worth(measured: Sequence[_Measured], uses: Sequence[KeyUse], seed: int) -> 
         what, precision = part.security.what, part.precision
         level = part.security.bits
         numbers.append(Number(f"security, {what}", level, _STANDARD, unit="bits"))
+        numbers += _estimated(part)
         errors = {
-            "unflooded": precision.unflooded,
-            "flooded": precision.flooded,
+            "unflooded" if part.margin else "unrounded": precision.exact,
             "released": precision.released,
         }
         numbers += [
             Number(f"precision {how}, {what}", precision_bits(error), _MEASURED, seed, unit="bits")
             for how, error in errors.items()
-            if not math.isnan(error)
         ]
         if margin := part.margin:
-            used = _most_used(uses, margin)
+            used = max((use.released for use in uses), default=0)
             bits = {
                 f"flooding over noise, {what}": margin.ratio_bits,
                 f"key hidden when it is rotated, {what}": margin.statistical_bits,
@@ -153,13 +162,23 @@ def _worth(measured: Sequence[_Measured], uses: Sequence[KeyUse], seed: int) -> 
     return numbers + [_left(use) for use in uses if use.left is not None]
 
 
+def _estimated(part: _Measured) -> list[Number]:
+    """Return what one-time keys are worth by lattice attacks; nothing of matches."""
+    if part.margin:
+        return []
+    estimate = Estimate()
+    bits = {
+        "sums of keys known": estimate.sums_known,
+        "sums of keys known, constant of Hint-LWE's theorem": estimate.by_theorem,
+        "no sum known": estimate.no_hint,
+    }
+    return [
+        Number(f"estimate, {name}", found, _ESTIMATED, unit="bits") for name, found in bits.items()
+    ]
+
+
 def _left(use: KeyUse) -> Number:
-    return Number(f"left of {_name(use)}", float(use.left or 0), f"values until rotation, {_LOG}")
-
-
-def _most_used(uses: Sequence[KeyUse], margin: Margin) -> int:
-    """Values of the key that has released most."""
-    return max((use.released for use in uses if use.scores == margin.of_scores), default=0)
+    return Number(f"left of {_name(use)}", float(use.left or 0), f"scores until rotation, {_LOG}")
 
 
 def _log(evidence: Evidence, opened: Sequence[Opened]) -> list[Number]:
@@ -169,6 +188,7 @@ def _log(evidence: Evidence, opened: Sequence[Opened]) -> list[Number]:
         Number("decrypted", sum(row.times for row in opened), f"openings, {_LOG}"),
         Number("refused", sum(row.refused for row in opened), f"openings, {_LOG}"),
         Number("groups that differ by one client", pairs, how),
+        Number("opened again", answered_again(evidence.openings), f"totals, {_LOG}"),
     ]
 
 
@@ -178,27 +198,21 @@ def _judged(
     uses: Sequence[KeyUse],
     opened: Sequence[Opened],
 ) -> tuple[Verdict, str]:
-    least = evidence.policy.min_contributions
     totals = [row for row in opened if row.times and not row.of_single_clients]
     fewest = min((row.fewest for row in totals), default=0)
-    if any(part.security.bits < LEAST_SECURITY for part in measured):
-        return Verdict.LEAKS, "The parameters are below 128-bit security: who records may read."
-    if totals and fewest < least:
+    if totals and fewest < (least := evidence.policy.min_contributions):
         return Verdict.LEAKS, (
             f"A total of {fewest} clients was decrypted, and the rule is {least} at least."
         )
+    if why := _leak(evidence, measured):
+        return Verdict.LEAKS, why
     if not evidence.openings:
         return Verdict.OPEN, "The run has no log of openings, so nobody knows what was decrypted."
-    if any(part.unflooded for part in measured):
-        return Verdict.LEAKS, (
-            "The noise that should hide the key in what is decrypted is not there: values come out "
-            "more exactly than it allows."
-        )
     clear = _in_the_clear(evidence)
-    if any(part.margin is None for part in measured) or any(use.left == 0 for use in uses):
+    if any(use.left == 0 for use in uses):
         return Verdict.WEAK, (
-            "What was decrypted was not hidden by noise, or a key has released all that its noise "
-            f"hides: many decrypted values together may show the key.{clear}"
+            "A match key has released all scores that its noise hides: many of them together may "
+            f"show the key.{clear}"
         )
     done = list[str]()
     if totals:
@@ -210,6 +224,23 @@ def _judged(
     asked = f" {refused:,} requests were refused." if refused else ""
     what = ", and ".join(done) or "nothing"
     return Verdict.HOLDS, f"Decrypted by the {evidence.opener}: {what}.{asked}{clear}"
+
+
+def _leak(evidence: Evidence, measured: Sequence[_Measured]) -> str:
+    """Return what shows keys or single clients; empty where nothing does."""
+    if any(part.security.bits < LEAST_SECURITY for part in measured):
+        return "The parameters are below 128-bit security: who records may read."
+    if again := answered_again(evidence.openings):
+        return (
+            f"{again} totals were opened for a session, round and name that had one already: their "
+            "difference shows the clients that are in one of them alone."
+        )
+    if any(part.without_error for part in measured):
+        return (
+            "The error of encryption that should hide clients' keys is not there: values come out "
+            "more exactly than it allows."
+        )
+    return ""
 
 
 def _in_the_clear(evidence: Evidence) -> str:
@@ -238,14 +269,14 @@ def _keys(uses: Sequence[KeyUse]) -> Table:
     rows = [
         (
             _name(use),
+            "scores, one by one" if use.scores else "a total of a session, round and name, once",
             f"{use.openings:,}",
-            f"{use.released:,}",
-            "no limit" if use.left is None else f"{use.left:,}",
-            "–" if use.allowed is None else f"{use.released / use.allowed:.2%}",
+            "1 each" if use.scores else str(use.fewest),
+            "–" if use.left is None else f"{use.left:,}",
         )
         for use in uses
     ]
-    columns = ("key", "openings", "values at most", "left until rotation", "used")
+    columns = ("key", "opens", "asked", "fewest clients on a list", "scores left")
     return Table("Keys", columns, rows, frozenset(i for i, u in enumerate(uses) if u.left == 0))
 
 
@@ -262,7 +293,7 @@ def _parameters(measured: Sequence[_Measured]) -> Table:
         "log₂ q",
         "table's row: 128 / 192 / 256",
         "security",
-        "noise t",
+        "opened values err by",
         "flooding σ",
         "right when released",
     )
@@ -278,25 +309,30 @@ def _row(part: _Measured) -> tuple[str, ...]:
         f"{security.total_bits} ({' + '.join(map(str, security.modulus_bits))})",
         " / ".join(map(str, security.limits)),
         f"{security.bits} bits",
-        f"{margin.noise:.1e}" if margin else "–",
-        f"{margin.deviation:.1e} ({margin.what})" if margin else "none",
+        f"{margin.noise if margin else part.noise:.1e}",
+        f"{margin.deviation:.1e}" if margin else "none: each key opens one total",
         f"{precision_bits(part.precision.released)} bits",
     )
 
 
-def _notes(evidence: Evidence, measured: Sequence[_Measured]) -> list[str]:
-    officers = evidence.config.exchange.committee
-    power = (
-        f"All {officers} officers together, with the server, could open one client's ciphertext."
-        if officers
-        else "The authority has the key: together with the server it could open one client's."
+def _power(evidence: Evidence) -> str:
+    """Return who could read more than totals, and whose absence is no loss."""
+    quorum = evidence.quorum
+    if quorum.officers == 1 or not evidence.sums:
+        return "The authority has the keys: together with the server it could open one client's."
+    needed, away = quorum.needed, quorum.officers - quorum.needed
+    return (
+        f"Any {needed} of {quorum.officers} officers, with the server, could open one client's "
+        f"ciphertext; {needed - 1} could open nothing. {away} may be away, and the run goes on."
     )
-    notes = [
-        f"{power} The log says what was asked for by the rules.",
-        "Values count a ciphertext's N/2 slots, and refused openings count as if decrypted.",
-    ]
-    if any(part.precision.bare for part in measured):
-        notes.append("Unflooded precision is of one key: a committee opens nothing unflooded.")
+
+
+def _notes(evidence: Evidence) -> list[str]:
+    notes = [f"{_power(evidence)} The log says what was asked for by the rules."]
+    if evidence.sums:
+        notes += [_ONE_TIME, _ARGUMENT]
+    if evidence.form:
+        notes.append("Scores count one by one, and refused ones count as if decrypted.")
     if pairs := differing_by_one(evidence.openings):
         notes.append(
             f"{pairs} pairs of groups differ by one client: where nothing else changes between "

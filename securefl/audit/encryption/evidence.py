@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import final
 
 from securefl.audit.encryption.flow_graph import Flow
-from securefl.build.exchange import policy_of
+from securefl.build.exchange import policy_of, quorum_of
 from securefl.config.schema import Config
 from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
+from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Opening
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.types import Kind
 
 
 @final
@@ -42,7 +44,15 @@ class Evidence:
     @property
     def sums(self) -> bool:
         """Whether sums were encrypted."""
-        return any(e.form == "ciphertext" and not _of_profiles(e) for e in self.ledger)
+        return any(
+            e.form == "ciphertext" and e.kind is not Kind.CARDS and not _of_profiles(e)
+            for e in self.ledger
+        )
+
+    @property
+    def quorum(self) -> Quorum:
+        """Officers that open sums, and how many of them are needed."""
+        return quorum_of(self.config)
 
     @property
     def form(self) -> MatchForm | None:
@@ -60,11 +70,11 @@ class Evidence:
         """Who decrypts; empty where nothing was encrypted."""
         if not (self.sums or self.form):
             return ""
-        officers = self.config.exchange.committee
-        if not officers or not self.sums:
+        quorum = self.quorum
+        if quorum.officers == 1 or not self.sums:
             return AUTHORITY
         beside = f" ({AUTHORITY}: scores)" if self.form else ""
-        return f"{officers} officers together{beside}"
+        return f"{quorum.needed} of {quorum.officers} officers{beside}"
 
     @property
     def flow(self) -> Flow:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import final
 
-from securefl.crypto.params import SUMS
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.matching import SCORE
-from securefl.exchange.policy import Flooding
 from securefl.federation.authority import Opening
 
 
@@ -64,46 +62,49 @@ def _group(what: str, rows: Sequence[Opening]) -> Opened:
 @final
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What one key has released, by the log."""
+    """What one key has opened, by the log: of matches, or the officers' of an epoch."""
 
     key_id: str
     epoch: int
     scores: bool
     """Whether it is a key of profile matches."""
     openings: int
+    """Requests, refused ones among them: some were refused after they had been decrypted, and the
+    log does not say which."""
+    fewest: int
+    """Clients on a list that was answered, at least; 0 where none was."""
+
     released: int
-    """Values, a ciphertext's N/2 slots each time. Refused ones count: some were refused after they
-    had been decrypted, and the log does not say which. So it is this many at most."""
-    allowed: int | None
-    """τ; None without flooding."""
+    """Scores that left, at most."""
 
     @property
     def left(self) -> int | None:
-        """Values that it may still release; None where nothing bounds them."""
-        return None if self.allowed is None else max(0, self.allowed - self.released)
+        """Scores that a match key may still release; None for sums, whose keys open one total."""
+        return max(0, MAX_RELEASES - self.released) if self.scores else None
 
 
-def key_uses(openings: Iterable[Opening], flooding: Flooding | None) -> tuple[KeyUse, ...]:
+def key_uses(openings: Iterable[Opening]) -> tuple[KeyUse, ...]:
     """By epoch and key."""
     keys: dict[tuple[bool, int, str], list[Opening]] = defaultdict(list)
     for row in openings:
         keys[row.name == SCORE, row.epoch, row.key_id].append(row)
-    return tuple(_use(*key, rows, flooding) for key, rows in sorted(keys.items()))
+    return tuple(_use(*key, rows) for key, rows in sorted(keys.items()))
 
 
-def _use(
-    scores: bool,
-    epoch: int,
-    key_id: str,
-    rows: Sequence[Opening],
-    flooding: Flooding | None,
-) -> KeyUse:
-    if scores:
-        released, allowed = sum(row.n_values for row in rows), MAX_RELEASES
-        return KeyUse(key_id, epoch, scores, len(rows), released, allowed)
-    released = sum(SUMS.n_released(row.n_values) for row in rows)
-    most = flooding.releases if flooding else None
-    return KeyUse(key_id, epoch, scores, len(rows), released, most)
+def _use(scores: bool, epoch: int, key_id: str, rows: Sequence[Opening]) -> KeyUse:
+    released = sum(row.n_values for row in rows) if scores else 0
+    fewest = min((len(set(row.signers)) for row in rows if not row.refused), default=0)
+    return KeyUse(key_id, epoch, scores, len(rows), fewest, released)
+
+
+def answered_again(openings: Iterable[Opening]) -> int:
+    """Return how many totals were opened for a session, round and name that had one before.
+
+    The difference of two shows the clients that are in one of them alone.
+    """
+    done = (row for row in openings if not row.refused and row.name != SCORE)
+    times = Counter((row.run, row.round, row.name) for row in done if row.run)
+    return sum(n - 1 for n in times.values())
 
 
 def refusals(openings: Iterable[Opening]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from securefl.audit.exposure.views import OUTSIDER, Field, Shows, View, views
 from securefl.audit.findings import Chapter, Number, Table, Verdict
 from securefl.audit.replay import Tapped
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.types import Kind
 
 _MOST_LEAKS = 40
 """Lines of leaks that a reader takes in; the JSON's number counts them all."""
@@ -16,9 +17,14 @@ _NOT_SEEN_OUTSIDE = (
     "An outside reader breaks no TLS. Within one process (a simulation) nothing is on a wire, and "
     "the ledger says what would be."
 )
+_CARDS = (
+    "A client's cards hold the secret that the keys of its messages follow from. The server passes "
+    "them on and learns nothing from them; the authority, or enough officers, can make all keys of "
+    "these messages, and is not sent the messages."
+)
 _NOT_LOOKED_FOR = (
-    "A ciphertext's noise and the times of messages could carry something that is not looked for "
-    "here; nor is anything that a changed program sends past the ledger."
+    "A ciphertext's noise, the nonce of its key and the times of messages could carry something "
+    "that is not looked for here; nor is anything that a changed program sends past the ledger."
 )
 
 
@@ -38,14 +44,20 @@ def exposure_chapter(
         words,
         tuple(_numbers(ledger, found, leaks, tapped)),
         (*_leak_tables([*leaks, *tapped.leaks]), *map(_table, _distinct(found))),
-        notes=(*_stopped(tapped), _tapped(tapped), _NOT_SEEN_OUTSIDE, _NOT_LOOKED_FOR),
+        notes=(
+            *_stopped(tapped),
+            _tapped(tapped),
+            *([_CARDS] if any(entry.kind is Kind.CARDS for entry in ledger) else []),
+            _NOT_SEEN_OUTSIDE,
+            _NOT_LOOKED_FOR,
+        ),
     )
 
 
 def _tapped(tapped: Tapped) -> str:
     return (
-        f"Byte by byte, {tapped.rounds} rounds were looked at, played again with one authority; of "
-        "all others, and of a committee's own messages, only what the folder's files say."
+        f"Byte by byte, {tapped.rounds} rounds were looked at, played again; of all others, and of "
+        "what officers answer, only what the folder's files say."
     )
 
 

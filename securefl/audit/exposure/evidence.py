@@ -17,11 +17,12 @@ from typing import Any, final
 
 from pydantic import TypeAdapter
 
+from securefl.audit.exposure.cards import wrongly_carded
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
 from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
-from securefl.build.exchange import sealed_kinds
+from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.authority import Opening
@@ -128,13 +129,15 @@ def leaks_in(
     absences = Absences(finished, evidence.incidents, latecomers)
     log = Log(evidence.openings, evidence.sessions, logged)
     opened = finished - absences.spoiled
-    lengths = Lengths.of(FORMS[config.selection.match], dtype, evidence.openings)
+    form, openings = FORMS[config.selection.match], evidence.openings
+    lengths = Lengths.of(form, dtype, openings, quorum_of(config))
     return sorted(
         (
             *_wrong_forms(evidence),
             *_wrong_lengths(run.ledger, lengths),
             *unplanned(run.ledger, expected, absences),
             *wrongly_opened(log, run.ledger, expected, opened, config.exchange.min_clients),
+            *wrongly_carded(run.ledger, openings, evidence.incidents, evidence.sessions),
             *_uncounted_bytes(evidence),
             *_told(evidence),
         )

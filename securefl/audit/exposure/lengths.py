@@ -8,23 +8,31 @@ from typing import final
 
 import numpy as np
 
+from securefl.crypto.cards import card_bytes
 from securefl.crypto.params import SUMS
-from securefl.exchange.ckks import FORM
 from securefl.exchange.match_ckks import form_name, n_ciphertexts
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES, PROFILE, SCORE, UNIT
+from securefl.exchange.one_time import FORM
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import BOOKKEEPING_BYTES
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
-from securefl.federation.message import NUMBER, NUMBER_FORM, Expected, n_message_bytes
+from securefl.federation.message import (
+    CARD_FORM,
+    NUMBER,
+    NUMBER_FORM,
+    Expected,
+    n_message_bytes,
+)
 from securefl.types import Floats, Kind
 
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
 """Of a profile that travels in two parts."""
 _ANY_HASH = "0" * 64
-_ADDED = set(Kind) - {Kind.SELECTION, Kind.PROFILES}
+_ADDED = set(Kind) - {Kind.SELECTION, Kind.PROFILES, Kind.CARDS}
 """Whose messages name the model that their senders were sent."""
 _ANY_EPOCH = (1, 10, 100)
 """Where no log names a key's epoch: its digits are part of a header."""
@@ -42,15 +50,22 @@ class Lengths:
     """Of the model."""
     epochs: Epochs
     """By round, name and client."""
+    quorum: Quorum
+    """Officers that clients make cards for."""
 
     @classmethod
-    def of(cls, form: MatchForm, dtype: Floats, openings: Sequence[Opening]) -> Lengths:
+    def of(
+        cls, form: MatchForm, dtype: Floats, openings: Sequence[Opening], quorum: Quorum
+    ) -> Lengths:
         """As the authority has logged which keys messages were sealed under."""
         epochs = {(o.round, o.name, signer): o.epoch for o in openings for signer in o.signers}
-        return cls(form, dtype, epochs)
+        return cls(form, dtype, epochs, quorum)
 
     def due(self, entry: Entry) -> frozenset[int]:
-        """The lengths that a message may have; none of what a server shows the authority."""
+        """The lengths that a message may have; none of what a server shows the authority.
+
+        But for cards, which it passes on: `Cards` compares those.
+        """
         if entry.sender == SERVER:
             return frozenset(() if entry.receiver == AUTHORITY else [self._to_client(entry)])
         if entry.sender == AUTHORITY:
@@ -76,6 +91,8 @@ class Lengths:
         for epoch in (_ANY_EPOCH if known is None else (known,)) if sealed else (0,):
             state = _ANY_HASH if entry.kind in _ADDED else ""
             about = entry.round, name, form, key_id, epoch, n_values, state
+            if entry.kind is Kind.CARDS:
+                about = 0, *about[1:]  # they are of a session, whatever round they come before
             message = n_message_bytes(Expected(_ANY_HASH, *about), entry.sender, payload_bytes)
             yield message - (8 * entry.n_values if entry.name == MEANS else 0)
 
@@ -84,6 +101,8 @@ class Lengths:
         n, sealed = entry.n_values, entry.form == "ciphertext"
         if entry.kind is Kind.SELECTION:
             return NUMBER_FORM, n, NUMBER.size
+        if entry.kind is Kind.CARDS:
+            return CARD_FORM, n, self._card_bytes()
         if entry.kind is Kind.PROFILES:
             q = n if entry.name == MEANS else n // 2
             if sealed:
@@ -91,6 +110,11 @@ class Lengths:
             return PlainMatch().form, n, PlainMatch().n_bytes(q)
         plain = PlainChannel(self.dtype)
         return (FORM, n, SUMS.message_bytes(n)) if sealed else (plain.form, n, plain.n_bytes(n))
+
+    def _card_bytes(self) -> int:
+        """As `CardKeys.card_bytes`, which has the keys."""
+        groups = (self.quorum.groups_of(n) for n in range(self.quorum.officers))
+        return sum(card_bytes(len(of)) for of in groups)
 
     def _profile_bytes(self, q: int) -> int:
         """As `CkksMatcher.n_bytes`, which has a context to ask."""

@@ -95,16 +95,18 @@ def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[L
 
 
 def _never_opened(ledger: Sequence[Entry], finished: Collection[int]) -> Iterator[Leak]:
-    sealed = {(e.round, e.name) for e in ledger if _is_sealed_sum(e)}
+    sealed = {(e.round, e.name) for e in ledger if is_sealed_sum(e)}
     for number, name in sealed - {(e.round, e.name) for e in ledger if e.sender == AUTHORITY}:
         if number in finished:
             why = "a round went on with a sealed total that the authority has never opened"
             yield Leak(number, name, f"clients -> {SERVER}", why)
 
 
-def _is_sealed_sum(entry: Entry) -> bool:
+def is_sealed_sum(entry: Entry) -> bool:
+    """Return whether this is a client's contribution to a sum, and ciphertext."""
     from_client = entry.sender not in {SERVER, AUTHORITY}
-    return from_client and entry.form == "ciphertext" and entry.kind is not Kind.PROFILES
+    other = {Kind.PROFILES, Kind.CARDS}
+    return from_client and entry.form == "ciphertext" and entry.kind not in other
 
 
 def _not_written_down(
@@ -112,7 +114,9 @@ def _not_written_down(
 ) -> Iterator[Leak]:
     opened = Counter((o.round, o.name) for o in log.openings if not o.refused)
     sent = Counter((e.round, e.name) for e in ledger if e.sender == AUTHORITY)
-    asked = {(e.round, e.name) for e in ledger if e.receiver == AUTHORITY}
+    asked = {
+        (e.round, e.name) for e in ledger if e.receiver == AUTHORITY and e.kind is not Kind.CARDS
+    }
     for number, name in sent - opened:
         yield Leak(number, name, _WHO, "sent by the authority, and not in its log")
     for number, name in asked - {(o.round, o.name) for o in log.openings}:

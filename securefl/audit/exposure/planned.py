@@ -14,6 +14,7 @@ from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
 
+_NOT_ADDED = {Kind.PROFILES, Kind.SELECTION, Kind.CARDS}
 _OPENED = {(SERVER, AUTHORITY), (AUTHORITY, SERVER)}
 """What is opened stands in the authority's log."""
 
@@ -80,7 +81,7 @@ def planned_sums(expected: Sequence[Entry]) -> Mapping[int, Collection[tuple[str
     """By round, name and size of what clients have added up."""
     found: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for entry in expected:
-        if entry.receiver == SERVER and entry.kind not in {Kind.PROFILES, Kind.SELECTION}:
+        if entry.receiver == SERVER and entry.kind not in _NOT_ADDED:
             found[entry.round].add((entry.name, entry.n_values))
     return found
 
@@ -101,7 +102,9 @@ def _what(entry: Entry) -> _Message:
 
 
 def _counts(entry: Entry) -> bool:
-    return (entry.sender, entry.receiver) not in _OPENED and entry.name != VARIANCES
+    """Whether it is of a round: cards are of a session (`cards.wrongly_carded`)."""
+    of_round = entry.name != VARIANCES and entry.kind is not Kind.CARDS
+    return of_round and (entry.sender, entry.receiver) not in _OPENED
 
 
 def _asked_again(expected: Sequence[Entry]) -> set[tuple[str, int]]:

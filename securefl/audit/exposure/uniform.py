@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.audit.kolmogorov import too_far
-from securefl.crypto.ring import Residues, RingFrame
+from securefl.crypto.ring import Residues, RingFrame, unpacked
 
 UNEVEN = 1e-9
 """The probability that a uniform polynomial looks as uneven as is called readable here."""
@@ -25,13 +25,23 @@ _ROOTS_TRIED = 1000
 
 def uneven(frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
     """Why one of them is none; empty where all may be. MessageRefused where one is out of range."""
-    moduli = np.array(frame.moduli, np.float64)[:, None]
-    for ciphertext in ciphertexts:
-        residues = frame.from_wire(ciphertext)
-        if too_far(residues / moduli, UNEVEN):
-            return "its payload is no ciphertext: residues are not uniform"
-        if too_far(np.stack([_of_whole(p, frame.moduli) for p in residues]), UNEVEN):
-            return "its payload is no ciphertext: coefficients are not uniform"
+    found = (_uneven(frame.from_wire(one), frame.moduli) for one in ciphertexts)
+    return next(filter(None, found), "")
+
+
+def uneven_sum(polynomials: Sequence[bytes], poly_degree: int, modulus: int) -> str:
+    """Return the same of messages under one-time keys, a polynomial and a prime each."""
+    shape, moduli = (1, 1, poly_degree), [modulus]
+    found = (_uneven(unpacked(one, shape, moduli, "ciphertext"), moduli) for one in polynomials)
+    return next(filter(None, found), "")
+
+
+def _uneven(residues: Residues, moduli: Sequence[int]) -> str:
+    """Return why a ciphertext of shape (polynomials, primes, N) is none; empty where it may be."""
+    if too_far(residues / np.array(moduli, np.float64)[:, None], UNEVEN):
+        return "its payload is no ciphertext: residues are not uniform"
+    if too_far(np.stack([_of_whole(p, moduli) for p in residues]), UNEVEN):
+        return "its payload is no ciphertext: coefficients are not uniform"
     return ""
 
 

@@ -20,6 +20,7 @@ class Shows(StrEnum):
 
     ONE_CLIENT = "one client's own values"
     SCORES = "a score of each client"
+    KEYS = "the secret that a client's keys follow from"
     TOTAL = "totals over clients"
     MODEL = "the global model"
     LENGTH = "its length alone"
@@ -83,6 +84,8 @@ def shown(entry: Entry) -> Shows:
     from_client = entry.sender not in {SERVER, AUTHORITY}
     if from_client:
         return Shows.ONE_CLIENT if entry.form == "plaintext" else Shows.LENGTH
+    if entry.kind is Kind.CARDS:
+        return Shows.KEYS
     if AUTHORITY in {entry.receiver, entry.sender}:
         return Shows.SCORES if entry.kind is Kind.PROFILES else Shows.TOTAL
     return Shows.MODEL if entry.exchange == 0 else Shows.TOTAL

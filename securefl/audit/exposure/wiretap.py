@@ -1,10 +1,12 @@
 """Looks at every byte on its way, and says of which messages something is readable.
 
 A message is prefix, header, signature and payload. The header is the one that its ledger entry
-implies, the signature its sender's; a payload in the clear is as long as its values; a sealed one
-is ciphertexts that are uniform, that nobody sent before, and that open to nothing but what a client
-may send. So nothing else fits between them. What others are told is no single client's. What hides
-in the noise of a ciphertext, or in when it is sent, is not found.
+implies, but for the nonce of a one-time key; the signature is its sender's; a payload in the clear
+is as long as its values; a sealed one is ciphertexts that are uniform, that nobody sent before, and
+that open to nothing but what a client may send (`SealedSums`); a card holds the secret of its
+sender's keys and nothing else. So nothing else fits between them. What others are told is no single
+client's. What hides in the noise of a ciphertext, in a nonce that looks random, or in when it is
+sent, is not found.
 """
 
 from __future__ import annotations
@@ -19,24 +21,22 @@ import torch
 
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import MEANS, VARIANCES
+from securefl.audit.exposure.sealed_sums import ERROR, SealedSums, too_alike
 from securefl.audit.exposure.singled import Sent, singled_out
 from securefl.audit.exposure.uniform import uneven
 from securefl.build.exchange import sealed_kinds
 from securefl.build.training import equal_weight
 from securefl.config.schema import Config
-from securefl.crypto.params import BOOKKEEPING_SLOTS
 from securefl.crypto.ring import RingFrame
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Channel, Values
-from securefl.exchange.ckks import CkksSealer
-from securefl.exchange.digits import Digits
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.base import Channel, Sealed, Values
 from securefl.exchange.layout import gains_of
 from securefl.exchange.match_ckks import EXPONENT, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, content_of
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.profile import Profile
 from securefl.federation.incidents import BOOKKEEPING_BYTES
@@ -45,15 +45,12 @@ from securefl.federation.message import (
     NUMBER,
     Expected,
     Header,
-    Roster,
+    card_expected,
     header_for,
     number_expected,
     split_message,
 )
 from securefl.types import Kind, NamedTensors, Plan
-
-_EXACT = 1e-7
-"""What opening without added noise errs by, relative to the largest value."""
 
 
 @final
@@ -62,11 +59,10 @@ class Wiretap:
     """Inspects a run's messages; `Ledger.tap` of it."""
 
     config: Config
-    keys: KeySet
-    """The run's, since only who can open a ciphertext knows what is in it."""
+    sums: SealedSums
+    """The run's keys, since only who can open a ciphertext knows what is in it."""
     match_keys: MatchKeys
     """Of its profiles."""
-    roster: Roster
     plain: PlainChannel
     weights: Mapping[str, float]
     """Of all clients, as they should count."""
@@ -80,7 +76,11 @@ class Wiretap:
     _sizes: dict[str, int] = field(default_factory=dict)
     """Of what the model is sent in."""
     _masks: set[bytes] = field(default_factory=set)
-    """The second polynomials of ciphertexts: random, so no two are alike."""
+    """The second polynomials of profiles' ciphertexts: random, so no two are alike."""
+    _cards: set[bytes] = field(default_factory=set)
+    """Messages with cards, as clients sent them."""
+    _first_nonce: Entry | None = None
+    """The first message whose header has one."""
     _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     _received_by: Callable[[str], str] = str
     """Of a client, in the round that goes on."""
@@ -110,7 +110,10 @@ class Wiretap:
         """All that was readable so far, and headers of another run than most."""
         ((run, _),) = Counter(run for run, _ in self._runs).most_common(1) or [("", 0)]
         foreign = (entry for said, entry in self._runs if said != run)
-        return [*self._found, *(Leak.of(e, "its header is of another run") for e in foreign)]
+        found = [*self._found, *(Leak.of(e, "its header is of another run") for e in foreign)]
+        if self._first_nonce and too_alike(self.sums.nonces):
+            found.append(Leak.of(self._first_nonce, "its nonce, and others, are not random"))
+        return found
 
     def _readable(self, entry: Entry, content: Content) -> str:
         """What is wrong with it; empty where nothing is."""
@@ -158,20 +161,31 @@ class Wiretap:
         signed, payload = split_message(message, len(message))
         self._runs.append((signed.header.run, entry))
         due = self._due(entry, signed.header, sealed=sealed)
-        self.roster.check(signed, due)
-        if signed.header != header_for(due, entry.sender, payload):
+        self.sums.identities.roster.check(signed, due)
+        if signed.header != header_for(due, entry.sender, Sealed(payload, signed.header.nonce)):
             return "its header says more than which message it is"
+        if entry.kind is Kind.CARDS:
+            self._cards.add(message)
+            return self.sums.card(due.run, entry.sender, payload)
         self._headers[entry.round, due.name].add(signed.signed + signed.signature)
         if entry.kind is Kind.PROFILES:
             return self._profile(due, payload, sealed=sealed)
         if entry.kind is Kind.SELECTION:
             return "" if len(payload) == NUMBER.size else "more than one number"
-        return self._sealed(entry, payload) if sealed else self._in_clear(entry, payload)
+        if not sealed:
+            return self._in_clear(entry, payload)
+        self._first_nonce = self._first_nonce or entry
+        found = self.sums.opened(due.about, entry.sender, signed.header.nonce, payload)
+        return self._counted(entry, self._without_gains(entry, found.values), found.weight)
 
     def _due(self, entry: Entry, said: Header, *, sealed: bool) -> Expected:
         about, name, n_values = (said.run, entry.round), entry.name, entry.n_values
         if entry.kind is Kind.SELECTION:
             return number_expected(*about, name)
+        if entry.kind is Kind.CARDS:
+            if not self.config.exchange.seals_sums:
+                raise MessageRefused("cards, and the settings seal no sum")
+            return card_expected(said.run, self.sums.public)
         channel = self._channel(entry.kind, sealed=sealed)
         if entry.kind is Kind.PROFILES:
             n_values *= 2 if entry.name == VARIANCES else 1
@@ -183,12 +197,14 @@ class Wiretap:
         if kind is Kind.PROFILES:
             form = FORMS[self.config.selection.match]
             return CkksProfileSealer(form, self.match_keys.public) if sealed else PlainMatch()
-        return CkksSealer(self.keys.public) if sealed else self.plain
+        return OneTimeSealer(self.sums.public) if sealed else self.plain
 
     def _from_server(self, entry: Entry, content: bytes) -> str:
-        """A unit; or sums or scores, then the headers of what is in them, as clients sent those."""
+        """A unit; a client's cards; or sums or scores, then the headers of what is in them."""
         if entry.receiver != AUTHORITY:
             return "" if len(content) == NUMBER.size else "more than one number"
+        if entry.kind is Kind.CARDS:
+            return "" if content in self._cards else "no cards that a client has sent"
         headers = self._headers[entry.round, PROFILE if entry.kind is Kind.PROFILES else entry.name]
         while known := next((h for h in headers if content.endswith(h)), b""):
             content = content[: -len(known)]
@@ -196,9 +212,7 @@ class Wiretap:
             frame = self.match_keys.scoring.score_frame
             n_bytes = entry.n_values * (EXPONENT.size + frame.n_bytes)
             return "" if len(content) == n_bytes else "more than scores and headers"
-        frame = self.keys.adding.frame
-        n = self.keys.public.parameters.n_ciphertexts(entry.n_values)
-        return self._no_ciphertext(frame, frame.chunks(content, n))
+        return self.sums.ciphertexts(content, entry.n_values)
 
     def _no_ciphertext(self, frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
         masks = {ciphertext[len(ciphertext) // 2 :] for ciphertext in ciphertexts}
@@ -225,23 +239,6 @@ class Wiretap:
         values = np.frombuffer(payload, self.plain.dtype, entry.n_values)
         return self._counted(entry, values.astype(np.float64), NUMBER.unpack(payload[-8:])[0])
 
-    def _sealed(self, entry: Entry, payload: bytes) -> str:
-        frame, parameters = self.keys.adding.frame, self.keys.public.parameters
-        chunks = frame.chunks(payload, parameters.n_ciphertexts(entry.n_values))
-        if why := self._no_ciphertext(frame, chunks):
-            return why
-        opened = np.stack([self.keys.secret.decrypt(chunk) for chunk in chunks])
-        slots = opened[:, :-BOOKKEEPING_SLOTS].ravel()
-        digits = Digits.of(parameters, entry.n_values)
-        near = _EXACT * max(1.0, np.abs(slots).max())
-        weight = float(opened[0, -2])
-        if np.abs(opened[:, -2:] - [weight, 1.0]).max() > near or weight <= 0:
-            return "it opens to no contribution of one client"
-        if np.abs(slots[len(digits.gain_bits) * entry.n_values :]).max(initial=0.0) > near:
-            return "something stands behind its values"
-        values = digits.joined(slots, entry.n_values) / weight
-        return self._counted(entry, self._without_gains(entry, values), weight)
-
     def _without_gains(self, entry: Entry, values: Values) -> Values:
         gains = self._gains.get(entry.name, 1.0)
         return values / gains if np.shape(gains) in {(), values.shape} else values
@@ -250,7 +247,7 @@ class Wiretap:
         """A client counts by its share of the samples, as often as it was drawn, or like all."""
         self._sent[entry.round, entry.name].append(Sent(entry.sender, values, weight))
         times = weight / self.weights[entry.sender]
-        if times > 0.5 and abs(times - round(times)) < _EXACT * round(times) / weight:
+        if times > 0.5 and abs(times - round(times)) < ERROR * round(times) / weight:
             return ""
-        alike = abs(weight / equal_weight(len(self.weights)) - 1) < _EXACT / weight
+        alike = abs(weight / equal_weight(len(self.weights)) - 1) < ERROR / weight
         return "" if alike else "its weight is none that its sender may have"

@@ -9,10 +9,11 @@ import torch
 
 from securefl.audit.tracing.seen_layers import Array
 from securefl.build.training import equal_weight
+from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused, OpeningRefused
 from securefl.exchange.base import OpenedSum
-from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
 from securefl.federation.authority import Authority, Opening
 from securefl.federation.client import Client
@@ -27,21 +28,24 @@ RUN = "0" * 64
 class Asked:
     """All clients count alike. Keys and identities are made here, and end with it."""
 
+    values_per_ciphertext = SUMS.values_per_ciphertext
+
     def __init__(self, n_clients: int, policy: Policy) -> None:
         keys = KeySet.ephemeral()
         names = [f"client-{i}" for i in range(1, n_clients + 1)]
         identities = Identities.ephemeral(names)
         weight = equal_weight(n_clients)
-        sealers = {Kind.STATISTICS: CkksSealer(keys.public)}
+        sealers = {Kind.STATISTICS: OneTimeSealer(keys.public)}
         self._clients = [
             Client(name, weight, sealers, weight, signing_key=identities.keys[name])
             for name in names
         ]
         self.log: list[Opening] = []
-        opener = keys.opener(policy.flooding, n_clients)
-        self._authority = Authority(opener, identities.roster, policy, self.log.append)
-        self._server = Server(RUN, identities.roster, {Kind.STATISTICS: CkksAdder(keys.adding)})
-        self.values_per_ciphertext = keys.public.parameters.values_per_ciphertext
+        self._authority = Authority(keys.opener(), identities.roster, policy, self.log.append)
+        cards = {client.name: client.send_cards(RUN) for client in self._clients}
+        if refused := self._authority.take_cards(RUN, cards):
+            raise RuntimeError(f"the authority refuses cards: {refused}")
+        self._server = Server(RUN, identities.roster, {Kind.STATISTICS: OneTimeAdder(keys.public)})
 
     def total(self, round_number: int, name: str, values: Sequence[Array]) -> OpenedSum:
         """What the authority opens of as many of the clients, in their order, as have values.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -22,7 +22,7 @@ from securefl.federation.client import Client
 from securefl.federation.contribution import Refused
 from securefl.federation.profiling import Profiling
 from securefl.federation.query import Query
-from securefl.federation.remote import Lost, RemoteRound, answers, counted
+from securefl.federation.remote import Outcome, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Ask, Reply, Request
 from securefl.simulation.client_state import ClientStates
@@ -143,8 +143,11 @@ class Workers:
         _end_all(self._workers, self._machines)
 
     def call(
-        self, requests: Mapping[str, Request], ongoing: ServerRound | None = None
-    ) -> dict[str, Reply | Lost]:
+        self,
+        requests: Mapping[str, Request],
+        heard: Callable[[str, Outcome], None],
+        ongoing: ServerRound | None = None,
+    ) -> None:
         """See `Transport.call`; raises WorkerLost, and any error of a worker."""
         del ongoing
         try:
@@ -152,7 +155,8 @@ class Workers:
                 self._worker(site)
             for site, request in requests.items():
                 self._brought_up_to_date(site).tell(request)
-            return {site: self._heard(site) for site in requests}
+            for site in requests:
+                heard(site, self._heard(site))
         except WorkerLost:
             raise
         except BaseException:
