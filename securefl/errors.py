@@ -21,7 +21,6 @@ SecureFLError
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
 │   ├── TotalRefused (MessageRefused) no total of honest clients
-│   │   └── Crafted                 one that encryption alone does not make
 │   └── KeyWornOut                  the key has released as much as its noise hides: rotate it
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
 │   ├── WrongPassphrase
@@ -132,10 +131,6 @@ class TooFewContributions(OpeningRefused):
 
 class TotalRefused(OpeningRefused, MessageRefused):
     """The total is none that honest clients make: one of them has sent rubbish, or is no such."""
-
-
-class Crafted(TotalRefused):
-    """A total whose slots are not real: somebody has not encrypted. Its key is used up."""
 
 
 class KeyWornOut(OpeningRefused):

@@ -80,6 +80,9 @@ def what_the_server_reads(ledger: Ledger) -> str:
     read = ledger.server_reads()
     hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
     names = ", ".join(sorted(read)) or "nothing"
-    opened = {"totals": sorted(hidden - {"profiles", "cards"}), "scores": sorted(hidden & {"profiles"})}
+    opened = {
+        "totals": sorted(hidden - {"profiles", "cards"}),
+        "scores": sorted(hidden & {"profiles"}),
+    }
     only = [f"only {what} of {', '.join(kinds)}" for what, kinds in opened.items() if kinds]
     return "; ".join([names, *([", ".join(only)] if only else [])])

@@ -104,5 +104,13 @@ class SumParameters:
         """
         return sqrt(self.poly_degree / 2 * n_clients) * KEY_DEVIATION / 2.0**self.scale_bits
 
+    @property
+    def rounding(self) -> float:
+        """Length of what encoding rounds off the values of a ciphertext, at most.
+
+        Half a unit of each coefficient, of length √N / 2; the embedding lengthens it by √(N/2).
+        """
+        return self.poly_degree / sqrt(8) / 2.0**self.scale_bits
+
 
 SUMS = SumParameters()

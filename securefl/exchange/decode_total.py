@@ -17,6 +17,8 @@ EMPTY = 2.0**-30
 WEIGHT_BITS = 26
 """Most bits after the point of a weight, which is a size over a power of two: exact for up to 2^26
 samples in all if noise allows."""
+MOST_CRAFTED = 2.0
+"""Largest weight of a total whose count is worth naming where it is wrong."""
 GUARD_BITS = 6
 """Bits below the noise that are kept, so that rounding adds none."""
 
@@ -82,7 +84,10 @@ class TotalDecoder:
         """Return the number of clients and their weight."""
         weights, ones = slots[:, -BOOKKEEPING_SLOTS], slots[:, -1]
         n_clients = int(np.rint(ones[0])) if np.isfinite(slots).all() else 0
-        if n_clients < 1 or np.abs(ones - n_clients).max() > COUNT_TOLERANCE:
+        is_whole = n_clients > 0 and np.abs(ones - n_clients).max() <= COUNT_TOLERANCE
+        # One slot of noise in a thousand is as good as whole, and its neighbour then no weight.
+        is_noise = n_clients != self.n_clients and np.abs(weights).max() > MOST_CRAFTED
+        if not is_whole or is_noise:
             raise MessageRefused(
                 "the total does not count its clients: it is not the sum of just the messages of "
                 "those that have signed, or a client sent rubbish"

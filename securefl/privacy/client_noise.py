@@ -19,7 +19,9 @@ from securefl.types import NamedTensors, Total
 CHANNEL_ERROR = 2.0**-24
 """How far, relative to its norm, a contribution may be from what a channel carries of it.
 
-Half a unit in the last place of float32, which travels in the clear; encryption rounds less."""
+Half a unit in the last place of float32, which travels in the clear. Encryption errs by noise that
+is independent of the values, and rounds by at most `SUMS.rounding` over the weight in each
+ciphertext; where a share of the noise is so short that this is more, the rest is not counted."""
 TAIL = 8.0
 """Noise of d values is longer than (√d + 8) deviations with a probability below e⁻³²."""
 

@@ -66,7 +66,8 @@ def clipped_updates(rounds, present):
 
 def opened_sum(rounds, present):
     """Σ of what the clients at these places send in the first round, as it is opened."""
-    before = rounds._state
-    after = rounds.after(rounds.round_of({f"client-{i + 1}": 1 for i in present}, before))
+    before, names = rounds._state, [f"client-{i + 1}" for i in present]
+    rounds.parts.cards.holders(before, names)
+    after = rounds.after(rounds.round_of(dict.fromkeys(names, 1), before))
     one, other = (s.tensors[Kind.PARAMETERS]["weight"] for s in (before, after))
     return (other - one) * len(present)

@@ -17,14 +17,18 @@ from hypothesis import strategies as st
 from pairs import each, marked
 from played import played
 from scipy import stats
-from securefl.exchange.ckks import CkksAdder, CkksSealer
 from steep import CLIP, clipped_updates, direction, opened_sum, steep_rounds
+from tenseal import sealapi
 
 import securefl
+from securefl.crypto.one_time import ring
+from securefl.crypto.params import SUMS
 from securefl.errors import ConfigError, TooFewContributions
+from securefl.exchange.base import MessageId, Sender
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.round import ServerRound
-from securefl.privacy import client_level, client_noise
+from securefl.privacy import client_level
 from securefl.privacy.adaptive import MAX_CLIP, MIN_CLIP, Quantile
 from securefl.privacy.bounded import Bounded, clipped
 from securefl.privacy.client_level import LEAST_VARIANCE
@@ -285,7 +289,9 @@ def carried(values):
     """What float32 makes of them on the way, which is the same in every unit of a power of two."""
     channel = PlainChannel("float32")
     unit = 2.0 ** np.ceil(np.log2(max(1.0, np.abs(values).max())))
-    total = channel.start(len(values)).plus(channel.seal(values / unit, 1.0)).total()
+    about = MessageId("ab" * 32, 1, "x", len(values))
+    payload, _ = channel.seal(values / unit, 1.0, about, Sender("alice", bytes(32)))
+    total = channel.start(len(values)).plus(payload).total()
     return unit * channel.open(total, len(values)).values
 
 
@@ -343,13 +349,30 @@ def test_noise_that_is_all_rounding_is_refused_before_a_run():
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 100.0])
-def test_encryption_rounds_less_than_float32(size, key_set):
-    """Sealed, added and opened without flooding, at every scale that clipping may have."""
-    v = np.random.default_rng(1).normal(0, size, 3000)
-    total = CkksAdder(key_set.adding).start(3000).plus(CkksSealer(key_set.public).seal(v, 1 / 64))
-    opened = key_set.opener(None, 4).open(total.total(), 3000, 70).values
-    error = np.linalg.norm(opened - v) / np.linalg.norm(v)
-    assert error < client_noise.CHANNEL_ERROR / 100
+def test_encoding_rounds_no_more_than_is_said(size):
+    """Half a unit of each coefficient, whatever the values are."""
+    of, rng = ring(), np.random.default_rng(1)
+    for row in rng.normal(0, size, (5, SUMS.poly_degree)):
+        plain, half = sealapi.Plaintext(), SUMS.poly_degree // 2
+        of._encoder.encode((row[:half] + 1j * row[half:]).tolist(), of._scale, plain)
+        slots = np.asarray(of._encoder.decode_complex(plain))
+        error = np.linalg.norm(np.concatenate([slots.real, slots.imag]) - row)
+        assert SUMS.rounding / 3 < error <= SUMS.rounding
+    assert SUMS.rounding == pytest.approx(5.27e-9, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 100.0])
+def test_encryption_errs_by_noise_that_is_independent_of_the_values(size, key_set):
+    """Of the same deviation at every scale that clipping may have, and without correlation."""
+    alice, about = Sender("alice", bytes(32)), MessageId("ab" * 32, 1, "x", 3000)
+    opener, sealer = key_set.opener(), OneTimeSealer(key_set.public)
+    opener.take_cards(about.run, "alice", key_set.public.cards(about.run, alice))
+    v = np.random.default_rng(1).normal(0, size, about.n_values)
+    payload, nonce = sealer.seal(v, 1 / 64, about, alice)
+    opened = opener.open(payload, about, {"alice": nonce}, 70).values
+    error = (opened - v) / 64
+    assert error.std() == pytest.approx(SUMS.noise(1), rel=0.1)
+    assert abs(np.corrcoef(error, v)[0, 1]) < 0.1
 
 
 # --- the channels ---
