@@ -14,7 +14,6 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-
 from consortium_files import make_consortium
 from key_folders import PASSPHRASE, cheap
 from torch import nn
@@ -32,7 +31,6 @@ from securefl.federation.message import Roster, encode_message, header_for
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
-
 from securefl_keys.folder import init_folder
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

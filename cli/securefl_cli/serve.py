@@ -162,7 +162,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
 
     Holds no key that opens anything, and no client's data. A client that drops out or is late
     leaves the round, and may join again for the next one. Whatever `securefl run` runs runs here,
-    but for simulated devices ([devices]) and a committee of officers (exchange.committee). A run
+    but for simulated devices ([devices]) and several officers (exchange.officers). A run
     that has stopped goes on with the same command and the same --out.
 
     \b

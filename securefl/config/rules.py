@@ -273,8 +273,8 @@ def _officers(config: Config) -> Iterator[str]:
         )
     if n_officers > 1 and not exchange.seals_sums:
         yield (
-            f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves all "
-            'in the clear: set exchange.encrypt = "statistics" or "model", or leave the officers out'
+            f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves "
+            'all in the clear: set exchange.encrypt = "statistics" or "model", or leave them out'
         )
 
 

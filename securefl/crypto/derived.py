@@ -44,6 +44,11 @@ def common_polynomial(about: bytes, index: int, poly_degree: int, modulus: int) 
     return fitting
 
 
+def group_secret(secret: bytes, group: int) -> bytes:
+    """Return a group's part of a client's secret, 32 bytes."""
+    return hashlib.sha256(b"SecureFL group 1\0" + group.to_bytes(4, "little") + secret).digest()
+
+
 def key_seed(secret: bytes, about: bytes, sender: str, nonce: bytes) -> bytes:
     """Return the seed of the key of one message, 32 bytes, by HKDF with SHA-256."""
     name = sender.encode()

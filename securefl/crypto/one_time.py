@@ -50,7 +50,7 @@ class OneTimeKey(Held):
         self._parameters = parameters
 
     @classmethod
-    def of(  # noqa: PLR0913  (what a key follows from)
+    def of(
         cls,
         secrets: Iterable[bytes],
         about: bytes,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from securefl.crypto.artefact import digest
 from securefl.crypto.cards import CardKey, card_bytes
+from securefl.crypto.derived import group_secret
 from securefl.errors import ConfigError
 from securefl.exchange.base import Sender
-from securefl.exchange.quorum import Quorum, group_secret
+from securefl.exchange.quorum import ALONE, Quorum
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,11 @@ class CardKeys:
     """
 
     keys: tuple[CardKey, ...]
-    quorum: Quorum = Quorum()
+    quorum: Quorum = ALONE
     key_id: str = field(init=False)
     """Of the one key, or of all with the number that is needed, as SHA-256 in hex."""
+    epoch: int = field(init=False)
+    """Epoch of the keys."""
 
     def __post_init__(self) -> None:
         ids = [key.key_id for key in self.keys]
@@ -34,11 +37,7 @@ class CardKeys:
             )
         all_ids = digest(json.dumps([self.quorum.needed, *ids]).encode())
         object.__setattr__(self, "key_id", ids[0] if len(ids) == 1 else all_ids)
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the keys."""
-        return self.keys[0].epoch
+        object.__setattr__(self, "epoch", self.keys[0].epoch)
 
     @property
     def card_bytes(self) -> int:

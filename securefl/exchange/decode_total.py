@@ -56,8 +56,8 @@ class TotalDecoder:
 
         Raises:
             MessageRefused: a count of other than these clients (the keys are not those of just
-                these messages, or one of them is rubbish), or of more than digits hold, or ciphertexts that do not count the
-                same clients, or slots that are not empty.
+                these messages, or one of them is rubbish), or of more than digits hold, or
+                ciphertexts that do not count the same clients, or slots that are not empty.
         """
         n_clients, weight = self._counted(slots)
         digits = Digits.of(self.parameters, n_values)

@@ -10,7 +10,7 @@ from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.policy import Policy
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.quorum import ALONE, Quorum
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class KeySet:
 
     secrets: tuple[CardSecret, ...] = field(repr=False)
     """One of each officer; the authority is one of one."""
-    quorum: Quorum = Quorum()
+    quorum: Quorum = ALONE
     policy: Policy | None = None
     """Of the consortium whose keys they are; None where there is none."""
 
@@ -36,5 +36,5 @@ class KeySet:
     @classmethod
     def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> KeySet:
         """Make fresh keys that live in memory and end with the process."""
-        of = quorum or Quorum()
+        of = quorum or ALONE
         return cls(tuple(CardSecret.generate(epoch) for _ in range(of.officers)), of)

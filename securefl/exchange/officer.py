@@ -11,7 +11,7 @@ from securefl.crypto.one_time import KeySum, OneTimeKey
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import MessageId
 from securefl.exchange.card_keys import card_about
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.quorum import ALONE, Quorum
 
 Answer = Mapping[int, KeySum]
 """Sum of keys by group."""
@@ -34,7 +34,7 @@ class Officer:
 
     secret: CardSecret = field(repr=False)
     number: int = 0
-    quorum: Quorum = Quorum()
+    quorum: Quorum = ALONE
     _secrets: dict[tuple[str, str], list[bytes]] = field(default_factory=dict, repr=False)
     """Secrets of the officer's groups, by session and client."""
 

@@ -49,7 +49,8 @@ class OneTimeOpener:
         """Give each officer its card.
 
         Raises:
-            MessageRefused: another length, or too few officers can use theirs (`Officer.take_card`).
+            MessageRefused: another length, or too few officers can use theirs
+                (`Officer.take_card`).
         """
         if len(cards) != self.keys.card_bytes:
             raise MessageRefused(

@@ -84,8 +84,8 @@ class Authority:
     def open(self, request: SumRequest) -> OpenedSum:
         """Return the opened total, as precise as the policy allows for its name.
 
-        A run, round and name is answered once, be the answer a refusal; what is of another key, or of
-        a client without a card, is no question.
+        A run, round and name is answered once, be the answer a refusal; what is of another key,
+        or of a client without a card, is no question.
 
         Raises:
             TooFewContributions: fewer than the policy requires.

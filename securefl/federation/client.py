@@ -125,7 +125,7 @@ class Client:
         sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
         if sealer is None:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        maker = cast(CardMaker, sealer)
+        maker = cast("CardMaker", sealer)
         cards = maker.cards(run, self._sender(run, maker.key_id))
         return self._signed(card_expected(run, maker), Sealed(cards))
 

@@ -41,8 +41,8 @@ class Query:
     """Query that several clients get alike."""
 
     name: str
-    """Name of the message that answers it: `CARD`, `SIZE`, `LOSS`, `PROFILE`, `SCORE_MEAN`'s, or one
-    of `SCORES`."""
+    """Name of the message that answers it: `CARD`, `SIZE`, `LOSS`, `PROFILE`, `SCORE_MEAN`'s, or
+    one of `SCORES`."""
     unit: float = 1.0
     """Unit that a profile is measured in."""
 

@@ -26,8 +26,8 @@ from securefl.errors import (
 from securefl.exchange.base import OpenedSum
 from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
-from securefl.federation.clients_round import RoundContext
 from securefl.federation.cards import Cards
+from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import Ledger

@@ -344,7 +344,9 @@ def test_signatures_hold_for_what_they_name_alone(federation, changes, refusal):
     authority = federation.authority_of()
     if expected.run != federation.run:
         assert_refused(federation, relabelled, OpeningRefused, "no card of", authority)
-        cards = {name: client.send_cards(expected.run) for name, client in federation.clients.items()}
+        cards = {
+            name: client.send_cards(expected.run) for name, client in federation.clients.items()
+        }
         assert not authority.take_cards(expected.run, cards)
     match = f"message of {next(iter(changes))}"
     assert_refused(federation, relabelled, refusal, match, authority)
@@ -393,7 +395,9 @@ def test_a_total_of_another_length_is_refused(federation, cut):
     request = federation.collect().request()
     total = (request.total * 2)[:cut]
     cut_off = dataclasses.replace(request, total=total)
-    assert_refused(federation, cut_off, TotalRefused, f"total of {len(total)} bytes, expected exactly")
+    assert_refused(
+        federation, cut_off, TotalRefused, f"total of {len(total)} bytes, expected exactly"
+    )
 
 
 def test_a_total_that_is_no_ciphertext_is_refused(federation):

@@ -1,4 +1,4 @@
-"""What clients, server and officers might try with one-time keys: the table of the page, row by row.
+"""What clients, server and officers might try with one-time keys: the page's table, row by row.
 
 Where a server does other than add the messages of those on the list, once each, the sum of their
 keys decrypts to uniform words: it counts nobody, and shows nothing of anybody.
@@ -20,7 +20,7 @@ from tenseal import sealapi
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
-from securefl.crypto.derived import common_polynomial
+from securefl.crypto.derived import common_polynomial, group_secret
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey, ring
 from securefl.crypto.params import SUMS
 from securefl.crypto.ring import packed, unpacked
@@ -36,7 +36,7 @@ from securefl.exchange.base import MessageId, Sealed, Sender
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
-from securefl.exchange.quorum import Quorum, group_secret
+from securefl.exchange.quorum import Quorum
 from securefl.federation.message import card_expected, encode_message, header_for, split_message
 
 RUN, N_VALUES = "ab" * 32, 1000

@@ -50,7 +50,6 @@ from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper, alone
-from securefl_keys.roster import load_roster
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN = "ab" * 32
@@ -555,9 +554,9 @@ def test_without_a_card_nothing_is_opened_and_the_answer_is_not_used_up(site):
     """The server has only to give it."""
     here = site()
     request = request_of(here)
+    without = {name: card for name, card in request.cards.items() if name != "bob"}
     with pytest.raises(OpeningRefused, match="no card of bob in this session"):
-        cards = {name: card for name, card in request.cards.items() if name != "bob"}
-        asked_of_the_authority(here, opening(replace(request, cards=cards)))
+        asked_of_the_authority(here, opening(replace(request, cards=without)))
     assert asked_of_the_authority(here, opening(request)).n_clients == 3
 
 
@@ -615,7 +614,7 @@ def test_a_server_that_was_revoked_gets_nothing_opened(site):
 
     asked_of_the_authority(here, ask, keeper=keeper)
     said = []
-    with pytest.raises(PeerError, match="has closed the connection|does not call"):
+    with pytest.raises(PeerError, match=r"has closed the connection|does not call"):
         asked_of_the_authority(here, opening(request), keeper=keeper, said=said)
     assert any("was revoked" in line for line in said)
 
@@ -653,7 +652,6 @@ def test_the_authority_answers_no_client(made, who):
         asked_of_the_authority(
             made, lambda link: ask_what_holds(link, READY), who=who, role="client"
         )
-
 
 
 ABSURD = [

@@ -34,8 +34,8 @@ from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener
-from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.matching import SCORE
+from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.releases import MemoryCount
@@ -698,7 +698,12 @@ def test_what_the_server_asks_with_knows_no_secret_key():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert modules <= set(loaded)
-    secrets = {"crypto.card_secret", "crypto.match_secret", "exchange.officer", "exchange.match_open"}
+    secrets = {
+        "crypto.card_secret",
+        "crypto.match_secret",
+        "exchange.officer",
+        "exchange.match_open",
+    }
     assert not {f"securefl.{name}" for name in secrets} & set(loaded)
 
 

@@ -26,7 +26,6 @@ from securefl.errors import (
     TotalRefused,
     UnknownSender,
 )
-from securefl.exchange.base import Sealed
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.message import (
@@ -389,7 +388,9 @@ def test_a_bad_second_ciphertext_keeps_the_first_out(federate):
     before = arriving.request().total
     for kind in ("the modulus last", "random bytes"):
         with pytest.raises(MessageRefused, match="outside the ring"):
-            arriving.receive(federation.signed(FAULTY, sealed._replace(payload=first + GARBAGE[kind])))
+            arriving.receive(
+                federation.signed(FAULTY, sealed._replace(payload=first + GARBAGE[kind]))
+            )
     assert arriving.request().total == before
     for name in ("client-4", "client-5", FAULTY):
         arriving.receive(federation.message(name))
@@ -482,7 +483,9 @@ def test_a_header_over_the_limit_is_refused(federation, parsed):
     arriving.receive(signed_text(federation, fits, sealed.payload))
 
 
-@pytest.mark.parametrize("magic", [b"SFL\x03", b"SFL\x05", b"SFL\x00", b"sfl\x04", b"GET ", b"\x00" * 4])
+@pytest.mark.parametrize(
+    "magic", [b"SFL\x03", b"SFL\x05", b"SFL\x00", b"sfl\x04", b"GET ", b"\x00" * 4]
+)
 def test_another_format_is_refused(federation, parsed, magic):
     """Bytes that are not of format version 4 are not looked into."""
     message = magic + federation.message(FAULTY)[4:]

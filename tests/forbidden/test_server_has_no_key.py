@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import tenseal as ts
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

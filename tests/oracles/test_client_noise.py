@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pairs import each, marked
 from played import played
 from scipy import stats
+from securefl.exchange.ckks import CkksAdder, CkksSealer
 from steep import CLIP, clipped_updates, direction, opened_sum, steep_rounds
 
 import securefl
 from securefl.errors import ConfigError, TooFewContributions
-from securefl.exchange.ckks import CkksAdder, CkksSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.round import ServerRound
 from securefl.privacy import client_level, client_noise

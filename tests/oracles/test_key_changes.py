@@ -167,9 +167,7 @@ def test_a_resumed_run_goes_on_under_the_key_that_is_given(tmp_path, job, key_se
     assert_same_model(result, undisturbed)
 
 
-def test_a_key_of_a_folder_that_was_rotated_is_of_the_next_epoch(
-    tmp_path, job, undisturbed
-):
+def test_a_key_of_a_folder_that_was_rotated_is_of_the_next_epoch(tmp_path, job, undisturbed):
     """The run goes on under what stands there now."""
     config, task = job
     folder = tmp_path / "keys"

@@ -93,7 +93,7 @@ def test_a_seed_follows_from_secret_message_sender_and_nonce():
 
 
 def test_a_message_is_minus_a_s_plus_noise_plus_values():
-    """c + a s is the encoding, by an embedding worked out here, but for an error like a key's."""
+    """C + a s is the encoding, by an embedding worked out here, but for an error like a key's."""
     rng = np.random.default_rng(0)
     row, key = rng.normal(size=N), key_of("alice")
     c = coefficients_of(words_of(key.seal(row[None], ABOUT))).astype(object)

@@ -604,7 +604,7 @@ def test_a_loss_is_a_function(loss):
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ("keys", r"keys is str: give KeySet or Committee, .*load_all\(Path\(folder\), passph"),
+        ("keys", r"keys is str: give KeySet, .*load_all\(Path\(folder\), passph"),
         ("match_keys", r"match_keys is str: give MatchKeys, .*load_match\("),
     ],
 )

@@ -12,10 +12,10 @@ from consortium_v3 import ALICE, MEMBERS, PASSPHRASE, POLICY, SESSION
 
 from securefl.crypto.artefact import Origin
 from securefl.crypto.cards import CardKey
+from securefl.crypto.derived import group_secret
 from securefl.errors import MessageRefused
 from securefl.exchange.card_keys import CardKeys, card_about
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.quorum import group_secret
 from securefl_keys.bundle import load_bundle
 from securefl_keys.loading import load_server
 from securefl_keys.policy import PolicyFile
