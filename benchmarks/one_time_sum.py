@@ -4,8 +4,9 @@
     python benchmarks/one_time_sum.py --before ../before
 
 A worker for each checkout makes one sum in turn, of the same values. Times are of the processor, so
-that other work on the machine counts little. Messages have no signatures, and nobody keeps what
-another one has worked out: each client, and the authority, derives common polynomials for itself.
+that other work on the machine counts little, and roles work one after the other. Messages have no
+signatures, and nobody keeps what another one has worked out: each client, and the authority,
+derives common polynomials for itself.
 """
 
 from __future__ import annotations

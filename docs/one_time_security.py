@@ -3,14 +3,15 @@
     python docs/one_time_security.py
 
 The primal attack of lattice reduction on LWE of dimension N, by the estimate of Alkim, Ducas,
-Pöppelmann and Schwabe (USENIX Security 2016, section 6.3): BKZ finds the secret where its projection
-is shorter than the last vectors of the reduced basis. Cost: one sieve of dimension β, 2^(0.292 β)
-("core SVP", Becker, Ducas, Gama, Laarhoven 2016), and as the table of the Homomorphic Encryption
-Standard counts it, 8 d sieves of 2^(0.292 β + 16.4) operations in dimension d.
+Pöppelmann and Schwabe (USENIX Security 2016, section 6.3): BKZ finds the secret where its
+projection is shorter than the last vectors of the reduced basis. Cost: one sieve of dimension β,
+2^(0.292 β) ("core SVP", Becker, Ducas, Gama, Laarhoven 2016), and as the table of the Homomorphic
+Encryption Standard counts it, 8 d sieves of 2^(0.292 β + 16.4) operations in dimension d.
 """
 
 from __future__ import annotations
 
+import sys
 from math import e, log, log2, pi
 
 from securefl.crypto.params import KEY_DEVIATION, SUMS
@@ -49,16 +50,16 @@ CASES = {
 }
 
 
-def main() -> None:
-    """Print a table in Markdown."""
-    print("| | σ | β | core SVP | as the standard counts |")
-    print("| --- | --- | --- | --- | --- |")
+def table() -> str:
+    """Return the costs as a table in Markdown."""
+    lines = ["| | σ | β | core SVP | as the standard counts |", "| --- | --- | --- | --- | --- |"]
     for what, deviation in CASES.items():
         block, dimension = cheapest(deviation)
         core = 0.292 * block
         counted = core + 16.4 + log2(8 * dimension)
-        print(f"| {what} | {deviation:.2f} | {block} | 2^{core:.0f} | 2^{counted:.0f} |")
+        lines.append(f"| {what} | {deviation:.2f} | {block} | 2^{core:.0f} | 2^{counted:.0f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(table() + "\n")

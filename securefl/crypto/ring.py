@@ -157,11 +157,10 @@ def unpacked(
     size, n_words = word_bytes(moduli), int(np.prod(shape))
     if len(content) != n_words * size:
         raise MessageRefused(f"{what} of {len(content)} bytes, expected exactly {n_words * size}")
-    words = np.zeros((n_words, _WORD), np.uint8)
-    columns = np.frombuffer(content, np.uint8).reshape(-1, size)
-    for byte in range(size):
-        words[:, byte] = columns[:, byte]
-    residues: Residues = words.view("<u8").reshape(shape)
+    # Words of eight bytes that overlap: each ends in the beginning of the next, which is masked.
+    padded = b"".join((content, bytes(_WORD - size)))
+    overlapping = np.ndarray(n_words, "<u8", padded, strides=(size,))
+    residues: Residues = (overlapping & np.uint64(2 ** (8 * size) - 1)).reshape(shape)
     if (residues >= np.array(moduli, np.uint64)[:, None]).any():
         raise MessageRefused(f"{what} with a coefficient outside the ring")
     return residues

@@ -153,7 +153,7 @@ def test_a_sum_of_fewer_ciphertexts_than_signatures_is_refused(federation, names
     "names", [(A, B, C), (A, A, A), (A, B, C, D, D), (A, B, C, D, A, B), (A, A, A, A), (A, A, B, B)]
 )
 def test_a_sum_of_other_ciphertexts_than_are_signed_is_refused(federation, names):
-    """Those left out or added twice make noise of it, also of as many as there are signatures."""
+    """Those left out or added twice make noise of it, also if there are as many as signatures."""
     request = listing(federation, federation.clients, *names)
     assert_refused(federation, request, TotalRefused, GARBAGE)
 

@@ -1,4 +1,4 @@
-"""What is no honest contribution is refused by the server, and TenSEAL parses none of it."""
+"""What reaches the server and is no honest contribution is refused; TenSEAL parses none of it."""
 
 from __future__ import annotations
 
