@@ -74,9 +74,11 @@ def simulated(
     elif keys is None:
         keys = KeySet.ephemeral(quorum_of(config))
     elif keys.quorum != quorum_of(config):
+        asked, given = quorum_of(config), keys.quorum
         raise ConfigError(
-            f"exchange.officers = {config.exchange.officers}, and the keys that are given are of "
-            f"{keys.quorum.officers}: leave one of them out"
+            f"exchange.officers = {asked.officers}, of whom {asked.needed} open sums, and the keys "
+            f"that are given are of {given.officers}, of whom {given.needed} do: leave the keys "
+            "out, or set exchange.officers and exchange.threshold to theirs"
         )
     if match_keys:
         check_reproducible(score_seed(config), match_keys.seed)

@@ -207,6 +207,16 @@ def test_a_broken_count_is_refused(federation, count):
     assert_refused(federation, arriving.request(), TotalRefused, "does not count its clients")
 
 
+@pytest.mark.parametrize("count", [1, 4, 5, 10_426, 16_384])
+def test_noise_that_counts_whole_clients_by_chance_is_told_as_noise(count):
+    """One of a thousand totals of noise does; its weight is noise, too, and none is opened."""
+    slots = np.random.default_rng(count).uniform(-(2.0**14), 2.0**14, (1, 2048))
+    slots[0, -1] = count
+    match = "weights are not in" if count == 4 else GARBAGE
+    with pytest.raises(MessageRefused, match=match):
+        TotalDecoder(SUMS, 4).decode(slots, 5, 24)
+
+
 @pytest.mark.parametrize("weight", [-1.0, -10 / 64 - 1, 1.0, 50.0])
 def test_a_total_weight_outside_its_range_is_refused(federation, weight):
     """Weights of clients sum to at most one and to more than nothing."""

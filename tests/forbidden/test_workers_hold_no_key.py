@@ -49,9 +49,10 @@ def test_a_worker_gets_its_own_clients_identities_and_public_keys(
     keys = KeySet.ephemeral(Quorum(officers // 2 + 1, officers))
     names = [f"client-{i}" for i in range(1, 6)]
     identities = Identities.ephemeral(names)
-    config = tiny_config(run={"engine": "parallel", "workers": 2})
+    monkeypatch.setattr(KeySet, "ephemeral", lambda _quorum: keys)
+    config = tiny_config(run={"engine": "parallel", "workers": 2}, exchange={"officers": officers})
     with pytest.raises(Overheard):
-        securefl.run(config, tiny_task(), keys=keys, identities=identities)
+        securefl.run(config, tiny_task(), identities=identities)
     assert len(Listener.told) == 2 * 3  # clients, keys, and the question or the round
     for number in range(2):
         text = b"".join(part for told in Listener.told[3 * number :][:3] for part in told)

@@ -69,9 +69,8 @@ def test_fedtan_with_officers_is_fedtan_with_one_authority(tiny_config, tiny_tas
 def begun(tiny_config, tiny_task):
     """A run's parts, and the keys of the officers who open its sums."""
     keys = KeySet.ephemeral(Quorum(2, 3))
-    return simulated(
-        tiny_config(exchange={"encrypt": "model", "officers": 3}), tiny_task(), keys
-    ).parts, keys
+    config = tiny_config(exchange={"encrypt": "model", "officers": 3})
+    return simulated(config, tiny_task(), keys).parts, keys
 
 
 def secrets_in(root):
@@ -174,13 +173,20 @@ def test_each_client_gives_its_card_once_a_session(tiny_config, tiny_task):
     assert max(e.bytes for e in cards) < 2000
 
 
-def test_keys_and_officers_of_the_settings_exclude_each_other(tiny_config, tiny_task):
-    """Whose keys would count?"""
-    config = tiny_config(exchange={"officers": 3})
-    with pytest.raises(
-        ConfigError, match=r"exchange\.officers = 3, and the keys that are given are of 1"
-    ):
-        simulated(config, tiny_task(), KeySet.ephemeral(), None)
+@pytest.mark.parametrize(
+    ("settings", "quorum"),
+    [
+        ({"officers": 3}, Quorum()),
+        ({}, Quorum(2, 3)),
+        ({"officers": 3, "threshold": 3}, Quorum(2, 3)),
+    ],
+    ids=str,
+)
+def test_keys_that_are_given_are_of_the_settings_officers(tiny_config, tiny_task, settings, quorum):
+    """Else whose number would count?"""
+    config = tiny_config(exchange=settings)
+    with pytest.raises(ConfigError, match=r"exchange\.officers = \d, of whom \d open sums, and"):
+        simulated(config, tiny_task(), KeySet.ephemeral(quorum), None)
 
 
 @pytest.mark.parametrize(

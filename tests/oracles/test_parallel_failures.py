@@ -45,7 +45,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, caplog, algorithm, enc
     if encrypt == "none":
         require_alike(one, other)
     else:
-        assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
+        assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-6
         assert one.ledger.entries == other.ledger.entries
         assert [o.name for o in one.openings] == [o.name for o in other.openings]
         assert not any(opening.refused for opening in other.openings)
@@ -67,7 +67,7 @@ def test_a_total_that_was_opened_before_a_worker_died_is_not_opened_again(monkey
     monkeypatch.setattr(Workers, "call", killing)
     other = trained(settings, "parallel")
     assert names[:5] == [{"Ask"}, {"Begin"}, {"Continue"}, {"Begin"}, {"Continue"}]
-    assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-3
+    assert float((vector(one.model) - vector(other.model)).abs().max()) < 1e-6
     assert one.ledger.entries == other.ledger.entries
     opened = [(o.name, o.signers, o.refused) for o in other.openings]
     assert opened == [(o.name, o.signers, "") for o in one.openings]
