@@ -12,6 +12,7 @@ from torch import nn
 
 import securefl
 from securefl import Config, Task
+from securefl.exchange.base import Sealed
 from securefl.exchange.match_ckks import CkksProfileSealer, packed
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
@@ -104,7 +105,7 @@ class Sending:
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
         expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
-        header = header_for(expected, self.client.name, payload).model_copy(update=changes)
+        header = header_for(expected, self.client.name, Sealed(payload)).model_copy(update=changes)
         return encode_message(header, payload, identity or self.client.signing_key)
 
     def with_clear(self, place, value):

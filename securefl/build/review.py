@@ -10,6 +10,7 @@ from securefl.build.job import Job
 from securefl.build.selection import numbers_of
 from securefl.config.schema import Weights
 from securefl.exchange.matching import PROFILE
+from securefl.federation.message import CARD
 from securefl.federation.query import SIZE
 from securefl.privacy.history import History
 from securefl.types import Weighing
@@ -63,6 +64,8 @@ def _messages(job: Job, rounds: int) -> Iterator[tuple[str, int, bool, bool]]:
     """Yield each message of each round, as `Outgoing` has it."""
     by_size = job.config.algorithm.weights != Weights.UNIFORM
     model, first = job.task.model, job.algorithm.init(job.task.model)
+    if job.config.exchange.seals_sums:
+        yield CARD, 1, True, False  # once a session
     for done in range(rounds):
         plan = job.algorithm.plan(replace(first, round=done), model)
         for spec in (*plan.sums, *plan.update, *job.score_sums):

@@ -49,6 +49,11 @@ def group_secret(secret: bytes, group: int) -> bytes:
     return hashlib.sha256(b"SecureFL group 1\0" + group.to_bytes(4, "little") + secret).digest()
 
 
+def commitment(secret: bytes) -> bytes:
+    """Return what a client signs of a group's secret, 32 bytes; it tells nothing of it."""
+    return hashlib.sha256(b"SecureFL commitment 1\0" + secret).digest()
+
+
 def key_seed(secret: bytes, about: bytes, sender: str, nonce: bytes) -> bytes:
     """Return the seed of the key of one message, 32 bytes, by HKDF with SHA-256."""
     name = sender.encode()

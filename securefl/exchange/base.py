@@ -9,7 +9,7 @@ import hashlib
 import json
 import struct
 from dataclasses import astuple, dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class OpenedSum:
     """What a sum shows once it is open."""
 
     values: Values
-    """Σ p_i x_i, shape (n_values,); of an encrypted sum, flooded and rounded."""
+    """Σ p_i x_i, shape (n_values,); of an encrypted sum, rounded."""
     weight: float
     """Σ weight_i."""
     n_clients: int
@@ -60,6 +60,9 @@ class Sender:
 
     name: str
     secret: bytes = field(repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Sender cannot be pickled or copied")
 
 
 class Sealed(NamedTuple):

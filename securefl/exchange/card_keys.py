@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from securefl.crypto.artefact import digest
 from securefl.crypto.cards import CardKey, card_bytes
-from securefl.crypto.derived import group_secret
+from securefl.crypto.derived import SEED_BYTES, commitment, group_secret
 from securefl.errors import ConfigError
 from securefl.exchange.base import Sender
 from securefl.exchange.quorum import ALONE, Quorum
@@ -42,21 +42,32 @@ class CardKeys:
     @property
     def card_bytes(self) -> int:
         """Exact length of a client's cards."""
-        return sum(card_bytes(len(self.quorum.groups_of(n))) for n in range(len(self.keys)))
+        return sum(self._sizes) + SEED_BYTES * len(self.quorum.groups)
 
     def cards(self, run: str, sender: Sender) -> bytes:
-        """Return a client's cards of a session, one for each officer in order."""
-        about = card_about(run, sender.name)
-        return b"".join(
-            key.card([group_secret(sender.secret, g) for g in self.quorum.groups_of(n)], about)
-            for n, key in enumerate(self.keys)
-        )
+        """Return a client's cards of a session, one for each officer in order.
 
-    def card_of(self, cards: bytes, officer: int) -> bytes:
-        """Return one officer's card of `card_bytes` that hold all."""
-        sizes = [card_bytes(len(self.quorum.groups_of(n))) for n in range(len(self.keys))]
-        start = sum(sizes[:officer])
-        return cards[start : start + sizes[officer]]
+        Then a commitment to each group's secret: the client signs that all of a group's members
+        have the same.
+        """
+        about, secrets = card_about(run, sender.name), self.secrets(sender)
+        cards = [
+            key.card([secrets[group] for group in self.quorum.groups_of(n)], about)
+            for n, key in enumerate(self.keys)
+        ]
+        return b"".join([*cards, *map(commitment, secrets)])
+
+    def card_of(self, cards: bytes, officer: int) -> tuple[bytes, list[bytes]]:
+        """Return an officer's part of `card_bytes`: its card, and commitments to its secrets."""
+        start = sum(self._sizes[:officer])
+        committed = sum(self._sizes)
+        starts = (committed + SEED_BYTES * group for group in self.quorum.groups_of(officer))
+        card = cards[start : start + self._sizes[officer]]
+        return card, [cards[at : at + SEED_BYTES] for at in starts]
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [card_bytes(len(self.quorum.groups_of(n))) for n in range(len(self.keys))]
 
     def secrets(self, sender: Sender) -> list[bytes]:
         """Return the secrets of all groups, which a client's keys follow from."""

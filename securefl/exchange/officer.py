@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.derived import commitment
 from securefl.crypto.one_time import KeySum, OneTimeKey
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import MessageId
@@ -35,35 +38,47 @@ class Officer:
     secret: CardSecret = field(repr=False)
     number: int = 0
     quorum: Quorum = ALONE
-    _secrets: dict[tuple[str, str], list[bytes]] = field(default_factory=dict, repr=False)
-    """Secrets of the officer's groups, by session and client."""
+    _secrets: dict[str, dict[str, list[bytes]]] = field(default_factory=dict, repr=False)
+    """Secrets of the officer's groups by client, of the session that has given cards last."""
+    _answered: dict[tuple[str, int, str], bytes] = field(default_factory=dict, repr=False)
+    """Digest of the list that each message was answered for."""
 
-    def take_card(self, run: str, sender: str, card: bytes) -> None:
-        """Keep what a client's card holds.
+    def take_card(self, run: str, sender: str, card: bytes, commitments: Sequence[bytes]) -> None:
+        """Keep what a client's card holds; those of another session are forgotten.
 
         Raises:
-            MessageRefused: it does not open, or the client had another in this session.
+            MessageRefused: it does not open, or holds others than the client has committed to, or
+                the client had another in this session.
         """
-        about, n_groups = card_about(run, sender), len(self.quorum.groups_of(self.number))
-        secrets = self.secret.secrets_in(card, n_groups, about)
-        if self._secrets.setdefault((run, sender), secrets) != secrets:
+        secrets = self.secret.secrets_in(card, len(commitments), card_about(run, sender))
+        if [commitment(secret) for secret in secrets] != [*commitments]:
+            raise MessageRefused("a card with other secrets than its client has signed")
+        if run not in self._secrets:
+            self._secrets.clear()
+        if self._secrets.setdefault(run, {}).setdefault(sender, secrets) != secrets:
             raise MessageRefused("a second card, with another secret")
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
         """Return the clients of whom there is no card."""
-        return [sender for sender in senders if (run, sender) not in self._secrets]
+        return [sender for sender in senders if sender not in self._secrets.get(run, {})]
 
     def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
-        """See `Answering.key_sums`; raises PeerError for a client whose card is not here."""
+        """See `Answering.key_sums`.
+
+        Raises:
+            PeerError: the card of a client is not here, or this message was answered for another
+                list: the difference would show single clients.
+        """
         if without := self.without_card(about.run, nonces):
             raise PeerError(f"has no card of {', '.join(without):.200}")
-        digest, groups = about.digest(), self.quorum.groups_of(self.number)
+        listed = hashlib.sha256(json.dumps(sorted(nonces.items())).encode()).digest()
+        if self._answered.setdefault((about.run, about.round, about.name), listed) != listed:
+            raise PeerError(f"has answered for {about.name!r} with another list")
+        digest, secrets = about.digest(), self._secrets[about.run]
         return {
             group: KeySum.of(
-                OneTimeKey.of(
-                    [self._secrets[about.run, name][i]], digest, name, bytes.fromhex(nonce)
-                )
+                OneTimeKey.of([secrets[name][i]], digest, name, bytes.fromhex(nonce))
                 for name, nonce in nonces.items()
             )
-            for i, group in enumerate(groups)
+            for i, group in enumerate(self.quorum.groups_of(self.number))
         }

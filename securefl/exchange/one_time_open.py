@@ -6,9 +6,8 @@ server has added in another way decrypts to noise, which counts no clients.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from securefl.crypto.one_time import KeySum
@@ -28,7 +27,9 @@ class OneTimeOpener:
     officers: Sequence[Officer]
     keys: CardKeys
     say: Callable[[str], None] = lambda _text: None
-    """Told of each officer that is away or has given a wrong answer."""
+    """Told of each officer that is away, refuses a card, or has given a wrong answer."""
+    _lacking: dict[str, set[int]] = field(default_factory=dict)
+    """Officers that have not all cards of a session's clients; the others have."""
 
     @property
     def form(self) -> str:
@@ -46,11 +47,11 @@ class OneTimeOpener:
         return self.keys.epoch
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
-        """Give each officer its card.
+        """Give each officer its card; from then on those that can use all cards open sums.
 
         Raises:
-            MessageRefused: another length, or too few officers can use theirs
-                (`Officer.take_card`).
+            MessageRefused: another length, or too few officers would be left that can use theirs
+                and those of all clients before (`Officer.take_card`).
         """
         if len(cards) != self.keys.card_bytes:
             raise MessageRefused(
@@ -59,19 +60,25 @@ class OneTimeOpener:
         refused: dict[int, MessageRefused] = {}
         for number, officer in enumerate(self.officers):
             try:
-                officer.take_card(run, sender, self.keys.card_of(cards, number))
+                officer.take_card(run, sender, *self.keys.card_of(cards, number))
             except MessageRefused as error:
                 refused[number] = error
-        if len(self.officers) - len(refused) < self.keys.quorum.needed:
+        lacking = self._lacking.get(run, set()) | refused.keys()
+        if refused and len(self.officers) - len(lacking) < self.keys.quorum.needed:
             raise next(iter(refused.values()))
+        self._lacking[run] = lacking
         for number, reason in refused.items():
             self.say(f"officer {number + 1}: refuses the card of {sender}: {reason}")
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
-        """Return the clients of whom too few officers have a card."""
-        lacking = Counter(name for o in self.officers for name in o.without_card(run, senders))
-        spare = len(self.officers) - self.keys.quorum.needed
-        return [name for name in senders if lacking[name] > spare]
+        """Return the clients of whom an officer has no card that has all others'."""
+        without = {name for o in self._able(run).values() for name in o.without_card(run, senders)}
+        return [name for name in senders if name in without]
+
+    def _able(self, run: str) -> dict[int, Officer]:
+        """Return the officers that have all cards of a session, by number."""
+        lacking = self._lacking.get(run, set())
+        return {n: officer for n, officer in enumerate(self.officers) if n not in lacking}
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
@@ -99,12 +106,15 @@ class OneTimeOpener:
         raise refused or MessageRefused("the officers' sums of keys do not agree")
 
     def _answers(self, about: MessageId, nonces: Mapping[str, str]) -> dict[int, Answer]:
-        """Return the answer of each officer that is there."""
+        """Return the answer of each officer that is there and has all cards."""
         answers, away = dict[int, Answer](), list[str]()
-        officers: Sequence[Answering] = self.officers
-        for number, officer in enumerate(officers):
+        able: Mapping[int, Answering] = self._able(about.run)
+        for number, officer in able.items():
             try:
-                answers[number] = officer.key_sums(about, nonces)
+                answer = officer.key_sums(about, nonces)
+                if {*answer} != {*self.keys.quorum.groups_of(number)}:
+                    raise PeerError("has answered for other groups than its own")  # noqa: TRY301
+                answers[number] = answer
             except PeerError as error:
                 away.append(f"officer {number + 1}: {error}")
         for text in away:

@@ -100,8 +100,12 @@ class Ledger:
         return (uploads + broadcasts) * PAPER_VALUE_BYTES / MEBIBYTE
 
     def communication_rounds(self, round_number: int) -> int:
-        """Return the number of exchanges of one round in which clients sent: 3L + 1 for FedTAN."""
-        return len({e.exchange for e in self._round(round_number) if e.receiver == SERVER})
+        """Return the number of exchanges of one round in which clients sent: 3L + 1 for FedTAN.
+
+        Cards, which clients give once a session, do not count.
+        """
+        sent = (e for e in self._round(round_number) if e.receiver == SERVER)
+        return len({e.exchange for e in sent if e.kind is not Kind.CARDS})
 
     def _round(self, number: int) -> Iterable[Entry]:
         return (entry for entry in self.entries if entry.round == number)

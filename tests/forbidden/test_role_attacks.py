@@ -19,6 +19,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownClient,
 )
+from securefl.exchange.base import Sealed
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import pem_of
@@ -45,7 +46,7 @@ def certificate_in(folder):
 
 def message_of(name, key):
     expected = Expected("ab" * 32, 1, "layer/mean", "number/float64", "", 1, 1)
-    header = header_for(expected, name, b"12345678")
+    header = header_for(expected, name, Sealed(b"12345678"))
     return split_message(encode_message(header, b"12345678", key), 8)[0], expected
 
 

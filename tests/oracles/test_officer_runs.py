@@ -100,7 +100,7 @@ class Away:
     def without_card(self, _run, _senders):
         return []
 
-    def take_card(self, _run, _sender, _card):
+    def take_card(self, _run, _sender, _card, _commitments):
         pass
 
     def key_sums(self, _about, _nonces):

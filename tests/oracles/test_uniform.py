@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from ring_by_hand import untransformed
 
-from securefl.audit.exposure.uniform import coefficients, uneven
+from securefl.audit.exposure.uniform import coefficients, uneven, uneven_sum
 from securefl.crypto.match_params import LINEAR, SQUARE
+from securefl.crypto.one_time import OneTimeKey, ring
+from securefl.crypto.params import SUMS
+from securefl.crypto.ring import packed
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_open import MatchKeys
 
-FRAMES = {"sums": None, "linear": LINEAR, "full": SQUARE}
+FRAMES = {"linear": LINEAR, "full": SQUARE}
 
 
 @pytest.fixture(scope="module", params=FRAMES)
-def frame(request, key_set):
-    if request.param == "sums":
-        return key_set.adding.frame
+def frame(request):
     return MatchKeys.ephemeral(FORMS[request.param]).scoring.frame
 
 
@@ -47,8 +48,30 @@ def test_one_constant_polynomial_is_found(frame, polynomial, residue):
     assert "residues are not uniform" in uneven(frame, [frame.to_wire(residues)])
 
 
-def test_encryptions_are_uniform(key_set):
-    """Of any values, zero among them."""
+SUMMED = SUMS.poly_degree, ring().modulus
+
+
+def sealed(values):
+    key = OneTimeKey.of([bytes(32)], bytes(32), "alice", bytes(16))
+    return key.seal(values[None], bytes(32))
+
+
+def test_messages_under_one_time_keys_are_uniform():
+    """Of any values, zero among them, to the eye of who has no key."""
     for values in (np.zeros(2048), np.full(2048, 8000.0), np.linspace(-1, 1, 2048)):
-        made = [key_set.public.encrypt(values) for _ in range(5)]
-        assert uneven(key_set.adding.frame, made) == ""
+        assert uneven_sum([sealed(values) for _ in range(5)], *SUMMED) == ""
+
+
+@pytest.mark.parametrize("word", [1, 2**20])
+def test_a_constant_message_is_found(word):
+    """Beside those that are uniform."""
+    constant = packed(np.full((1, 1, 2048), word, np.uint64), [ring().modulus])
+    found = uneven_sum([sealed(np.zeros(2048)), constant], *SUMMED)
+    assert "residues are not uniform" in found
+
+
+def test_a_message_without_a_key_is_found():
+    """An encoding and its error alone has small coefficients, which the transform hides."""
+    of, zero = ring(), np.zeros(2048, np.int64)
+    words = of.encrypted(of.key(zero), of.common(bytes(32), 0), np.linspace(-1, 1, 2048))
+    assert "coefficients are not uniform" in uneven_sum([packed(words, [of.modulus])], *SUMMED)

@@ -199,6 +199,7 @@ def test_a_model_without_bn_has_statistics_to_encrypt_with_fnr(name, key_set):
     job = task(model=securefl.convert_norm(task().model, "layer"))
     sealed = run(f"fnr.name={name}", "exchange.encrypt=statistics", job=job, keys=key_set)
     assert {e.name for e in sealed.ledger.entries if e.form == "ciphertext"} == {
+        "card",
         "fnr/accuracies",
         "fnr/confidences",
         "fnr/norms",

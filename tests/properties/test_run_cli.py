@@ -43,7 +43,7 @@ def test_a_run_leaves_all_evidence_in_its_folder(tmp_path):
     assert [row["round"] for row in rows] == [1, 2]
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     keys, first, *_ = result.stderr.splitlines()
-    assert keys.startswith("No --keys given: using an ephemeral key set")
+    assert keys.startswith("No --keys given: using ephemeral keys, which end")
     assert first.startswith("Learning rate: 0.5 to the end: 2 rounds are too few")
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["seed"] == 0
