@@ -4,7 +4,7 @@ A slot holds ±8192 and errs by the noise of encryption, about 1e-9. A message o
 leaves most of its slots empty. So each value is written as two to five digits, a slot each, at
 public gains 2^10 apart. All but the last are whole numbers of a unit far above the noise, so their
 sums are read without error; the last carries the rest. The sum of the digits is the sum of the
-values: what is opened says no more, no state is needed, and any size does.
+values: what is released says no more, no state is needed, and any size does.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.types import Memory, State
 
 RUNS = "runs"
+SESSIONS = "sessions"
 _SUFFIX = ".safetensors"
 _OWNER = "owner"
 _DATA = "data.sha256"
@@ -57,13 +58,14 @@ class FileStore:
         """Use up the one time in this session that the client does this in a round.
 
         Two contributions under one name would show their difference. It is on the disk before
-        anything leaves the client, and so holds on another connection and after a restart.
+        anything leaves the client, and so holds on another connection, after a restart, under
+        another job's name, and once the run is over.
 
         Raises:
             PeerError: it was done in this round, or in a later one.
             RunFolderError: what was done is not known, or cannot be written.
         """
-        path = self.path / f"{self.run}.json"
+        path = self.folder / SESSIONS / f"{self.run}.json"  # of no job: the server names that
         claims = self._claims(path)
         if round_number <= claims.get(what, 0):
             raise PeerError(f"the server asks for the {what} of round {round_number} again")
@@ -146,7 +148,7 @@ class FileStore:
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
-            make_folder(self.path, mode=0o700)
+            make_folder(path.parent, mode=0o700)
             write_whole(path, content, mode=0o600)
         except OSError as error:
             raise RunFolderError(

@@ -10,7 +10,7 @@ from mutations import try_all
 from torch import nn
 
 from securefl.errors import PeerError, RunFolderError
-from securefl.network.store import RUNS, FileStore
+from securefl.network.store import RUNS, SESSIONS, FileStore
 from securefl.types import Kind, Memory, State
 
 JOB, SESSION, LATER = "ab" * 32, "cd" * 32, "ef" * 32
@@ -25,6 +25,10 @@ def store(tmp_path):
     return FileStore(tmp_path, "alice", JOB, SESSION, MODEL, True, LIKE)
 
 
+def claims_of(store):
+    return store.folder / SESSIONS / f"{store.run}.json"
+
+
 def kept(store, since):
     return store.of_rounds({store.client: since})[store.client]
 
@@ -35,6 +39,10 @@ def same(found, wanted):
         part.keys() == other.keys() and all(torch.equal(part[n], other[n]) for n in part)
         for part, other in ((found.own, wanted.own), (found.solver, wanted.solver))
     )
+
+
+def files_of(store):
+    return {path: path.read_bytes() for path in store.folder.rglob("*") if path.is_file()}
 
 
 def round_done(store, number, memory=KEPT, since=None):
@@ -56,6 +64,15 @@ def test_a_round_is_claimed_once_also_by_a_process_that_comes_later(store):
     with pytest.raises(PeerError, match="asks for the selection/loss of round 4 again"):
         store.claim("selection/loss", 4)
     replace(store, run=LATER).claim("update", 1)
+
+
+def test_a_server_that_names_another_job_or_says_that_all_is_over_gets_no_round_again(store):
+    """It chooses both; the session is in every seed of the client's draws."""
+    store.claim("update", 3)
+    store.forget()
+    for again in (store, replace(store, job="01" * 32)):
+        with pytest.raises(PeerError, match="asks for the update of round 3 again"):
+            again.claim("update", 3)
 
 
 def test_what_is_kept_goes_on_from_the_round_that_counted_last(store):
@@ -85,7 +102,6 @@ def test_nothing_is_left_that_no_round_can_go_on_from(store):
     assert {path.name for path in store.path.iterdir()} == {
         "5.safetensors",
         "6.safetensors",
-        f"{SESSION}.json",
     }
     store.forget()
     assert list((store.folder / RUNS).iterdir()) == []
@@ -140,7 +156,7 @@ DAMAGED += [b'{"update": 99999999999}', b"[" * 5000, b" " * 10**6]
 @pytest.mark.parametrize("content", DAMAGED, ids=lambda content: repr(content[:20]))
 def test_where_nobody_knows_what_was_taken_part_in_nothing_more_is(store, content):
     store.claim("update", 3)
-    (store.path / f"{SESSION}.json").write_bytes(content)
+    claims_of(store).write_bytes(content)
     with pytest.raises(RunFolderError, match="a round could be taken part in twice"):
         store.claim("update", 4)
     replace(store, run=LATER).claim("update", 4)
@@ -155,7 +171,7 @@ WRITES = {
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_full_disk_ends_the_round_in_words_and_leaves_what_was(store, monkeypatch, write):
     round_done(store, 1, since=0)
-    before = {path: path.read_bytes() for path in store.path.iterdir()}
+    before = files_of(store)
 
     def no_space(_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -164,7 +180,7 @@ def test_a_full_disk_ends_the_round_in_words_and_leaves_what_was(store, monkeypa
         patch.setattr("os.fsync", no_space)
         with pytest.raises(RunFolderError, match=r"be written \(No space left.*free some space"):
             write(store)
-    assert {path: path.read_bytes() for path in store.path.iterdir()} == before
+    assert files_of(store) == before
     round_done(store, 2)
     assert same(kept(store, 2), KEPT)
 
@@ -174,5 +190,5 @@ def test_a_claim_is_on_the_disk_before_it_is_relied_on(store, monkeypatch):
     settled = []
     monkeypatch.setattr("securefl.io.files.settle", settled.append)
     store.claim("update", 1)
-    assert store.path in settled
-    assert json.loads((store.path / f"{SESSION}.json").read_text()) == {"update": 1}
+    assert store.folder / SESSIONS in settled
+    assert json.loads(claims_of(store).read_text()) == {"update": 1}

@@ -140,7 +140,9 @@ def test_what_makes_cards_opens_none(federate):
     sender = federation.clients["client-1"]._sender(federation.run, public.key_id)
     cards, (key,) = public.cards(federation.run, sender), public.keys
     about = card_about(federation.run, "client-1")
-    assert federation.keys.secrets[0].secrets_in(public.card_of(cards, 0)[0], 1, about) == public.secrets(sender)
+    assert federation.keys.secrets[0].secrets_in(
+        public.card_of(cards, 0)[0], 1, about
+    ) == public.secrets(sender)
     assert sender.secret not in cards
     with pytest.raises(TypeError):
         SUITE.decrypt(cards, key._key, info=about)

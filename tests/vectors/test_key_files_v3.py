@@ -52,12 +52,14 @@ def test_the_frozen_files_name_one_key(secret, bundle):
 def test_the_frozen_secret_opens_the_frozen_card(secret):
     """And a card that is made now; each for its own session alone."""
     held = CardKeys((CardKey.from_json(PUBLIC.read_text()),))
-    for card in ((FILES / "card.bin").read_bytes(), held.cards(SESSION, ALICE)):
-        about = card_about(SESSION, ALICE.name)
-        assert secret.secrets_in(card, 1, about) == [group_secret(ALICE.secret, 0)]
-        KeySet((secret,)).opener().take_cards(SESSION, ALICE.name, card)
+    now = held.cards(SESSION, ALICE)
+    card, (committed,) = held.card_of(now, 0)
+    about = card_about(SESSION, ALICE.name)
+    for one in ((FILES / "card.bin").read_bytes(), card):
+        assert secret.secrets_in(one, 1, about) == [group_secret(ALICE.secret, 0)]
+        KeySet((secret,)).opener().take_cards(SESSION, ALICE.name, one + committed)
         with pytest.raises(MessageRefused):
-            KeySet((secret,)).opener().take_cards("cd" * 32, ALICE.name, card)
+            KeySet((secret,)).opener().take_cards("cd" * 32, ALICE.name, one + committed)
 
 
 def test_the_same_key_is_written_as_the_same_text(secret):
