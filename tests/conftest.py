@@ -131,13 +131,13 @@ class Federation:
         client, keys = self.clients[name], keys or self.keys
         values = self.values[name] if values is None else values
         about = about or self.expected().about
-        sender = client._sender(self.run, keys.public.key_id)
+        sender = client.sender(self.run, keys.public.key_id)
         sealer = OneTimeSealer(keys.public)
         return sealer.seal(values, client.weight if weight is None else weight, about, sender)
 
     def sealed_slots(self, name, *rows):
         """Slots of one's choice under this client's key: what only who crafts its message sends."""
-        sender, nonce = self.clients[name]._sender(self.run, self.keys.public.key_id), b"n" * 16
+        sender, nonce = self.clients[name].sender(self.run, self.keys.public.key_id), b"n" * 16
         digest = self.expected().about.digest()
         key = OneTimeKey.of(self.keys.public.secrets(sender), digest, name, nonce)
         return Sealed(key.seal(np.stack(rows), digest), nonce.hex())

@@ -42,7 +42,7 @@ class CardKeys:
     @property
     def card_bytes(self) -> int:
         """Exact length of a client's cards."""
-        return sum(self._sizes) + SEED_BYTES * len(self.quorum.groups)
+        return cards_bytes(self.quorum)
 
     def cards(self, run: str, sender: Sender) -> bytes:
         """Return a client's cards of a session, one for each officer in order.
@@ -59,19 +59,24 @@ class CardKeys:
 
     def card_of(self, cards: bytes, officer: int) -> tuple[bytes, list[bytes]]:
         """Return an officer's part of `card_bytes`: its card, and commitments to its secrets."""
-        start = sum(self._sizes[:officer])
-        committed = sum(self._sizes)
+        sizes = _sizes(self.quorum)
+        start, committed = sum(sizes[:officer]), sum(sizes)
         starts = (committed + SEED_BYTES * group for group in self.quorum.groups_of(officer))
-        card = cards[start : start + self._sizes[officer]]
+        card = cards[start : start + sizes[officer]]
         return card, [cards[at : at + SEED_BYTES] for at in starts]
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [card_bytes(len(self.quorum.groups_of(n))) for n in range(len(self.keys))]
 
     def secrets(self, sender: Sender) -> list[bytes]:
         """Return the secrets of all groups, which a client's keys follow from."""
         return [group_secret(sender.secret, g) for g in range(len(self.quorum.groups))]
+
+
+def cards_bytes(quorum: Quorum) -> int:
+    """Return the exact length of a client's cards for so many officers, and its commitments."""
+    return sum(_sizes(quorum)) + SEED_BYTES * len(quorum.groups)
+
+
+def _sizes(quorum: Quorum) -> list[int]:
+    return [card_bytes(len(quorum.groups_of(officer))) for officer in range(quorum.officers)]
 
 
 def card_about(run: str, sender: str) -> bytes:

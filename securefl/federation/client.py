@@ -76,7 +76,7 @@ class Client:
         sealer, plain = self.sealers[spec.kind], self.hand_over(spec, tensors, times)
         about, n_values = (run, round_number), len(plain.values)
         expected = Expected.over(sealer, about, spec.name, n_values, state)
-        sender = self._sender(run, sealer.key_id)
+        sender = self.sender(run, sealer.key_id)
         sealed = sealer.seal(plain.values, plain.weight, expected.about, sender)
         del plain  # large, and no longer needed
         return self._signed(expected, sealed)
@@ -126,10 +126,10 @@ class Client:
         if sealer is None:
             raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
         maker = cast("CardMaker", sealer)
-        cards = maker.cards(run, self._sender(run, maker.key_id))
+        cards = maker.cards(run, self.sender(run, maker.key_id))
         return self._signed(card_expected(run, maker), Sealed(cards))
 
-    def _sender(self, run: str, key_id: str) -> Sender:
+    def sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""
         if (run, key_id) not in self._senders:  # with a few keys, of a few sessions
             info = json.dumps(["SecureFL client secret 1", run, key_id]).encode()

@@ -449,7 +449,7 @@ def test_a_card_that_is_not_this_clients_for_this_session_is_refused(federate, m
     opener = federation.keys.opener()
     authority = federation.authority
     authority.opener = opener
-    cards = federation.keys.public.cards(federation.run, own._sender(federation.run, "other"))
+    cards = federation.keys.public.cards(federation.run, own.sender(federation.run, "other"))
     for name in ("client-2", "client-3", "client-4"):
         message = federation.clients[name].send_cards(federation.run)
         assert not authority.take_cards(federation.run, {name: message})

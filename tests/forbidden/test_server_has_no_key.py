@@ -137,7 +137,7 @@ def test_what_makes_cards_opens_none(federate):
     """A server has the officers' public keys and all cards, and reads no secret in them."""
     federation = federate()
     public = federation.keys.public
-    sender = federation.clients["client-1"]._sender(federation.run, public.key_id)
+    sender = federation.clients["client-1"].sender(federation.run, public.key_id)
     cards, (key,) = public.cards(federation.run, sender), public.keys
     about = card_about(federation.run, "client-1")
     assert federation.keys.secrets[0].secrets_in(
@@ -223,7 +223,7 @@ def test_no_text_shows_a_secret(federate):
     for text in (repr(secret), str(secret), f"{secret}"):
         assert text == wanted
     client, opener = federation.clients["client-1"], federation.authority.opener
-    sender = client._sender(federation.run, secret.key_id)
+    sender = client.sender(federation.run, secret.key_id)
     hidden = [*client._senders.values(), *opener.officers[0]._secrets.values()]
     assert sender in hidden
     texts = [repr(thing) for thing in (federation.keys, opener, opener.officers[0], client, sender)]

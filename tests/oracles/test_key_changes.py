@@ -133,9 +133,9 @@ def test_a_clients_secrets_differ_from_key_to_key_and_session_to_session(federat
     """And are the same where it starts anew in a session: nothing of one shows the other."""
     client = federate().clients["client-1"]
     asked = [("ab" * 32, "key"), ("ab" * 32, "next key"), ("cd" * 32, "key")]
-    secrets = [client._sender(*of).secret for of in asked]
+    secrets = [client.sender(*of).secret for of in asked]
     assert len(set(secrets)) == 3
-    assert [client._sender(*of).secret for of in asked] == secrets
+    assert [client.sender(*of).secret for of in asked] == secrets
 
 
 def test_an_openings_log_names_the_key(tmp_path, job, key_set):

@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
-from securefl.crypto.cards import card_bytes
 from securefl.crypto.params import SUMS
+from securefl.exchange.card_keys import cards_bytes
 from securefl.exchange.match_ckks import form_name, n_ciphertexts
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_plain import PlainMatch
@@ -102,7 +102,7 @@ class Lengths:
         if entry.kind is Kind.SELECTION:
             return NUMBER_FORM, n, NUMBER.size
         if entry.kind is Kind.CARDS:
-            return CARD_FORM, n, self._card_bytes()
+            return CARD_FORM, n, cards_bytes(self.quorum)
         if entry.kind is Kind.PROFILES:
             q = n if entry.name == MEANS else n // 2
             if sealed:
@@ -110,11 +110,6 @@ class Lengths:
             return PlainMatch().form, n, PlainMatch().n_bytes(q)
         plain = PlainChannel(self.dtype)
         return (FORM, n, SUMS.message_bytes(n)) if sealed else (plain.form, n, plain.n_bytes(n))
-
-    def _card_bytes(self) -> int:
-        """As `CardKeys.card_bytes`, which has the keys."""
-        groups = (self.quorum.groups_of(n) for n in range(self.quorum.officers))
-        return sum(card_bytes(len(of)) for of in groups)
 
     def _profile_bytes(self, q: int) -> int:
         """As `CkksMatcher.n_bytes`, which has a context to ask."""

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from securefl.audit.exposure.uniform import UNEVEN, uneven_sum
-from securefl.crypto.one_time import KeySum, ring
+from securefl.crypto.one_time import KeySum, OneTimeKey, ring
 from securefl.crypto.params import BOOKKEEPING_SLOTS, KEY_DEVIATION, SUMS
 from securefl.crypto.ring import split_payload
 from securefl.errors import MessageRefused
@@ -78,9 +78,7 @@ class SealedSums:
             self._opener.take_cards(run, sender, cards)
         except MessageRefused as error:
             return f"no cards of its sender: {error}"
-        sealers = {Kind.STATISTICS: OneTimeSealer(self.public)}
-        honest = Client(sender, 1.0, sealers, signing_key=self.identities.keys[sender])
-        _, due = split_message(honest.send_cards(run), self.public.card_bytes)
+        _, due = split_message(self._honest(sender).send_cards(run), self.public.card_bytes)
         try:
             self._opener.take_cards(run, sender, due)
         except MessageRefused:
@@ -123,22 +121,27 @@ class SealedSums:
         return Plaintext(digits.joined(filled, about.n_values) / weight, weight)
 
     def _key(self, about: MessageId, sender: str, nonce: str) -> KeySum:
-        """Return the key of one message; raises MessageRefused where it hides nothing."""
+        """Return the key of one message; raises MessageRefused where it hides nothing.
+
+        It is made of the client's own secret, as officers open no message alone.
+        """
         if self._opener.without_card(about.run, [sender]):
             raise MessageRefused("sealed before its sender has handed its cards over")
         self.nonces.append(bytes.fromhex(nonce))
-        answers = [o.key_sums(about, {sender: nonce}) for o in self._opener.officers]
-        by_group = {group: part for answer in answers for group, part in answer.items()}
-        first, *others = by_group.values()
-        for part in others:
-            first = first.plus(part)
-        if (found := first.to_bytes()) in self._used:
+        secrets = self.public.secrets(self._honest(sender).sender(about.run, self.public.key_id))
+        key = OneTimeKey.of(secrets, about.digest(), sender, bytes.fromhex(nonce))
+        alone = KeySum.of([key])
+        if (found := alone.to_bytes()) in self._used:
             raise MessageRefused("its key is that of another message")
         self._used.add(found)
-        due = len(by_group) * KEY_DEVIATION**2
-        if abs(float(np.mean(first.coefficients**2)) / due - 1) > _OFF:
+        due = len(secrets) * KEY_DEVIATION**2
+        if abs(float(np.mean(alone.coefficients**2)) / due - 1) > _OFF:
             raise MessageRefused("its key is not as large as keys are")
-        return first
+        return alone
+
+    def _honest(self, sender: str) -> Client:
+        sealers = {Kind.STATISTICS: OneTimeSealer(self.public)}
+        return Client(sender, 1.0, sealers, signing_key=self.identities.keys[sender])
 
 
 def too_alike(nonces: Sequence[bytes]) -> bool:
