@@ -533,7 +533,7 @@ def a_card_holds_a_value(patch):
     def sender(self, _run, _key_id):
         return Sender(self.name, struct.pack("<4d", self.weight, 0, 0, 0))
 
-    patch.setattr(Client, "_sender", sender)
+    patch.setattr(Client, "sender", sender)
 
 
 @mutant("fedavg", CARD, FOLDER, TAP)

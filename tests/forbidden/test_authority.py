@@ -528,11 +528,11 @@ def test_no_ciphertext_of_a_message_may_count_or_weigh_otherwise(federate):
         sealed = {name: federation.sealed(name) for name in (A, B)}
         sealed[C] = federation.sealed_slots(C, *slots)
         if not match:
-            opened = opened_by(federation, federation.authority.opener, sealed, 24)
+            opened = opened_by(federation, federation.authority_of().opener, sealed, 24)
             assert opened.n_clients == 3
             continue
         with pytest.raises(MessageRefused, match=match):
-            opened_by(federation, federation.authority.opener, sealed, 24)
+            opened_by(federation, federation.authority_of().opener, sealed, 24)
 
 
 def test_a_run_begun_anew_without_a_client_is_refused(federate):

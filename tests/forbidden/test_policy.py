@@ -70,6 +70,8 @@ def test_each_run_has_openings_of_its_own(federate):
     assert not authority.take_cards(other.run, cards)
     authority.open(request(other))
     authority.roster = one.roster
+    cards = {name: client.send_cards(one.run) for name, client in one.clients.items()}
+    assert not authority.take_cards(one.run, cards)  # those of another session are forgotten
     authority.open(request(one))
     with pytest.raises(OpeningRefused, match="opens 1 totals in a run"):
         authority.open(request(one, round_number=2))

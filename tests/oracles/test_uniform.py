@@ -7,6 +7,7 @@ import pytest
 from ring_by_hand import untransformed
 
 from securefl.audit.exposure.uniform import coefficients, uneven, uneven_sum
+from securefl.crypto.derived import common_polynomial
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import SUMS
@@ -71,7 +72,10 @@ def test_a_constant_message_is_found(word):
 
 
 def test_a_message_without_a_key_is_found():
-    """An encoding and its error alone has small coefficients, which the transform hides."""
-    of, zero = ring(), np.zeros(2048, np.int64)
-    words = of.encrypted(of.key(zero), of.common(bytes(32), 0), np.linspace(-1, 1, 2048))
+    """A key of one coefficient leaves small ones at the end, which the transform hides."""
+    of, one = ring(), np.zeros(2048, np.int64)
+    one[0] = 1
+    key, words = of.key(one), ring().common(bytes(32), 0)
+    sealed = of.encrypted(key, words, np.linspace(-1, 1, 2048))
+    words = (sealed + common_polynomial(bytes(32), 0, *SUMMED)) % np.uint64(of.modulus)
     assert "coefficients are not uniform" in uneven_sum([packed(words, [of.modulus])], *SUMMED)
