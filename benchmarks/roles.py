@@ -21,6 +21,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
+from securefl.federation.message import CARD
 from securefl.network.authority import RELEASES
 from securefl.runs.folder_reader import INCIDENTS, LEDGER, MODEL, read_run
 from securefl_keys.rehearsal import make_consortium
@@ -250,9 +251,13 @@ def largest_difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torc
 
 
 def record_of(job: Job) -> tuple[object, ...]:
-    """Return what a run's folder tells, without times: they differ from run to run."""
+    """Return what a run's folder tells, without times: they differ from run to run.
+
+    Without cards as well, which clients give in each session.
+    """
     record = read_run(job.run_folder)
-    entries = (job.run_folder / LEDGER).read_text().splitlines()
+    lines = (job.run_folder / LEDGER).read_text().splitlines()
+    entries = [line for line in lines if json.loads(line)["name"] != CARD]
     return (
         Counter(entries),
         [(m.round, m.score, m.loss, m.dropped) for m in record.metrics],
