@@ -31,7 +31,7 @@ class KeySet:
     def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
         """Return the capability to open totals; `say` is told of officers away, and of liars."""
         officers = [Officer(secret, n, self.quorum) for n, secret in enumerate(self.secrets)]
-        return OneTimeOpener(officers, self.public, say)
+        return OneTimeOpener(self.public, officers, say)
 
     @classmethod
     def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> KeySet:

@@ -22,29 +22,32 @@ from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
 from securefl.types import MessageSpec
 
-FORM = ONE_TIME
-
 
 @dataclass(frozen=True, slots=True)
-class OneTimeSealer:
-    """A client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
+class UnderCards:
+    """A `Channel` of messages whose keys follow from what cards for these keys hold."""
 
     keys: CardKeys
 
     @property
     def form(self) -> str:
-        """Names how values lie in slots, and under what keys."""
-        return FORM
+        """See `Channel.form`."""
+        return ONE_TIME
 
     @property
     def key_id(self) -> str:
-        """The keys that clients' cards are for."""
+        """See `Keyed.key_id`."""
         return self.keys.key_id
 
     @property
     def epoch(self) -> int:
-        """The key's."""
+        """See `Keyed.epoch`."""
         return self.keys.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeSealer(UnderCards):
+    """A client's side of the encrypted sum; `Sender` has the secret that its keys follow from."""
 
     def max_value(self, n_values: int) -> float:
         """Weights sum to at most one, so no total exceeds the largest single value."""
@@ -81,25 +84,8 @@ class OneTimeSealer:
 
 
 @dataclass(frozen=True, slots=True)
-class OneTimeAdder:
+class OneTimeAdder(UnderCards):
     """The server's side: additions modulo q, and no key."""
-
-    keys: CardKeys
-
-    @property
-    def form(self) -> str:
-        """The only encoding that it adds."""
-        return FORM
-
-    @property
-    def key_id(self) -> str:
-        """The only key id that it accepts."""
-        return self.keys.key_id
-
-    @property
-    def epoch(self) -> int:
-        """The key's."""
-        return self.keys.epoch
 
     def n_bytes(self, n_values: int) -> int:
         """Exact payload length."""

@@ -14,37 +14,20 @@ from securefl.crypto.one_time import KeySum
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import MessageId, OpenedSum
-from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.officer import Answer, Answering, Officer
-from securefl.exchange.one_time import FORM
+from securefl.exchange.one_time import UnderCards
 
 
 @dataclass(frozen=True, slots=True)
-class OneTimeOpener:
+class OneTimeOpener(UnderCards):
     """Opens totals by the answers of officers."""
 
     officers: Sequence[Officer]
-    keys: CardKeys
     say: Callable[[str], None] = lambda _text: None
     """Told of each officer that is away, refuses a card, or has given a wrong answer."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
-
-    @property
-    def form(self) -> str:
-        """The only encoding that it opens."""
-        return FORM
-
-    @property
-    def key_id(self) -> str:
-        """The keys that cards are for."""
-        return self.keys.key_id
-
-    @property
-    def epoch(self) -> int:
-        """The keys'."""
-        return self.keys.epoch
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
         """Give each officer its card; from then on those that can use all cards open sums.

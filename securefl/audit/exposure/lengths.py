@@ -9,12 +9,12 @@ from typing import final
 import numpy as np
 
 from securefl.crypto.params import SUMS
+from securefl.exchange.base import ONE_TIME
 from securefl.exchange.card_keys import cards_bytes
 from securefl.exchange.match_ckks import form_name, n_ciphertexts
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES, PROFILE, SCORE, UNIT
-from securefl.exchange.one_time import FORM
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Opening
@@ -109,7 +109,7 @@ class Lengths:
                 return form_name(self.form), 2 * q, self._profile_bytes(q)
             return PlainMatch().form, n, PlainMatch().n_bytes(q)
         plain = PlainChannel(self.dtype)
-        return (FORM, n, SUMS.message_bytes(n)) if sealed else (plain.form, n, plain.n_bytes(n))
+        return (ONE_TIME, n, SUMS.message_bytes(n)) if sealed else (plain.form, n, plain.n_bytes(n))
 
     def _profile_bytes(self, q: int) -> int:
         """As `CkksMatcher.n_bytes`, which has a context to ask."""
