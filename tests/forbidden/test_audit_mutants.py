@@ -30,10 +30,10 @@ from securefl.build.exchange import sealed_kinds
 from securefl.crypto.params import SUMS
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import ValueRefused
-from securefl.exchange.base import OpenedSum, Sealed, Sender
+from securefl.exchange.base import ONE_TIME, OpenedSum, Sealed, Sender
 from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.one_time import FORM, OneTimeSealer
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.authority import Authority
 from securefl.federation.cards import Cards
@@ -155,7 +155,7 @@ def ledger_says_ciphertext_and_its_length(patch):
 
 
 def sealed_length(entry):
-    about = "0" * 64, entry.round, entry.name, FORM, "0" * 64, 1, entry.n_values, "0" * 64
+    about = "0" * 64, entry.round, entry.name, ONE_TIME, "0" * 64, 1, entry.n_values, "0" * 64
     return n_message_bytes(Expected(*about), entry.sender, SUMS.message_bytes(entry.n_values))
 
 
@@ -587,7 +587,7 @@ def with_first_client_alone(patch):
 
     def only_first(self, message, client):
         add = admit(self, message, client)
-        alone = self._expected.form == FORM and self._signed
+        alone = self._expected.form == ONE_TIME and self._signed
         return (lambda: None) if alone else add
 
     patch.setattr(ServerSum, "admit", only_first)

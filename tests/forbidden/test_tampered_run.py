@@ -21,8 +21,8 @@ from torch import nn
 
 import securefl
 from securefl.errors import TooFewContributions, TotalRefused
-from securefl.exchange.base import Sender
-from securefl.exchange.one_time import FORM, OneTimeSealer
+from securefl.exchange.base import ONE_TIME, Sender
+from securefl.exchange.one_time import OneTimeSealer
 from securefl.federation import pausable
 from securefl.federation.client import Client
 from securefl.types import MessageSpec
@@ -221,7 +221,7 @@ class Lying(OneTimeSealer):
 def foreign(foreign_key_set, says):
     def sealed(message, client, contribute, spec, **_):
         ours, theirs = client.sealers[spec.kind], OneTimeSealer(foreign_key_set.public)
-        if ours.form != FORM:
+        if ours.form != ONE_TIME:
             return message
         if says == "a lie":
             theirs = Lying(ours.keys)
