@@ -261,3 +261,11 @@ def test_the_plain_sum_takes_one_length(n_values):
     running = channel.start(5)
     with pytest.raises(MessageRefused):
         running = running.plus(channel.seal(np.ones(n_values), 0.25, ABOUT, ALICE).payload)
+
+
+@pytest.mark.parametrize(("n_clients", "n_values"), [(3, 1), (200, 3), (3, 5000), (40, 1300)])
+def test_random_sums_are_right(benchmark, n_clients, n_values):
+    """The script of the page, which has thousands of them."""
+    script = benchmark("random_sums")
+    rng = np.random.default_rng(n_values)
+    assert all(script.error_of(rng, n_clients, n_values) <= 1 for _ in range(3))
