@@ -8,6 +8,7 @@ from torch import nn
 
 from securefl.algorithms.base import Algorithm
 from securefl.build.algorithm import n_selected
+from securefl.build.privacy import fewest_shares
 from securefl.config.schema import Config, Encrypt
 from securefl.errors import ConfigError
 from securefl.exchange.policy import OpeningRule, Policy
@@ -39,6 +40,13 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
     )
     least = max(policy.min_contributions, exchange.min_clients)
     return replace(policy, min_contributions=least, rules=tuple(rules))
+
+
+def policy_of_sums(config: Config, consortium: Policy | None, n_clients: int) -> Policy:
+    """Return the policy of sums: where clients share noise, too few shares are not opened."""
+    policy = policy_of(config, consortium)
+    least = max(policy.min_contributions, fewest_shares(config, n_clients))
+    return replace(policy, min_contributions=least)
 
 
 def quorum_of(config: Config) -> Quorum:

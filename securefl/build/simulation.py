@@ -8,12 +8,17 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from securefl.build.algorithm import divergence_advice
-from securefl.build.exchange import check_reproducible, policy_of, quorum_of, score_seed
+from securefl.build.exchange import (
+    check_reproducible,
+    policy_of,
+    policy_of_sums,
+    quorum_of,
+    score_seed,
+)
 from securefl.build.job import Job, job_of
-from securefl.build.privacy import fewest_shares
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
@@ -41,7 +46,6 @@ from securefl.federation.server import Server
 from securefl.federation.survey import ScoreRequest
 from securefl.report.finish import at_end
 from securefl.runs.loop import Parts, Record, Rounds
-from securefl.simulation.authority_here import AuthorityHere
 from securefl.simulation.choice import ClientEnds, chosen_engine
 from securefl.simulation.clients import Clients
 from securefl.task import Task, client_names
@@ -94,8 +98,8 @@ def simulated(
     if keys:
         sealers |= dict.fromkeys(job.sealed, OneTimeSealer(keys.public))
         adders |= dict.fromkeys(job.sealed, OneTimeAdder(keys.public))
-        authority = _authority(job, keys, identities, record)
-        opener, least = AuthorityHere(authority), max(least, authority.policy.min_contributions)
+        opener = authority = _authority(job, keys, identities, record)
+        least = max(least, authority.policy.min_contributions)
     clients = {
         name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
         for name, weight in job.weights.items()
@@ -148,9 +152,7 @@ def simulated(
 
 def _authority(job: Job, keys: KeySet, identities: Identities, record: Record) -> Authority:
     """Build the authority; officers that are away or lie are incidents."""
-    policy = policy_of(job.config, keys.policy)
-    least = max(policy.min_contributions, fewest_shares(job.config, len(job.weights)))
-    policy = replace(policy, min_contributions=least)
+    policy = policy_of_sums(job.config, keys.policy, len(job.weights))
     opener = keys.opener(lambda text: record.incidents.append(Incident(0, "officers", "", text)))
     return Authority(opener, identities.roster, policy, record.log_opening)
 

@@ -52,7 +52,7 @@ class CardKeys:
         """
         about, secrets = card_about(run, sender.name), self.secrets(sender)
         cards = [
-            key.card([secrets[group] for group in self.quorum.groups_of(n)], about)
+            key.card([secrets[group] for group in self.quorum.groups_of[n]], about)
             for n, key in enumerate(self.keys)
         ]
         return b"".join([*cards, *map(commitment, secrets)])
@@ -61,7 +61,7 @@ class CardKeys:
         """Return an officer's part of `card_bytes`: its card, and commitments to its secrets."""
         sizes = _sizes(self.quorum)
         start, committed = sum(sizes[:officer]), sum(sizes)
-        starts = (committed + SEED_BYTES * group for group in self.quorum.groups_of(officer))
+        starts = (committed + SEED_BYTES * group for group in self.quorum.groups_of[officer])
         card = cards[start : start + sizes[officer]]
         return card, [cards[at : at + SEED_BYTES] for at in starts]
 
@@ -76,7 +76,7 @@ def cards_bytes(quorum: Quorum) -> int:
 
 
 def _sizes(quorum: Quorum) -> list[int]:
-    return [card_bytes(len(quorum.groups_of(officer))) for officer in range(quorum.officers)]
+    return [card_bytes(len(quorum.groups_of[officer])) for officer in range(quorum.officers)]
 
 
 def card_about(run: str, sender: str) -> bytes:

@@ -80,5 +80,5 @@ class Officer:
                 OneTimeKey.of([secrets[name][i]], digest, name, bytes.fromhex(nonce))
                 for name, nonce in nonces.items()
             )
-            for i, group in enumerate(self.quorum.groups_of(self.number))
+            for i, group in enumerate(self.quorum.groups_of[self.number])
         }

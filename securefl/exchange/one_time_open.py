@@ -95,7 +95,7 @@ class OneTimeOpener(UnderCards):
         for number, officer in able.items():
             try:
                 answer = officer.key_sums(about, nonces)
-                if {*answer} != {*self.keys.quorum.groups_of(number)}:
+                if {*answer} != {*self.keys.quorum.groups_of[number]}:
                     raise PeerError("has answered for other groups than its own")  # noqa: TRY301
                 answers[number] = answer
             except PeerError as error:

@@ -7,7 +7,7 @@ group and know nothing of a key. The authority is one officer of one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from securefl.errors import ConfigError
@@ -29,6 +29,10 @@ class Quorum:
     """k."""
     officers: int = 1
     """n."""
+    groups: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """Officers of each group, by number from 0."""
+    groups_of: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """Numbers of the groups that each officer is in."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.officers <= MOST_OFFICERS:
@@ -38,15 +42,14 @@ class Quorum:
                 f"{self.needed} of {self.officers} officers: must be more than half of them, and "
                 "at most all"
             )
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Officers of each group, by number from 0."""
-        return tuple(combinations(range(self.officers), self.officers - self.needed + 1))
-
-    def groups_of(self, officer: int) -> tuple[int, ...]:
-        """Return the numbers of the groups that an officer is in."""
-        return tuple(g for g, members in enumerate(self.groups) if officer in members)
+        size = self.officers - self.needed + 1
+        groups = tuple(combinations(range(self.officers), size))
+        of = tuple(
+            tuple(g for g, members in enumerate(groups) if officer in members)
+            for officer in range(self.officers)
+        )
+        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "groups_of", of)
 
 
 ALONE = Quorum()

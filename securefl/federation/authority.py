@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from securefl.errors import (
@@ -13,11 +13,13 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.exchange.base import Channel, OpenedSum
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy, require_clients
 from securefl.federation.message import Expected, Roster, card_expected, split_message
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import SumRequest
+from securefl.types import MessageSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,17 @@ class Authority:
         self._log = log
         self._history = history or OpeningHistory()
 
+    @property
+    def card_keys(self) -> CardKeys:
+        """See `engine.Opener.card_keys`."""
+        return self.opener.keys
+
+    def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
+        """See `engine.Opener.be_ready_for`: in one process keys and members stay."""
+
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
         """Take clients' signed cards of a session; returns the reason for each that is refused."""
-        keys, refused = self.opener.keys, dict[str, str]()
+        keys, refused = self.card_keys, dict[str, str]()
         for client, message in cards.items():
             try:
                 signed, payload = split_message(message, keys.card_bytes)

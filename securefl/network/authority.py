@@ -7,14 +7,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from securefl.build.exchange import policy_of
-from securefl.build.privacy import fewest_shares
+from securefl.build.exchange import policy_of_sums
 from securefl.build.selection import score_noise
 from securefl.config.data import DOMAIN_DATASETS
 from securefl.config.schema import Config
@@ -158,11 +157,9 @@ class AuthorityProcess:
             self._score_authority()  # a key of another form is refused at once
 
     def _policy(self, standing: Standing) -> Policy:
-        """Return what is enforced: where clients share noise, too few shares are not opened."""
-        policy = policy_of(self._config, standing.policy)
+        """Return what is enforced on sums, and on scores."""
         n_clients = _n_clients(self._config, standing.trust.clients())
-        least = max(policy.min_contributions, fewest_shares(self._config, n_clients))
-        return replace(policy, min_contributions=least)
+        return policy_of_sums(self._config, standing.policy, n_clients)
 
     def _score_authority(self) -> ScoreAuthority:
         """Build it for the key, the roster and the policy in force; the history is one."""

@@ -233,7 +233,7 @@ def test_k_less_one_officers_read_nothing(officers):
     quorum, total = officers.keys.quorum, officers.total(*NAMES)
     digest = ABOUT.digest()
     for few in combinations(range(quorum.officers), quorum.needed - 1):
-        known = {group for officer in few for group in quorum.groups_of(officer)}
+        known = {group for officer in few for group in quorum.groups_of[officer]}
         keys = [
             OneTimeKey.of(
                 [group_secret(officers.senders[name].secret, group) for group in known],
@@ -341,7 +341,7 @@ def test_a_server_with_a_lying_officer_reads_a_client_where_two_quorums_share_no
     three = Cohort(Quorum(3, 3))
     _, honest, other = three.opener.officers
     honest.key_sums(ABOUT, {name: three.sent[name].nonce for name in NAMES})
-    assert not set(three.keys.quorum.groups_of(1)) & set(three.keys.quorum.groups_of(2))
+    assert not set(three.keys.quorum.groups_of[1]) & set(three.keys.quorum.groups_of[2])
 
 
 def cards_with(keys, sender, junk=(), lie=()):

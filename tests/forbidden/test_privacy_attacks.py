@@ -119,7 +119,7 @@ def test_a_total_with_too_many_missing_moves_no_model(settings):
 def test_the_authority_refuses_by_its_own_policy():
     """It opens nothing of fewer than n - dropouts, whoever asks, and says so in its log."""
     rounds = begun("privacy.dropouts=1", SEALED)
-    assert rounds.parts.opener.authority.policy.min_contributions == 5
+    assert rounds.parts.opener.policy.min_contributions == 5
     with pytest.raises(TooFewContributions, match="at least 5"):
         round_of(rounds, 1, 2, 3, 4)
     assert [o.n_clients for o in rounds._record.openings] == [0]

@@ -13,7 +13,7 @@ from securefl.errors import KeyMismatch
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.quorum import Quorum
-from securefl.simulation.authority_here import AuthorityHere
+from securefl.federation.authority import Authority
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all
 from securefl_keys.rotation import rotate
@@ -66,7 +66,7 @@ def about(keys):
 def taken_up(rounds, keys):
     """Server, clients and authority under other keys, as a new bundle brings them."""
     parts = rounds.parts
-    parts.opener.authority.opener = keys.opener()
+    parts.opener.opener = keys.opener()
     parts.server._adders |= dict.fromkeys(parts.server.sealed, OneTimeAdder(keys.public))
     for client in parts.engine._clients.values():
         client.sealers |= dict.fromkeys(parts.server.sealed, OneTimeSealer(keys.public))
@@ -83,7 +83,7 @@ def changing(job, monkeypatch):
             if number in later:
                 taken_up(rounds, later[number])
 
-        monkeypatch.setattr(AuthorityHere, "be_ready_for", be_ready_for)
+        monkeypatch.setattr(Authority, "be_ready_for", be_ready_for)
         return rounds.run(None)
 
     return run

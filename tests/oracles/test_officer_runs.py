@@ -108,9 +108,9 @@ class Away:
 
 
 def opened_without(parts, *away):
-    opener = parts.opener.authority.opener
+    opener = parts.opener.opener
     officers = [Away() if i in away else o for i, o in enumerate(opener.officers)]
-    parts.opener.authority.opener = replace(opener, officers=officers)
+    parts.opener.opener = replace(opener, officers=officers)
 
 
 def test_a_run_goes_on_without_an_officer(tiny_config, tiny_task):
@@ -135,11 +135,11 @@ def test_a_run_ends_without_two_officers_of_three(tiny_config, tiny_task):
 
 
 def usurped(parts, *numbers):
-    opener = parts.opener.authority.opener
+    opener = parts.opener.opener
     officers = list(opener.officers)
     for number in numbers:
         officers[number] = Officer(CardSecret.generate(), number, Quorum(2, 3))
-    parts.opener.authority.opener = replace(opener, officers=officers)
+    parts.opener.opener = replace(opener, officers=officers)
 
 
 def test_one_officer_that_refuses_cards_leaves_nobody_out(tiny_config, tiny_task):

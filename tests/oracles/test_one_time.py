@@ -171,7 +171,7 @@ def test_a_sum_of_keys_is_as_small_as_keys_are():
 def test_k_officers_are_in_all_groups_and_one_fewer_are_not(needed, officers):
     """So any k know every secret, and any k - 1 lack one."""
     quorum = Quorum(needed, officers)
-    own = [set(quorum.groups_of(number)) for number in range(officers)]
+    own = [set(quorum.groups_of[number]) for number in range(officers)]
     everything = set(range(len(quorum.groups)))
     for several in combinations(own, needed):
         assert set().union(*several) == everything
