@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from securefl.exchange.match_ckks import CkksProfileSealer, packed
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_open import MatchKeys
+from securefl.exchange.releases import MemoryCount
 from torch import nn
 
 import securefl
 from securefl import Config, Task
 from securefl.exchange.base import Sealed
-from securefl.exchange.match_ckks import CkksProfileSealer, packed
-from securefl.exchange.match_forms import FORMS
-from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.matching import HEADER_BYTES, PROFILE
 from securefl.exchange.profile import Profile
-from securefl.exchange.releases import MemoryCount
 from securefl.federation.client import Client
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl.runs.folder_reader import SELECTIONS, read_rows

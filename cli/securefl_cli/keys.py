@@ -79,6 +79,7 @@ def init(
     if policy_file and consortium is None:
         raise click.UsageError("--policy is what a consortium signs: give --consortium NAME too")
     from securefl.exchange.match_forms import FORMS
+
     from securefl_keys.folder import init_folder
     from securefl_keys.kdf import measured
     from securefl_keys.policy import DEFAULT, read_policy

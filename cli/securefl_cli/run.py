@@ -19,9 +19,10 @@ from securefl_cli.progress import progress_bar, say_engine, say_rate
 from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
+    from securefl.exchange.match_open import MatchKeys
+
     from securefl.config.schema import Config
     from securefl.exchange.keyset import KeySet
-    from securefl.exchange.match_open import MatchKeys
     from securefl.federation.identities import Identities
     from securefl.runs.folder_reader import RunRecord
     from securefl.runs.loop import Result

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 
 from securefl.crypto.artefact import Sha256
 from securefl.crypto.cards import CardKey
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.errors import FileSignatureRefused, KeyFileError
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority

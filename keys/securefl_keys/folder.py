@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
 
-from securefl.crypto.card_secret import CardSecret
-from securefl.crypto.cards import CardKey
 from securefl.crypto.match_params import LINEAR, MatchParameters
 from securefl.crypto.match_public import MatchPublicKey
 from securefl.crypto.match_secret import MatchSecretKey
+
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl.exchange.policy import Policy
 from securefl_keys import layout

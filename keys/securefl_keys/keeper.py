@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 
-from securefl.errors import KeyFileError
 from securefl.exchange.match_open import for_scores
+
+from securefl.errors import KeyFileError
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.network.trust import Standing
 from securefl_keys import layout

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED, CardKey
 from securefl.crypto.match_public import (
     MATCH_PARAMETERS_FILE,
     MATCH_PUBLIC_KEY_FILE,
     MatchPublicKey,
     ScoringContext,
 )
+
+from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED, CardKey
 from securefl_keys import layout
 from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
 from securefl_keys.certificate_file import CertificateFile

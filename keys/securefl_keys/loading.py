@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
+from securefl.exchange.match_open import MatchKeys
+
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS

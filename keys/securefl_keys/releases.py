@@ -9,10 +9,10 @@ from typing import Literal, final
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from securefl.exchange.releases import spent
 
 from securefl.crypto.artefact import Sha256, canonical, digest, require_digest
 from securefl.errors import KeyFileError
-from securefl.exchange.releases import spent
 from securefl.io.json import require_plain
 from securefl_keys import key_files
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal, TypeVar, final
 
-from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.match_secret import MatchSecretKey
+
+from securefl.crypto.card_secret import CardSecret
 from securefl.errors import KeyFileError
 from securefl_keys.sealed_file import SealedFile
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 
 from securefl.crypto.cards import CardKey
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.errors import CertificateRefused, KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.federation.message import Roster

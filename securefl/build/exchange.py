@@ -1,4 +1,4 @@
-"""The exchange by the settings: kinds that are sealed, the authority's policy, the scores' seed."""
+"""The exchange by the settings: kinds that are sealed, and the authority's policy."""
 
 from __future__ import annotations
 
@@ -61,24 +61,6 @@ def least_clients(config: Config) -> int:
     compute the others' values from a total. Where none is, the server reads them anyway.
     """
     return config.exchange.min_clients if config.exchange.seals_sums else 1
-
-
-def score_seed(config: Config) -> int | None:
-    """Return the seed of the noise on opened scores.
-
-    None where it is not to be repeatable, or hides clients.
-    """
-    private = config.privacy.level == "client" and config.privacy.noise == "secret"
-    return config.run.seed if config.run.reproducible and not private else None
-
-
-def check_reproducible(seed: int | None, given: int | None) -> None:
-    """Raise ConfigError where seeded noise is asked for and the given keys have no seed."""
-    if seed is not None and given is None:
-        raise ConfigError(
-            "run.reproducible = true under keys that are given: they outlive the run, and noise "
-            "from a seed would hide nothing of them; leave out --keys, or run.reproducible"
-        )
 
 
 def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:

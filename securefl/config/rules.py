@@ -54,7 +54,6 @@ READ_BY = {
         "alpha": {"fedprof"},
         "alpha_by_client": {"fedprof"},
         "layer": {"fedprof"},
-        "match": {"fedprof"},
         "excluded": {"afl"},
         "sharpness": {"afl"},
         "uniform": {"afl"},
@@ -193,11 +192,6 @@ def _selection(config: Config) -> Iterator[str]:
         yield (
             'exchange.encrypt = "profiles" with selection.alpha = "theorem1": clients are drawn by '
             'data share and send no profile; give a number, or leave "profiles" out'
-        )
-    if selection.match != "linear" and not config.exchange.seals_profiles:
-        yield (
-            f'selection.match = "{selection.match}" says what of a profile is encrypted: add '
-            '"profiles" to exchange.encrypt, or leave it out'
         )
     if selection.name == "cfcfm" and config.devices.specification is None:
         yield (

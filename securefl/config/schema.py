@@ -241,7 +241,7 @@ class ExchangeTable(Table):
     """Bits of each value that the authority releases, after its leading one."""
     officers: Annotated[int, Field(ge=1, le=7, strict=True)] = 1
     """Officers who open sums together, each with a key of its own (docs/one-time-keys.md). 1: one
-    authority. Scores of profiles have one authority."""
+    authority."""
     threshold: Annotated[int, Field(ge=1, le=7, strict=True)] | None = None
     """Officers that are needed, more than half of them; the least such number where absent."""
 
@@ -346,6 +346,11 @@ class Config(Table):
     def seals_scores(self) -> bool:
         """Whether clients are selected by scores of encrypted profiles."""
         return self.exchange.seals_profiles and self.selection.asks_for_profiles
+
+    @property
+    def needs_cards(self) -> bool:
+        """Whether clients give cards: a sum or a score is sealed."""
+        return self.exchange.seals_sums or self.seals_scores
 
     def with_sigma(self, sigma: float) -> Config:
         """The same run with this `privacy.sigma`, which is not checked."""

@@ -18,7 +18,7 @@ from tenseal import sealapi
 
 from securefl.crypto import sealwire
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
-from securefl.crypto.params import SumParameters
+from securefl.crypto.params import RingParameters
 from securefl.crypto.ring import words_of
 
 Reals = NDArray[np.float64]
@@ -34,7 +34,7 @@ _COMMONS = 256
 class SealRing:
     """Polynomials modulo X^N + 1 and one prime. It holds no key."""
 
-    def __init__(self, parameters: SumParameters) -> None:
+    def __init__(self, parameters: RingParameters) -> None:
         self.parameters = parameters
         degree, bits = parameters.poly_degree, parameters.modulus_bits
         self.modulus: int = sealapi.CoeffModulus.Create(degree, [bits])[0].value()
@@ -79,13 +79,40 @@ class SealRing:
 
         SEAL encrypts symmetrically to (c', a') with an a' of its own, and decrypts (c', a' - a).
         """
-        plain, fresh = sealapi.Plaintext(), sealapi.Ciphertext()
-        half = len(reals) // 2
-        self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), self._scale, plain)
+        plain, fresh = self._encoded(reals, self._scale), sealapi.Ciphertext()
         sealapi.Encryptor(self._seal, key).encrypt_symmetric(plain, fresh)
         self._evaluator.sub_inplace(fresh, common)
         sealapi.Decryptor(self._seal, key).decrypt(fresh, plain)
         return _words(plain)
+
+    def weighed(
+        self,
+        common: sealapi.Ciphertext,
+        words: Words,
+        baseline: Reals,
+        weights: Reals,
+        scale: float,
+    ) -> Words:
+        """Return the coefficients of w (c - b) and of w a, shape (2, N)."""
+        product = self._ciphertext(words, np.zeros_like(words))
+        self._evaluator.add_inplace(product, common)
+        self._evaluator.sub_plain_inplace(product, self._encoded(baseline, self._scale))
+        half = len(weights) // 2  # the real part of a product subtracts imaginary parts
+        conjugate = np.concatenate([weights[:half], -weights[half:]])
+        self._evaluator.multiply_plain_inplace(product, self._encoded(conjugate, scale))
+        self._evaluator.transform_from_ntt_inplace(product)
+        shape = 2, 1, self.parameters.poly_degree
+        if not _HAS_MEMORY_FILES:
+            return words_of(product, int(np.prod(shape))).reshape(shape)[:, 0]
+        with _memory_file() as (descriptor, path):
+            product.save(path)
+            saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        return sealwire.residues(saved, shape)[:, 0]
+
+    def _encoded(self, reals: Reals, scale: float) -> sealapi.Plaintext:
+        plain, half = sealapi.Plaintext(), len(reals) // 2
+        self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), scale, plain)
+        return plain
 
     def decrypted(self, key: sealapi.SecretKey, common: sealapi.Ciphertext, total: Words) -> Reals:
         """Return the values of a total under the sum of its keys."""

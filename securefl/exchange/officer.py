@@ -10,7 +10,8 @@ from typing import Protocol
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
-from securefl.crypto.one_time import KeySum, OneTimeKey
+from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in
+from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import MessageId
 from securefl.exchange.card_keys import card_about
@@ -18,6 +19,8 @@ from securefl.exchange.quorum import ALONE, Quorum
 
 Answer = Mapping[int, KeySum]
 """Sum of keys by group."""
+ScoreAnswer = Mapping[int, int]
+"""A score's part by group."""
 
 
 class Answering(Protocol):
@@ -28,6 +31,16 @@ class Answering(Protocol):
 
         Raises:
             PeerError: it is away, or has no card of a client.
+        """
+
+    def score_parts(
+        self, about: MessageId, sender: str, nonce: str, polynomial: bytes
+    ) -> ScoreAnswer:
+        """Return what the key of a client's profile makes of a polynomial, by group.
+
+        Raises:
+            PeerError: it is away, or has no card of the client.
+            MessageRefused: it is no polynomial.
         """
 
 
@@ -80,5 +93,28 @@ class Officer:
                 OneTimeKey.of([secrets[name][i]], digest, name, bytes.fromhex(nonce))
                 for name, nonce in nonces.items()
             )
+            for i, group in enumerate(self.quorum.groups_of[self.number])
+        }
+
+    def score_parts(
+        self, about: MessageId, sender: str, nonce: str, polynomial: bytes
+    ) -> ScoreAnswer:
+        """See `Answering.score_parts`.
+
+        Raises:
+            PeerError: the client's card is not here, or its profile was asked about before: two
+                answers are two numbers of it.
+        """
+        if self.without_card(about.run, [sender]):
+            raise PeerError(f"has no card of {sender:.100}")
+        words, asked = polynomial_in(polynomial), hashlib.sha256(polynomial).digest()
+        what = about.run, about.round, f"{about.name}/{sender}"
+        if self._answered.setdefault(what, asked) != asked:
+            raise PeerError(f"has answered for the {about.name} of {sender} already")
+        digest, secrets = about.digest("profile"), self._secrets[about.run][sender]
+        return {
+            group: OneTimeKey.of(
+                [secrets[i]], digest, sender, bytes.fromhex(nonce), MATCHES
+            ).applied(words)
             for i, group in enumerate(self.quorum.groups_of[self.number])
         }

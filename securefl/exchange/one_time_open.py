@@ -1,4 +1,4 @@
-"""Totals under one-time keys: ask the officers for sums of keys, decrypt, count, divide.
+"""Totals and scores under one-time keys: ask the officers for sums of keys, decrypt, divide.
 
 The sum of keys opens the sum of just these clients' messages, each once, and nothing else: what a
 server has added in another way decrypts to noise, which counts no clients.
@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import combinations
+from math import ldexp
+from typing import TypeVar
 
-from securefl.crypto.one_time import KeySum
+from securefl.crypto.one_time import KeySum, score_of
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import MessageId, OpenedSum
 from securefl.exchange.decode_total import TotalDecoder
-from securefl.exchange.officer import Answer, Answering, Officer
+from securefl.exchange.officer import Answering, Officer
 from securefl.exchange.one_time import UnderCards
+from securefl.exchange.one_time_match import SCORE_BYTES, split_score
+
+Part = TypeVar("Part")
+"""A group's part of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,9 @@ class OneTimeOpener(UnderCards):
         decoder = TotalDecoder(SUMS, len(nonces))
         n_ciphertexts, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
         refused: MessageRefused | None = None
-        for keys, liars in self._key_sums(self._answers(about, nonces)):
+        answers = self._answers(about.run, lambda officer: officer.key_sums(about, nonces))
+        for parts, liars in self._agreed(answers):
+            keys = reduce(KeySum.plus, parts)
             try:
                 slots = keys.open(total, digest, n_ciphertexts)
                 opened = decoder.decode(slots, about.n_values, precision_bits)
@@ -88,13 +97,35 @@ class OneTimeOpener(UnderCards):
             return opened
         raise refused or MessageRefused("the officers' sums of keys do not agree")
 
-    def _answers(self, about: MessageId, nonces: Mapping[str, str]) -> dict[int, Answer]:
-        """Return the answer of each officer that is there and has all cards."""
-        answers, away = dict[int, Answer](), list[str]()
-        able: Mapping[int, Answering] = self._able(about.run)
+    def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
+        """The score that a matcher has made of a client's profile; None where it is none.
+
+        Raises:
+            OpeningRefused: too many officers are away, or do not agree.
+            MessageRefused: wrong length, or a word that is not below the prime.
+        """
+        if len(content) != SCORE_BYTES:
+            raise MessageRefused(f"score of {len(content)} bytes, expected {SCORE_BYTES}")
+        exponent, constant, polynomial = split_score(content)
+        asked = about, sender, nonce, polynomial
+        answers = self._answers(about.run, lambda officer: officer.score_parts(*asked))
+        for parts, liars in self._agreed(answers):
+            for number in liars:
+                self.say(f"officer {number + 1}: gave a wrong part of the score of {sender}")
+            score = score_of([constant, *parts])
+            return None if score is None else ldexp(score, exponent)
+        raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
+
+    def _answers(
+        self, run: str, ask: Callable[[Answering], Mapping[int, Part]]
+    ) -> dict[int, Mapping[int, Part]]:
+        """Return the answer of each officer that is there and has all cards, by group."""
+        answers: dict[int, Mapping[int, Part]] = {}
+        away: list[str] = []
+        able: Mapping[int, Answering] = self._able(run)
         for number, officer in able.items():
             try:
-                answer = officer.key_sums(about, nonces)
+                answer = ask(officer)
                 if {*answer} != {*self.keys.quorum.groups_of[number]}:
                     raise PeerError("has answered for other groups than its own")  # noqa: TRY301
                 answers[number] = answer
@@ -109,15 +140,14 @@ class OneTimeOpener(UnderCards):
             )
         return answers
 
-    def _key_sums(self, answers: Mapping[int, Answer]) -> Iterator[tuple[KeySum, tuple[int, ...]]]:
-        """Yield sums of keys that officers agree on, and those left out as liars: fewest first."""
+    def _agreed(
+        self, answers: Mapping[int, Mapping[int, Part]]
+    ) -> Iterator[tuple[list[Part], tuple[int, ...]]]:
+        """Yield groups' parts that officers agree on, and those left out as liars: fewest first."""
         groups, needed = self.keys.quorum.groups, self.keys.quorum.needed
         for n_liars in range(len(answers) - needed + 1):
             for liars in combinations(answers, n_liars):
                 heard = [answer for number, answer in answers.items() if number not in liars]
                 parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
                 if all(part == of[0] for of in parts for part in of):
-                    total = parts[0][0]
-                    for of in parts[1:]:
-                        total = total.plus(of[0])
-                    yield total, liars
+                    yield [of[0] for of in parts], liars

@@ -1,15 +1,15 @@
-"""The capability to open totals, without naming a secret key."""
+"""The capability to open totals and scores, without naming a secret key."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from securefl.exchange.base import Channel, MessageId, OpenedSum
+from securefl.exchange.base import Keyed, MessageId, OpenedSum
 from securefl.exchange.card_keys import CardKeys
 
 
-class Opener(Channel, Protocol):
+class Opener(Keyed, Protocol):
     """Reads totals of messages whose clients have given their cards."""
 
     @property
@@ -36,4 +36,14 @@ class Opener(Channel, Protocol):
         Raises:
             OpeningRefused: it cannot be opened now.
             MessageRefused: `total` is not the sum of just these messages.
+        """
+
+    def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
+        """The score that a matcher has made of a client's profile; None where it is none.
+
+        `nonce` is the one in the signed header of the profile.
+
+        Raises:
+            OpeningRefused: it cannot be opened now.
+            MessageRefused: it is not of a score's form.
         """

@@ -12,7 +12,7 @@ from securefl.errors import (
     OpeningRefused,
     TotalRefused,
 )
-from securefl.exchange.base import Channel, OpenedSum
+from securefl.exchange.base import ONE_TIME, Keyed, OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy, require_clients
@@ -68,8 +68,8 @@ class Authority:
         self.opener = opener
         self.roster = roster
         self.policy = policy
-        self._log = log
-        self._history = history or OpeningHistory()
+        self.log = log
+        self.history = history or OpeningHistory()
 
     @property
     def card_keys(self) -> CardKeys:
@@ -124,15 +124,15 @@ class Authority:
     ) -> None:
         about = expected.round, expected.name, expected.n_values
         key = expected.key_id, expected.epoch
-        self._log(Opening(*about, signers, n_clients, refused, *key, expected.run))
+        self.log(Opening(*about, signers, n_clients, refused, *key, expected.run))
 
     def _checked(self, request: SumRequest, signers: tuple[str, ...]) -> OpenedSum:
         expected = request.expected
         asked = expected.run, expected.round, expected.name
-        require_own_key(self.opener, expected)
+        require_own_key(self.opener, ONE_TIME, expected)
         if without := self.opener.without_card(expected.run, signers):
             raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
-        n_asked = self._history.claim(asked)
+        n_asked = self.history.claim(asked)
         rule = self.policy.rule_for(expected.name)
         if n_asked > self.policy.openings_per_run:
             raise OpeningRefused(
@@ -145,7 +145,7 @@ class Authority:
         terms = request.signers
         for signed in request.signed:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))
-        self._history.require_alike(asked, terms, self.policy.min_contributions)
+        self.history.require_alike(asked, terms, self.policy.min_contributions)
         try:
             nonces = {signed.header.sender: signed.header.nonce for signed in request.signed}
             opened = self.opener.open(request.total, expected.about, nonces, rule.precision_bits)
@@ -153,16 +153,16 @@ class Authority:
             raise
         except MessageRefused as error:
             raise TotalRefused(str(error)) from error
-        self._history.release(asked, terms)
+        self.history.release(asked, terms)
         return opened
 
 
-def require_own_key(opener: Channel, expected: Expected) -> None:
+def require_own_key(opener: Keyed, form: str, expected: Expected) -> None:
     """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
-    ours = opener.form, opener.key_id, opener.epoch
+    ours = form, opener.key_id, opener.epoch
     if (expected.form, expected.key_id, expected.epoch) != ours:
         raise KeyMismatch(
             f"sent as {expected.form!r} under key {expected.key_id[:16] or 'none'} of epoch "
-            f"{expected.epoch}; the authority opens {opener.form!r} under key "
+            f"{expected.epoch}; the authority opens {form!r} under key "
             f"{opener.key_id[:16]} of epoch {opener.epoch}"
         )

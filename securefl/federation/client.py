@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -13,7 +12,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import DataError
-from securefl.exchange.base import ONE_TIME, CardMaker, Sealed, Sealer, Sender
+from securefl.exchange.base import Sealed, Sealer, Sender
+from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.layout import pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
@@ -42,6 +42,8 @@ class Client:
     """Weight in sums where all clients count alike; at most 1/n for n clients."""
     profile_sealer: ProfileSealer | None = None
     """Sealer of its profile; None where nobody asks for one."""
+    card_keys: CardKeys | None = None
+    """Keys that it makes its cards for; None where it seals nothing."""
     signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
     _senders: dict[tuple[str, str], Sender] = field(default_factory=dict, repr=False)
     """Its secret of a session under a key. It follows from the signing key, so that a client that
@@ -109,7 +111,8 @@ class Client:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         about, n_values = (run, round_number), 2 * len(profile)
         expected = Expected.over(sealer, about, PROFILE, n_values)
-        return self._signed(expected, Sealed(sealer.seal(profile)))
+        sender = self.sender(run, sealer.key_id)
+        return self._signed(expected, sealer.seal(profile, expected.about, sender))
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
         """Return the signed message with one number in the clear."""
@@ -120,14 +123,13 @@ class Client:
         """Return the signed message with this client's cards of a session.
 
         Raises:
-            DataError: it seals no sum.
+            DataError: it seals nothing.
         """
-        sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
-        if sealer is None:
-            raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        maker = cast("CardMaker", sealer)
-        cards = maker.cards(run, self.sender(run, maker.key_id))
-        return self._signed(card_expected(run, maker), Sealed(cards))
+        keys = self.card_keys
+        if keys is None:
+            raise DataError(f"{self.name}: is asked for cards, and seals nothing by its settings")
+        cards = keys.cards(run, self.sender(run, keys.key_id))
+        return self._signed(card_expected(run, keys), Sealed(cards))
 
     def sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""

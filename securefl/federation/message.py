@@ -34,7 +34,15 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
-from securefl.exchange.base import NONCE_BYTES, ONE_TIME, Channel, Keyed, MessageId, Sealed
+from securefl.exchange.base import (
+    NONCE_BYTES,
+    ONE_TIME,
+    ONE_TIME_PROFILE,
+    Channel,
+    Keyed,
+    MessageId,
+    Sealed,
+)
 from securefl.federation.terms import Terms
 from securefl.io.json import require_plain
 
@@ -137,7 +145,7 @@ class Expected:
     @property
     def nonce_digits(self) -> int:
         """Length of the header's nonce, in hex digits."""
-        return 2 * NONCE_BYTES if self.form == ONE_TIME else 0
+        return 2 * NONCE_BYTES if self.form in {ONE_TIME, ONE_TIME_PROFILE} else 0
 
     def under(self, terms: Terms) -> Expected:
         """Return the fields of a client's header that takes part on these terms."""

@@ -1,62 +1,53 @@
-"""The authority of the profile match: opens scores, several at a time, and logs every opening."""
+"""The authority over scores of profiles: opens several at a time, and logs every opening."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import ldexp
 
-from securefl.errors import Duplicate, KeyFileError, MessageRefused, OpeningRefused
-from securefl.exchange.matching import ScoreOpener
-from securefl.exchange.policy import Policy
-from securefl.federation.authority import Opening, require_own_key
-from securefl.federation.message import Roster
-from securefl.federation.opening_history import OpeningHistory
+from securefl.errors import Duplicate, MessageRefused, OpeningRefused
+from securefl.exchange.base import ONE_TIME_PROFILE
+from securefl.exchange.gaussian import Draw, gaussian
+from securefl.exchange.score_noise import ScoreNoise
+from securefl.federation.authority import Authority, Opening, require_own_key
 from securefl.federation.survey import ScoreRequest
 
 
 class ScoreAuthority:
-    """The authority over scores: it opens one score of each client a round."""
+    """The authority over scores: it opens one of each client a round."""
 
     def __init__(
         self,
-        opener: ScoreOpener,
-        roster: Roster,
-        policy: Policy,
-        log: Callable[[Opening], None],
-        history: OpeningHistory | None = None,
+        authority: Authority,
+        noise: ScoreNoise | None = None,
+        draw: Callable[[int, str], Draw] = lambda _version, _client: gaussian,
     ) -> None:
-        """Take the key and the rules.
+        """Take the authority over sums, whose key, roster, policy and history hold for scores too.
 
         Args:
-            opener: holds the key.
-            roster: clients whose signatures count.
-            policy: names that may be opened, with their precision.
-            log: writes an opening down, before its scores are released.
-            history: openings of earlier runs, keys and processes; None where there are none.
+            authority: opens.
+            noise: of differential privacy, on every score; None where it hides no client.
+            draw: source of the noise on a client's score, by the number of rounds completed.
         """
-        self._opener = opener
-        self._roster = roster
-        self._policy = policy
-        self._log = log
-        self._history = history or OpeningHistory()
+        self._authority = authority
+        self._noise = noise
+        self._draw = draw
 
     def open(self, request: ScoreRequest) -> list[float | None]:
-        """Return the scores, flooded and as precise as the policy allows, in the request's order.
+        """Return the scores as precise as the policy allows, in the request's order.
 
-        A score is None where the ciphertext holds none under this key: its client sent rubbish.
+        A score is None where the ciphertext holds none under its client's key: it is rubbish.
 
         Raises:
             OpeningRefused: the policy opens no scores, or a client's score was opened in this
                 round before (`OpeningHistory.claim_scores`).
-            KeyWornOut: the key has released as many scores as it may.
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold, or the profiles were sent under another key.
-            KeyFileError: the record of this key's releases cannot be read.
         """
         expected, signers = request.expected, tuple(s.header.sender for s in request.signed)
         try:
             opened = self._checked(request, signers)
-        except (KeyFileError, MessageRefused, OpeningRefused) as error:
+        except (MessageRefused, OpeningRefused) as error:
             what = f"round {expected.round}, {request.name!r}"
             self._note(request, signers, 0, f"{what}: {error}")
             raise type(error)(f"{what}: {error}") from error
@@ -78,11 +69,11 @@ class ScoreAuthority:
             epoch=expected.epoch,
             run=expected.run,
         )
-        self._log(opening)
+        self._authority.log(opening)
 
     def _checked(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
-        expected = request.expected
-        bits = self._policy.rule_for(request.name).precision_bits
+        expected, authority = request.expected, self._authority
+        bits = authority.policy.rule_for(request.name).precision_bits
         if len(set(signers)) != len(signers):
             raise Duplicate("a client stands in it twice")
         if len(signers) != len(request.scores):
@@ -90,9 +81,18 @@ class ScoreAuthority:
                 f"{len(request.scores)} scores and {len(signers)} headers; must be one of each for "
                 "every client"
             )
-        require_own_key(self._opener, expected)
+        require_own_key(authority.opener, ONE_TIME_PROFILE, expected)
         for signed in request.signed:
-            self._roster.check(signed, expected)
-        self._history.claim_scores(expected.run, expected.round, signers)
-        opened = self._opener.open(request.scores)
+            authority.roster.check(signed, expected)
+        authority.history.claim_scores(expected.run, expected.round, signers)
+        scores = zip(signers, request.signed, request.scores, strict=True)
+        opened = [
+            authority.opener.score(score, expected.about, name, signed.header.nonce)
+            for name, signed, score in scores
+        ]
+        if self._noise:
+            opened = [
+                None if s is None else self._noise.on(s, self._draw(expected.round - 1, name))
+                for name, s in zip(signers, opened, strict=True)
+            ]
         return [None if s is None else ldexp(round(ldexp(s, bits)), -bits) for s in opened]

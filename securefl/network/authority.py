@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from securefl.build.exchange import policy_of_sums
-from securefl.build.selection import score_noise
+from securefl.build.selection import profiling_of, score_noise
 from securefl.config.data import DOMAIN_DATASETS
 from securefl.config.schema import Config
 from securefl.crypto.params import SUMS
@@ -25,8 +25,8 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import SCORE
+from securefl.exchange.one_time_match import SCORE_BYTES
 from securefl.exchange.policy import Policy
 from securefl.federation.authority import Authority, Opening
 from securefl.federation.message import Roster
@@ -153,19 +153,14 @@ class AuthorityProcess:
         self._standing = standing = keeper.now()
         clients, policy = standing.trust.clients(), self._policy(standing)
         self._role = Authority(standing.opener, clients, policy, log.note, log.history)
-        if config.seals_scores:
-            self._score_authority()  # a key of another form is refused at once
+        names = config.data.names or sorted(clients.names, key=lambda name: (len(name), name))
+        profiling = profiling_of(config, names)
+        self._scores = ScoreAuthority(self._role, score_noise(config), profiling.draw)
 
     def _policy(self, standing: Standing) -> Policy:
         """Return what is enforced on sums, and on scores."""
         n_clients = _n_clients(self._config, standing.trust.clients())
         return policy_of_sums(self._config, standing.policy, n_clients)
-
-    def _score_authority(self) -> ScoreAuthority:
-        """Build it for the key, the roster and the policy in force; the history is one."""
-        form, noise = FORMS[self._config.selection.match], score_noise(self._config)
-        opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
-        return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
     def _openings_left(self) -> int:
         """Return the number of totals that the policy still opens in this session."""
@@ -217,7 +212,7 @@ class AuthorityProcess:
                     SESSION.set(now.run)
                     self._session = now.run
                     body = await self._ready(link, now)
-                    announced = Announced(now, self._standing.matches.score_bytes)
+                    announced = Announced(now)
                     await link.send(Frame.STANDING, body)
                 elif received.frame is Frame.LOG:
                     row = bodies.parsed(bodies.LogRequest, received.body, link.name)
@@ -249,7 +244,7 @@ class AuthorityProcess:
                 f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
                 "settings no profiles are encrypted"
             )
-        standing = await asyncio.to_thread(self._keeper.now, asked.scores)
+        standing = await asyncio.to_thread(self._keeper.now)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
         self._standing = standing
@@ -290,19 +285,19 @@ class AuthorityProcess:
         return total_bytes(opened, RELEASED)
 
     async def _opened_scores(self, link: Link, body: bytes, announced: Announced) -> bytes:
-        asked = bodies.parsed(bodies.OpenScoresRequest, body, link.name)
-        what = SCORE, len(asked.sizes)
+        asked = bodies.parsed(bodies.OpenRequest, body, link.name)
+        what = SCORE, len(asked.signed)
         try:
             announced.require_scores(asked, link.name)
         except OpeningRefused as error:
             await link.discard(Frame.SCORE_BYTES)
             raise self._noted(asked, what, error) from error
-        content = (await link.receive({Frame.SCORE_BYTES: sum(asked.sizes)})).body
+        content = (await link.receive({Frame.SCORE_BYTES: len(asked.signed) * SCORE_BYTES})).body
         try:
             request = bodies.score_request(asked, content)
         except MessageRefused as error:
             raise self._noted(asked, what, error) from error
-        opened = await asyncio.to_thread(self._score_authority().open, request)
+        opened = await asyncio.to_thread(self._scores.open, request)
         self.monitor.opened += 1
         self._say(f"Round {asked.round}: opened {SCORE}, {len(opened)} clients")
         return bodies.scores_bytes(opened)

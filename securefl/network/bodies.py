@@ -10,8 +10,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import safetensors.torch
 import torch
@@ -19,6 +18,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
+from securefl.crypto.ring import split_payload
 from securefl.errors import (
     MessageRefused,
     PeerError,
@@ -26,6 +26,7 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
+from securefl.exchange.one_time_match import SCORE_BYTES
 from securefl.federation.message import (
     MAX_HEADER_BYTES,
     NUMBER,
@@ -52,8 +53,6 @@ HEAD_BYTES = 2**16
 """Bytes of safetensors' own head beside the tensors, at most; and 256 for each of them."""
 MAX_VALUES = 2**26
 """Values of one total that the authority opens, at most."""
-MAX_SCORE_BYTES = 2**24
-"""Bytes of one client's score; the authority knows how many one under its key has."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_CARD = 2**15
@@ -236,16 +235,6 @@ class OpenRequest(Body):
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
 
 
-ScoreSize = Annotated[int, Field(ge=1, le=MAX_SCORE_BYTES)]
-
-
-class OpenScoresRequest(OpenRequest):
-    """All of a `ScoreRequest` but the ciphertexts, which follow."""
-
-    sizes: Annotated[list[ScoreSize], Field(min_length=1, max_length=MAX_CLIENTS)]
-    """Bytes of each score, in the order of the headers."""
-
-
 Parsed = TypeVar("Parsed", bound=Body)
 
 
@@ -287,18 +276,8 @@ def cards_given(run: str, cards: Mapping[str, bytes]) -> bytes:
     return CardsGiven.model_validate({"run": run, "cards": coded}).to_bytes()
 
 
-def open_request(request: SumRequest) -> bytes:
-    """Return the frame that goes to the authority before the ciphertexts."""
-    return OpenRequest.model_construct(**_asked(request)).to_bytes()
-
-
-def open_scores_request(request: ScoreRequest) -> bytes:
-    """Return the frame that goes to the authority before the scores; of one client at least."""
-    sizes = [len(score) for score in request.scores]
-    return OpenScoresRequest.model_construct(**_asked(request), sizes=sizes).to_bytes()
-
-
-def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
+def open_request(request: SumRequest | ScoreRequest) -> bytes:
+    """Return the frame that goes to the authority before the ciphertexts, or the scores."""
     terms = request.signers if isinstance(request, SumRequest) else {}
     signed = [
         Signed.model_construct(
@@ -308,7 +287,7 @@ def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
         )
         for one in request.signed
     ]
-    return asdict(request.expected) | {"signed": signed}
+    return OpenRequest.model_construct(**asdict(request.expected), signed=signed).to_bytes()
 
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
@@ -321,21 +300,18 @@ def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
     return SumRequest(_expected(body), total, signed, terms)
 
 
-def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
-    """Parse an `open_scores_request`; `content` has one score after the other.
+def score_request(body: OpenRequest, content: bytes) -> ScoreRequest:
+    """Parse an `open_request`; `content` has a score for each header, one after the other.
 
     Raises:
-        MessageRefused: a header is none, or the scores are not as long as they were said to be.
+        MessageRefused: a header is none, or there are more or fewer scores.
     """
-    if len(content) != sum(body.sizes):
-        raise MessageRefused(f"scores of {len(content)} bytes, {sum(body.sizes)} were announced")
-    starts = accumulate(body.sizes, initial=0)
-    scores = tuple(content[start : start + n] for start, n in zip(starts, body.sizes, strict=False))
+    scores = tuple(split_payload(content, SCORE_BYTES, len(body.signed)))
     return ScoreRequest(_expected(body), scores, _signed_headers(body))
 
 
 def _expected(body: OpenRequest) -> Expected:
-    return Expected(**body.model_dump(exclude={"signed", "sizes"}))
+    return Expected(**body.model_dump(exclude={"signed"}))
 
 
 def _signed_headers(body: OpenRequest) -> tuple[SignedHeader, ...]:

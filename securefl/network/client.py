@@ -27,7 +27,7 @@ from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
 from securefl.network.saying import SESSION, Warned
 from securefl.network.settings import settings_digest, table_digests
-from securefl.network.trust import ClientBundle
+from securefl.network.trust import Bundle
 from securefl.runs.threads import torch_threads
 
 PAUSE_S = 1.0
@@ -44,7 +44,7 @@ class ClientProcess:
 
     identity: Identity
     party: ClientParty
-    bundle: ClientBundle
+    bundle: Bundle
     say: Callable[[str], None]
     _welcomed: bool = False
     """On the connection that it has, or had last."""

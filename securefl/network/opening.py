@@ -115,7 +115,7 @@ async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[flo
         PeerError: it is gone, or its answer is none.
     """
     n_scores = len(request.scores)
-    await authority.send(Frame.SCORES, bodies.open_scores_request(request))
+    await authority.send(Frame.SCORES, bodies.open_request(request))
     await authority.send(Frame.SCORE_BYTES, b"".join(request.scores))
     body = await _answer(authority, Frame.OPENED_SCORES, bodies.n_scores_bytes(n_scores))
     return bodies.read_scores(body, n_scores, authority.name)

@@ -18,10 +18,9 @@ from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
 from securefl.exchange.layout import hollow
-from securefl.exchange.match_ckks import CkksProfileSealer
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.federation.client import Client
 from securefl.federation.message import CARD
 from securefl.federation.query import Respondent
@@ -32,7 +31,7 @@ from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import Identity
 from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
-from securefl.network.trust import ClientBundle
+from securefl.network.trust import Bundle
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
 from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State
@@ -124,7 +123,7 @@ class ClientParty:
     def questions(self) -> frozenset[str]:
         """Names of the messages that the client may be asked for beside its training."""
         sums = (spec.name for spec in self.job.score_sums)
-        cards = [CARD] if self.job.config.exchange.seals_sums else []
+        cards = [CARD] if self.job.config.needs_cards else []
         return frozenset((*numbers_of(self.job), *sums, *cards))
 
     @property
@@ -136,19 +135,13 @@ class ClientParty:
         """Return what is sent in the round after a state."""
         return self.job.algorithm.plan(state, self.job.task.model)
 
-    def seal_with(self, bundle: ClientBundle) -> None:
-        """Take up the keys of an epoch; raises ConfigError where one is missing."""
-        job, config = self.job, self.job.config
-        self.sealers |= dict.fromkeys(job.sealed, OneTimeSealer(bundle.card_keys))
-        self.client.profile_sealer = PlainMatch()
-        if config.seals_scores:
-            if bundle.match_public is None:
-                raise ConfigError(
-                    "the bundle holds no key for profiles: export the bundles again with this "
-                    "release"
-                )
-            form = FORMS[config.selection.match]
-            self.client.profile_sealer = CkksProfileSealer(form, bundle.match_public)
+    def seal_with(self, bundle: Bundle) -> None:
+        """Take up the keys of an epoch."""
+        keys, client = bundle.card_keys, self.client
+        self.sealers |= dict.fromkeys(self.job.sealed, OneTimeSealer(keys))
+        sealed = self.job.config.seals_scores
+        client.profile_sealer = OneTimeProfileSealer(keys) if sealed else PlainMatch()
+        client.card_keys = keys
 
     def session(self, run: str, job_id: str) -> Session:
         """Begin a session of a run.

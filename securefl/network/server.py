@@ -19,17 +19,15 @@ from securefl.build.own_model import code_of, require_allowed
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
-    ConfigError,
     KeyFileError,
     PeerError,
     SecureFLError,
 )
 from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.match_ckks import CkksMatcher
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.one_time import OneTimeAdder
+from securefl.exchange.one_time_match import OneTimeMatcher
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
@@ -65,7 +63,7 @@ from securefl.network.settings import (
     table_digests,
 )
 from securefl.network.sites import NetworkSites, cannot_go_on
-from securefl.network.trust import Role, ServerBundle
+from securefl.network.trust import Bundle, Role
 from securefl.privacy.history import History
 from securefl.report.finish import AtEnd, at_end
 from securefl.runs.environment import PROCESSES
@@ -96,7 +94,7 @@ class ServerProcess:
     """The server of one session of a run."""
 
     identity: Identity
-    bundle: ServerBundle
+    bundle: Bundle
     job: Job
     patience: Patience
     say: Callable[[str], None]
@@ -221,7 +219,8 @@ class ServerProcess:
             joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
-        ground = Ground(job, server, sites, broadcast, channel, profiling)
+        cards = Cards(server, sites, line)
+        ground = Ground(job, server, sites, broadcast, channel, profiling, cards)
         who = participation(config, ground)
         questions = {q.quantity: q for q in (who.choice.questions if who.choice else ())}
 
@@ -235,7 +234,6 @@ class ServerProcess:
             return number_bytes(server.run, query.name, state, client)
 
         sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
-        cards = Cards(server, sites, line)
         scores = Scores(job, server, sites, line.open, cards)
         rounds = Rounds(
             Parts(
@@ -362,7 +360,7 @@ class AuthorityLine:
     def card_keys(self) -> CardKeys | None:
         """See `Opener.card_keys`."""
         process = self.process
-        return process.bundle.card_keys if process.job.config.exchange.seals_sums else None
+        return process.bundle.card_keys if process.job.config.needs_cards else None
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
         """See `Opener.take_cards`; another process of the authority is given them all again."""
@@ -468,18 +466,9 @@ class RemoteMatch:
     sealed: bool = True
 
     @property
-    def matcher(self) -> CkksMatcher:
-        """See `MatchChannel.matcher`; raises ConfigError where the bundle has no such key."""
-        process = self.authority.process
-        if process.bundle.scoring is None:
-            raise ConfigError(
-                "the bundle holds no parameters for profiles: export the bundles again with this "
-                "release"
-            )
-        return CkksMatcher(FORMS[process.job.config.selection.match], process.bundle.scoring)
-
-    def room(self) -> None:
-        """See `MatchChannel.room`: the authority has taken a key that has enough."""
+    def matcher(self) -> OneTimeMatcher:
+        """See `MatchChannel.matcher`."""
+        return OneTimeMatcher(self.authority.process.bundle.card_keys)
 
     def open(self, request: ScoreRequest) -> list[float | None]:
         """See `MatchChannel.open`."""

@@ -39,7 +39,7 @@ from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.proof import name_of
 from securefl.network.saying import Warned
-from securefl.network.trust import ServerBundle
+from securefl.network.trust import Bundle
 from securefl.runs.in_flight import InFlight
 from securefl.types import Memory, State
 
@@ -53,7 +53,7 @@ class NetworkSites:
     loop: asyncio.AbstractEventLoop
     members: Members
     server: Server
-    bundle: Callable[[], ServerBundle]
+    bundle: Callable[[], Bundle]
     """In force."""
     for_clients: Callable[[], tuple[tuple[int, int], str]]
     """The newest bundle for them, by its age."""

@@ -15,6 +15,7 @@ import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
 from on_the_wire import nothing_is_handed_over
+from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from without_error import encrypted_without_error
 
 import securefl
@@ -31,7 +32,6 @@ from securefl.crypto.params import SUMS
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import ValueRefused
 from securefl.exchange.base import ONE_TIME, OpenedSum, Sealed, Sender
-from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel

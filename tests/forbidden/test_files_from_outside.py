@@ -17,11 +17,11 @@ import torch
 from consortium_files import make_consortium
 from mutations import mutated, nasty
 from safetensors.torch import save_file
+from securefl.crypto.match_public import ScoringContext
 
 import securefl
 from securefl.audit.findings import holds_findings
 from securefl.config.load import load_config
-from securefl.crypto.match_public import ScoringContext
 from securefl.data.arrays import load_arrays
 from securefl.errors import SecureFLError
 from securefl.evaluation.named_data import with_trained_tensors

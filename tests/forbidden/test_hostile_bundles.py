@@ -11,9 +11,9 @@ import tracemalloc
 import pytest
 import zstandard
 from consortium_files import make_consortium
+from securefl.crypto.match_public import MatchPublicKey
 
 from securefl.crypto import contexts, sealwire
-from securefl.crypto.match_public import MatchPublicKey
 from securefl.errors import KeyFileError
 from securefl_keys import bundle, description, layout, sealed_file
 from securefl_keys.bundle import Bundle

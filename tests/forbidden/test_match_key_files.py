@@ -16,11 +16,11 @@ from key_folders import (
     problems_of,
     rewritten,
 )
-
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.errors import KeyFileError
 from securefl.exchange.match_flood import MAX_RELEASES
+
+from securefl.errors import KeyFileError
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all, load_match
 from securefl_keys.releases import ReleasesFile

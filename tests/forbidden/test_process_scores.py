@@ -18,6 +18,11 @@ from processes import (
     Site,
     asked_of_the_authority,
 )
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
+from securefl.exchange.match_flood import MAX_RELEASES
+from securefl.exchange.match_forms import LINEAR
+from securefl.exchange.match_open import CkksScoreOpener
+from securefl.exchange.releases import MemoryCount
 
 from securefl.config.load import load_config
 from securefl.errors import (
@@ -30,15 +35,10 @@ from securefl.errors import (
     SenderRevoked,
     TooFewContributions,
 )
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_flood import MAX_RELEASES
-from securefl.exchange.match_forms import LINEAR
-from securefl.exchange.match_open import CkksScoreOpener
 from securefl.exchange.matching import SCORE
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.releases import MemoryCount
 from securefl.federation.client import Client
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server

@@ -12,21 +12,21 @@ import pytest
 import tenseal as ts
 import torch
 from reachability import KEY_PARTS, keyed_contexts, reachable
-
-from securefl.crypto import blinding
-from securefl.crypto.artefact import Artefact, Origin
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.crypto.ring import RingFrame
-from securefl.errors import ConfigError, KeyFileError, KeyWornOut, MessageRefused
-from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.releases import MemoryCount
+
+from securefl.crypto import blinding
+from securefl.crypto.artefact import Artefact, Origin
+from securefl.crypto.ring import RingFrame
+from securefl.errors import ConfigError, KeyFileError, KeyWornOut, MessageRefused
+from securefl.exchange import match_forms
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES
 from securefl.exchange.profile import Profile
-from securefl.exchange.releases import MemoryCount
 
 Q = 64
 ORIGIN = Origin.now()

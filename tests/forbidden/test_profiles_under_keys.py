@@ -9,9 +9,9 @@ import sys
 import pytest
 from click.testing import CliRunner
 from key_folders import MATCH_FILES, MATCH_SECRET, count_of
-
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.exchange.match_flood import MAX_RELEASES
+
 from securefl_cli.main import main
 from securefl_keys.folder import init_folder
 from securefl_keys.releases import ReleasesFile

@@ -25,12 +25,12 @@ from matching_runs import (
     run_in,
     uncounted,
 )
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_open import MatchKeys
 from torch.utils.data import TensorDataset
 
 import securefl
 from securefl.errors import MessageRefused, SignatureRefused, TooFewContributions
-from securefl.exchange.match_forms import FORMS
-from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.matching import PROFILE, UNIT
 from securefl.exchange.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
 from securefl.federation.client import Client

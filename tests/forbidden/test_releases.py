@@ -15,12 +15,12 @@ import pytest
 import torch
 from filelock import FileLock
 from key_folders import rewritten
-
 from securefl.crypto.match_secret import MatchSecretKey
-from securefl.errors import KeyFileError, KeyWornOut
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+
+from securefl.errors import KeyFileError, KeyWornOut
 from securefl.exchange.profile import Profile
 from securefl_keys import key_files, releases
 from securefl_keys.releases import FileCount, ReleasesFile, lock_of

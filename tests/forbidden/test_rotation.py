@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from consortium_files import CLIENTS, PASSPHRASE, CrashError, cut_off_rotation, joined
+from securefl.exchange.match_flood import MAX_RELEASES
 
 import securefl
 from securefl.crypto.params import SUMS
@@ -23,7 +24,6 @@ from securefl.errors import (
     WrongPassphrase,
 )
 from securefl.exchange.base import Sender
-from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl_keys import layout, rotation
 from securefl_keys.description import describe

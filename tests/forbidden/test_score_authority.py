@@ -12,6 +12,11 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from matching_runs import make_config, make_task, names, participants, run_in, uncounted
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer, amplification_bits
+from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
+from securefl.exchange.match_forms import FULL, LINEAR, PLAIN_VARIANCE
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.releases import MemoryCount, spent
 
 import securefl
 from securefl.build import simulation as compose
@@ -29,14 +34,9 @@ from securefl.errors import (
 )
 from securefl.exchange import match_open
 from securefl.exchange.base import Sealed
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer, amplification_bits
-from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
-from securefl.exchange.match_forms import FULL, LINEAR, PLAIN_VARIANCE
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.releases import MemoryCount, spent
 from securefl.federation.client import Client
 from securefl.federation.message import Roster, SignedHeader, encode_message, header_for
 from securefl.federation.score_authority import ScoreAuthority

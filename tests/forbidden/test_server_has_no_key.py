@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from reachability import reachable
+from securefl.crypto.match_public import MatchPublicKey
+from securefl.crypto.match_secret import MatchSecretKey
 
 from securefl.build.simulation import simulated
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import SUITE, CardKey
-from securefl.crypto.match_public import MatchPublicKey
-from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey
 from securefl.errors import KeyFileError
 from securefl.exchange.base import Sender

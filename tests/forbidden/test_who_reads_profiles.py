@@ -17,18 +17,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hand_made import PARTICIPANTS, QUALITIES, encrypted_match, message, write_run
 from matching_runs import make_config, make_task, run_in
 from reachability import keyed_contexts, reachable
+from securefl.crypto.match_public import MatchPublicKey
+from securefl.crypto.match_secret import MatchSecretKey
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
+from securefl.exchange.match_forms import LINEAR
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 
 from securefl.build.simulation import simulated
 from securefl.crypto.card_secret import CardSecret
-from securefl.crypto.match_public import MatchPublicKey
-from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.one_time import OneTimeKey
 from securefl.errors import DataError
 from securefl.exchange.base import Sender
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_forms import LINEAR
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.matching import PROFILE, SCORE, UNIT
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener

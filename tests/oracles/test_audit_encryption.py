@@ -9,6 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matching_runs import make_config, make_task
+from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
+from securefl.crypto.match_params import SQUARE
+from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation
+from securefl.exchange.match_forms import FORMS
 from without_error import encrypted_without_error
 
 import securefl
@@ -33,12 +37,8 @@ from securefl.audit.encryption.opened import (
     refusals,
 )
 from securefl.audit.findings import Findings, Verdict
-from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
-from securefl.crypto.match_params import SQUARE
 from securefl.crypto.params import SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
-from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Opening

@@ -10,6 +10,11 @@ import pytest
 import torch
 from matching_runs import Q, make_config, make_task, participants, run_in, uncounted
 from scipy import stats
+from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
+from securefl.exchange.match_flood import flood_deviation, grid_bits
+from securefl.exchange.match_forms import LINEAR
+from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.releases import MemoryCount
 from silent import Silent
 from torch import nn
 
@@ -18,13 +23,8 @@ from securefl import Config
 from securefl.algorithms.profiling import View, profile
 from securefl.errors import DataError
 from securefl.exchange import match_open, match_plain
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_flood import flood_deviation, grid_bits
-from securefl.exchange.match_forms import LINEAR
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.releases import MemoryCount
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.training import PROFILING, round_generator
 from securefl.privacy.moments import MomentRelease

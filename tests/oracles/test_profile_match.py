@@ -7,15 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from securefl.errors import DataError, KeyWornOut, ValueRefused
-from securefl.exchange import match_forms, match_open
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.releases import MemoryCount
+
+from securefl.errors import DataError, KeyWornOut, ValueRefused
+from securefl.exchange import match_forms, match_open
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
-from securefl.exchange.releases import MemoryCount
 
 FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
 SIZES = (8, 64, 512, 2048)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from key_folders import PASSPHRASE
 from matching_runs import make_config, make_task
+from securefl.exchange.match_forms import LINEAR
+from securefl.exchange.match_open import MatchKeys
 
 import securefl
 from securefl.errors import ConfigError
 from securefl.exchange.gaussian import seeded
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_forms import LINEAR
-from securefl.exchange.match_open import MatchKeys
 from securefl_keys.loading import load_all, load_match
 
 pytestmark = pytest.mark.usefixtures("quick")

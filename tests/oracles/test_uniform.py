@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ring_by_hand import untransformed
+from securefl.crypto.match_params import LINEAR, SQUARE
+from securefl.exchange.match_forms import FORMS
+from securefl.exchange.match_open import MatchKeys
 
 from securefl.audit.exposure.uniform import coefficients, uneven, uneven_sum
 from securefl.crypto.derived import common_polynomial
-from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import SUMS
 from securefl.crypto.ring import packed
-from securefl.exchange.match_forms import FORMS
-from securefl.exchange.match_open import MatchKeys
 
 FRAMES = {"linear": LINEAR, "full": SQUARE}
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-
 from securefl.crypto.match_params import LINEAR, SQUARE
+
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase

@@ -10,10 +10,10 @@ import pytest
 import tenseal as ts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from securefl.crypto import sealwire
 from securefl.crypto.contexts import fresh_context
 from securefl.crypto.match_params import LINEAR, MatchParameters
+
+from securefl.crypto import sealwire
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import SUMS
 from securefl.crypto.ring import RingFrame, packed, unpacked

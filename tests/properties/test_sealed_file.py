@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from securefl.crypto.card_secret import CardSecret
-from securefl.crypto.cards import CardKey
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
 from securefl.crypto.match_secret import MatchSecretKey
+
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import kdf, sealed_file
 from securefl_keys.sealed_keys import (

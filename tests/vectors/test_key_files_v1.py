@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 
 from securefl.crypto.cards import CardKey
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.errors import KeyFileError
 from securefl_keys.releases import ReleasesFile
 from securefl_keys.sealed_keys import open_match_secret, open_secret

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
 from securefl.exchange.match_flood import MAX_RELEASES
+
 from securefl_keys.releases import FileCount, ReleasesFile
 from securefl_keys.sealed_keys import open_match_secret
 
