@@ -325,7 +325,7 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
         click.echo(f"No --keys given: using {made}, which end with this process.", err=True)
         return {}
     from securefl_keys.identity import load_identities
-    from securefl_keys.loading import load_all, load_match
+    from securefl_keys.loading import load_all
 
     try:
         found = folder.is_dir()
@@ -337,8 +337,6 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
     keys: _Keys = {}
     if config.exchange.seals_sums:
         keys["keys"] = load_all(folder, passphrase)
-    if config.exchange.seals_profiles and config.selection.asks_for_profiles:
-        keys["match_keys"] = load_match(folder, passphrase)
     if identities:
         keys["identities"] = load_identities(folder, identities, passphrase)
     return keys

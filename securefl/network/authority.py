@@ -217,7 +217,7 @@ class AuthorityProcess:
                     SESSION.set(now.run)
                     self._session = now.run
                     body = await self._ready(link, now)
-                    announced = Announced(now, self._standing.matches.score_bytes)
+                    announced = Announced(now)
                     await link.send(Frame.STANDING, body)
                 elif received.frame is Frame.LOG:
                     row = bodies.parsed(bodies.LogRequest, received.body, link.name)
@@ -249,7 +249,7 @@ class AuthorityProcess:
                 f"round {asked.round}: {asked.scores} scores are announced, and by the authority's "
                 "settings no profiles are encrypted"
             )
-        standing = await asyncio.to_thread(self._keeper.now, asked.scores)
+        standing = await asyncio.to_thread(self._keeper.now)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
         self._standing = standing

@@ -8,13 +8,9 @@ from typing import Literal, Protocol, Self
 
 from cryptography import x509
 
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.match_forms import MatchForm
-from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy
-from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.message import Roster
 
 Role = Literal["client", "server", "authority"]
@@ -51,31 +47,8 @@ class Bundle(Trust, Protocol):
         """Return what another bundle says; raises KeyFileError where it is forged, or older."""
 
 
-class ServerBundle(Bundle, Protocol):
-    """The server's."""
-
-    @property
-    def scoring(self) -> ScoringContext | None:
-        """Parameters of the epoch's match key; None where there is no such key."""
-
-
-class ClientBundle(Bundle, Protocol):
-    """A client's."""
-
-    @property
-    def match_public(self) -> MatchPublicKey | None:
-        """The epoch's match key; None where there is none."""
-
-
-class ScoreKeys(Protocol):
-    """The authority's match key. The server imports this module: no secret can be named here."""
-
-    @property
-    def score_bytes(self) -> int:
-        """Exact length of a score under this key."""
-
-    def opener(self, form: MatchForm, noise: ScoreNoise | None) -> ScoreOpener:
-        """Build the capability to open scores; raises ConfigError for a key of another form."""
+ServerBundle = Bundle
+ClientBundle = Bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +62,14 @@ class Standing:
     policy: Policy
     bundles: Mapping[Role, str]
     """Files signed for each role, to be passed on."""
-    matches: ScoreKeys
 
 
 class Keeper(Protocol):
     """The authority's keys, roster and policy, which change while it runs."""
 
-    def now(self, scores: int = 0) -> Standing:
-        """Return what holds for a round that opens so many scores: new keys if need be.
+    def now(self) -> Standing:
+        """Return what holds from now on.
 
         Raises:
-            KeyWornOut: no key may release so many scores.
             KeyFileError: a file is missing or damaged, or cannot be written.
         """

@@ -21,7 +21,6 @@ from safetensors.torch import save_file
 import securefl
 from securefl.audit.findings import holds_findings
 from securefl.config.load import load_config
-from securefl.crypto.match_public import ScoringContext
 from securefl.data.arrays import load_arrays
 from securefl.errors import SecureFLError
 from securefl.evaluation.named_data import with_trained_tensors
@@ -39,7 +38,7 @@ from securefl.selection.round_participants import RoundParticipants
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity
-from securefl_keys.key_files import load, load_secret
+from securefl_keys.key_files import load_secret
 from securefl_keys.loading import load_client, load_server
 from securefl_keys.policy import load_policy, read_policy
 from securefl_keys.reading import found_in, text_of
@@ -118,7 +117,6 @@ KEYS = {
     ),
     "bundles/client/consortium/manifest.json": lambda p: Bundle.read(p.parents[1], None, now()),
     "bundles/server/server/public.key": lambda path: load_server(path.parents[1]),
-    "bundles/server/server/match.json": lambda path: load(path, ScoringContext.from_json),
     "alice/identity.csr": read_request_in,
     "alice/identity.crt": lambda path: load_identity(path.parent, "of alice"),
     "alice/identity.key": lambda path: load_identity(path.parent, "of alice"),
