@@ -16,7 +16,6 @@ import pytest
 from reachability import reachable
 from ring_by_hand import untransformed
 from scipy import stats
-from tenseal import sealapi
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
@@ -101,13 +100,9 @@ def residues(total, keys, about=ABOUT):
 
 
 def transformed(keys):
-    """A sum of keys in the transform's order, through SEAL: c_0 + c_1 s of (0, 1)."""
+    """A sum of keys in the transform's order, through SEAL."""
     of = ring()
-    ones, zeros = np.ones(N, np.uint64), np.zeros(N, np.uint64)
-    plain = sealapi.Plaintext()
-    sealapi.Decryptor(of._seal, of.key(keys.coefficients)).decrypt(
-        of._ciphertext(zeros, ones), plain
-    )
+    plain = of._sum(of.key(keys.coefficients))
     return np.array([plain[i] for i in range(N)], np.uint64)
 
 
