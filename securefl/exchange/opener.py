@@ -1,16 +1,20 @@
-"""The capability to open totals, without naming a secret key."""
+"""The capabilities to open totals, and to add up keys, without naming a secret key."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from securefl.crypto.one_time import KeySum
 from securefl.exchange.base import Channel, MessageId, OpenedSum
 from securefl.exchange.card_keys import CardKeys
 
+Answer = Mapping[int, KeySum]
+"""An officer's sum of keys, by group."""
 
-class Opener(Channel, Protocol):
-    """Reads totals of messages whose clients have given their cards."""
+
+class CardHolder(Channel, Protocol):
+    """Whoever takes clients' cards."""
 
     @property
     def keys(self) -> CardKeys:
@@ -26,6 +30,10 @@ class Opener(Channel, Protocol):
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
         """Return the clients of whom there is no card."""
 
+
+class Opener(CardHolder, Protocol):
+    """Reads totals of messages whose clients have given their cards."""
+
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
     ) -> OpenedSum:
@@ -36,4 +44,15 @@ class Opener(Channel, Protocol):
         Raises:
             OpeningRefused: it cannot be opened now.
             MessageRefused: `total` is not the sum of just these messages.
+        """
+
+
+class KeyAdder(CardHolder, Protocol):
+    """Adds up keys of messages whose clients have given their cards."""
+
+    def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
+        """Return the sum of keys of one message, for each of the officer's groups.
+
+        Raises:
+            PeerError: it has no card of a client, or has answered for another list.
         """

@@ -8,8 +8,9 @@ from math import ldexp
 from securefl.errors import Duplicate, KeyFileError, MessageRefused, OpeningRefused
 from securefl.exchange.matching import ScoreOpener
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Opening, require_own_key
+from securefl.federation.checks import require_own_key
 from securefl.federation.message import Roster
+from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.survey import ScoreRequest
 

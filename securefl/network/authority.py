@@ -28,8 +28,9 @@ from securefl.errors import (
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.message import Roster
+from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import total_bytes

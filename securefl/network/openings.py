@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from securefl.errors import PeerError
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link

@@ -14,9 +14,9 @@ from pydantic import Field, TypeAdapter
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.errors import RunFolderError
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics import ACCURACY as ACCURACY_METRIC

@@ -24,9 +24,9 @@ from pydantic import TypeAdapter
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.io.files import (
     MAX_LINE_BYTES,
     append_whole,

@@ -100,7 +100,7 @@ class Away:
     def without_card(self, _run, _senders):
         return []
 
-    def take_card(self, _run, _sender, _card, _commitments):
+    def take_cards(self, _run, _sender, _cards):
         pass
 
     def key_sums(self, _about, _nonces):
@@ -138,7 +138,7 @@ def usurped(parts, *numbers):
     opener = parts.opener.opener
     officers = list(opener.officers)
     for number in numbers:
-        officers[number] = Officer(CardSecret.generate(), number, Quorum(2, 3))
+        officers[number] = Officer(opener.keys, CardSecret.generate(), number)
     parts.opener.opener = replace(opener, officers=officers)
 
 
