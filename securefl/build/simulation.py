@@ -18,7 +18,7 @@ from securefl.build.exchange import (
     quorum_of,
     score_seed,
 )
-from securefl.build.job import Job, job_of
+from securefl.build.job import job_of
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
@@ -30,6 +30,7 @@ from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.authority import Authority
 from securefl.federation.broadcast import Broadcast
@@ -37,7 +38,9 @@ from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.identities import Identities
-from securefl.federation.incidents import Incident
+from securefl.federation.message import Roster
+from securefl.federation.officer import CheckingOfficer
+from securefl.federation.officers import Officers, OfficersHere
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear
 from securefl.federation.query import Respondent
@@ -98,8 +101,9 @@ def simulated(
     if keys:
         sealers |= dict.fromkeys(job.sealed, OneTimeSealer(keys.public))
         adders |= dict.fromkeys(job.sealed, OneTimeAdder(keys.public))
-        opener = authority = _authority(job, keys, identities, record)
-        least = max(least, authority.policy.min_contributions)
+        policy = policy_of_sums(config, keys.policy, len(job.weights))
+        opener = _opener(keys, identities.roster, policy, record)
+        least = max(least, policy.min_contributions)
     clients = {
         name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
         for name, weight in job.weights.items()
@@ -150,11 +154,19 @@ def simulated(
     )
 
 
-def _authority(job: Job, keys: KeySet, identities: Identities, record: Record) -> Authority:
-    """Build the authority; officers that are away or lie are incidents."""
-    policy = policy_of_sums(job.config, keys.policy, len(job.weights))
-    opener = keys.opener(lambda text: record.incidents.append(Incident(0, "officers", "", text)))
-    return Authority(opener, identities.roster, policy, record.log_opening)
+def _opener(keys: KeySet, roster: Roster, policy: Policy, record: Record) -> Authority | Officers:
+    """Build the authority, or whoever asks officers in its place, each of whom checks for itself.
+
+    The officers' own logs are not kept, as they say what the record says.
+    """
+    if keys.quorum.officers == 1:
+        return Authority(keys.opener(), roster, policy, record.log_opening)
+    officers = [
+        CheckingOfficer(officer, roster, policy, lambda _opening: None)
+        for officer in keys.officers()
+    ]
+    panel = OfficersHere(officers)
+    return Officers(keys.public, panel, record.log_opening, record.incidents.append)
 
 
 @dataclass(slots=True)

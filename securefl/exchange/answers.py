@@ -28,8 +28,8 @@ from securefl.exchange.opener import Answer
 class Combiner(UnderCards):
     """Opens totals by the answers of officers, and keeps count of those that cannot answer."""
 
-    say: Callable[[str], None] = lambda _text: None
-    """Told of each officer that is away, refuses a card, or has given a wrong answer."""
+    say: Callable[[int, str], None] = lambda _number, _why: None
+    """Told of each officer that is away, refuses a card, or has given a wrong answer, and why."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
 
@@ -45,7 +45,7 @@ class Combiner(UnderCards):
             raise next(iter(refused.values()))
         self._lacking[run] = lacking
         for number, reason in refused.items():
-            self.say(f"officer {number + 1}: refuses the card of {sender}: {reason}")
+            self.say(number, f"refuses the card of {sender}: {reason}")
 
     def able(self, run: str) -> list[int]:
         """Return the numbers of the officers that have refused no card of a session."""
@@ -82,7 +82,7 @@ class Combiner(UnderCards):
                 refused = refused or error
                 continue
             for number in liars:
-                self.say(f"officer {number + 1}: gave a wrong sum of keys for {about.name!r}")
+                self.say(number, f"gave a wrong sum of keys for {about.name!r}")
             return opened
         raise refused or MessageRefused("the officers' sums of keys do not agree")
 
@@ -96,15 +96,14 @@ class Combiner(UnderCards):
                 without[number] = PeerError("has answered for other groups than its own")
             else:
                 answers[number] = said
-        texts = [f"officer {number + 1}: {error}" for number, error in without.items()]
-        for text in texts:
-            self.say(text)
+        for number, error in without.items():
+            self.say(number, str(error))
         needed, n = self.keys.quorum.needed, self.keys.quorum.officers
         if len(answers) < needed:
             too_few = all(isinstance(error, TooFewContributions) for error in without.values())
             raise (TooFewContributions if without and too_few else OpeningRefused)(
                 f"{len(answers)} of {n} officers answer, and {needed} are needed: "
-                f"{'; '.join(texts)}"
+                + "; ".join(as_said(number, error) for number, error in without.items())
             )
         return answers
 
@@ -120,3 +119,8 @@ class Combiner(UnderCards):
                     for of in parts[1:]:
                         total = total.plus(of[0])
                     yield total, liars
+
+
+def as_said(number: int, why: object) -> str:
+    """Return words on an officer of this number from 0, which people count from 1."""
+    return f"officer {number + 1}: {why}"

@@ -1,0 +1,32 @@
+"""One of several officers: it checks each request itself, and answers with sums of keys."""
+
+from __future__ import annotations
+
+from typing import final
+
+from securefl.exchange.opener import Answer, KeyAdder
+from securefl.exchange.policy import OpeningRule
+from securefl.federation.checks import Checks
+from securefl.federation.server import SumRequest
+
+
+@final
+class CheckingOfficer(Checks[KeyAdder]):
+    """An officer, who makes the authority's checks itself and sees no value.
+
+    It answers each total once, for one list of clients, be the answer a refusal.
+    """
+
+    def key_sums(self, request: SumRequest) -> Answer:
+        """Return the sum of the listed clients' keys, by group; the ciphertext is not looked at.
+
+        Its log names as many clients as have signed: nothing was counted inside the ciphertext.
+
+        Raises:
+            OpeningRefused, MessageRefused: as `Checks` refuses requests.
+        """
+        n_signed = len(request.signed)
+        return self._answered(request, self._added, lambda _answer: n_signed)
+
+    def _added(self, request: SumRequest, _rule: OpeningRule) -> Answer:
+        return self.opener.key_sums(request.expected.about, request.nonces)
