@@ -32,6 +32,8 @@ Rows = NDArray[np.float64]
 _ADDITIONS = 2**11
 """Sums of so many words below 2^53 do not overflow 64 bits."""
 _COEFFICIENT = np.dtype("<i4")
+KEY_SUM_BYTES = SUMS.poly_degree * _COEFFICIENT.itemsize
+"""Length of a sum of keys as it travels."""
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from securefl.crypto.one_time import KeySum
 from securefl.exchange.base import Channel, MessageId, OpenedSum
@@ -31,6 +31,7 @@ class CardHolder(Channel, Protocol):
         """Return the clients of whom there is no card."""
 
 
+@runtime_checkable
 class Opener(CardHolder, Protocol):
     """Reads totals of messages whose clients have given their cards."""
 

@@ -95,7 +95,7 @@ class Officers:
 
     def take_up(self, keys: CardKeys) -> None:
         """Go on under these keys; officers that have refused cards for others begin anew."""
-        self.keys, self._combiner = keys, Combiner(keys, self._say)
+        self.keys, self._combiner = keys, Combiner(keys, self.name)
 
     @property
     def card_keys(self) -> CardKeys:
@@ -116,7 +116,7 @@ class Officers:
         heard, refused = dict[int, Mapping[str, str]](), dict[str, str]()
         for number, said in self.panel.take_cards(run, cards).items():
             if isinstance(said, SecureFLError):
-                self._say(number, str(said))
+                self.name(number, str(said))
             else:
                 heard[number] = said
         for client in cards:
@@ -155,7 +155,8 @@ class Officers:
         except MessageRefused as error:
             raise TotalRefused(str(error)) from error
 
-    def _say(self, number: int, why: str) -> None:
+    def name(self, number: int, why: str) -> None:
+        """Report an officer, by its number from 0, unless it is among this round's incidents."""
         if number not in self._named:
             self._named.add(number)
             self.report(Incident(self._round, OFFICERS, "", as_said(number, why)))

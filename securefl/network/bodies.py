@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
+from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum
 from securefl.errors import (
     MessageRefused,
     PeerError,
@@ -26,6 +27,7 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
+from securefl.exchange.opener import Answer
 from securefl.federation.message import (
     MAX_HEADER_BYTES,
     NUMBER,
@@ -45,7 +47,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 6
+VERSION = 7
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -120,11 +122,11 @@ class LogRequest(Body):
     """Number of rows that it has."""
 
 
-Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
+Bundles = dict[Literal["client", "server", "officer"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
 
 
 def _all_or_none(bundles: Bundles) -> Bundles:
-    if len(bundles) == 1:
+    if bundles and not {"client", "server"} <= bundles.keys():
         raise ValueError("a bundle for one role alone")
     return bundles
 
@@ -415,6 +417,32 @@ def _named(state: State) -> dict[str, Tensor]:
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
     return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def key_sums_bytes(answer: Answer) -> bytes:
+    """Encode an officer's sums of keys, in the order of its groups."""
+    return b"".join(answer[group].to_bytes() for group in sorted(answer))
+
+
+def n_key_sums_bytes(n_groups: int) -> int:
+    """Return the exact length of sums of keys for so many groups."""
+    return n_groups * KEY_SUM_BYTES
+
+
+def read_key_sums(body: bytes, groups: Sequence[int], n_keys: int, sender: str) -> Answer:
+    """Parse what `key_sums_bytes` wrote, of `n_keys` keys for each of these groups.
+
+    Raises:
+        PeerError: another length, or no sums of so many keys.
+    """
+    if len(body) != n_key_sums_bytes(len(groups)):
+        raise PeerError(f"{sender}: sums of keys of {len(body)} bytes, expected {len(groups)} sums")
+    parts = (body[at : at + KEY_SUM_BYTES] for at in range(0, len(body), KEY_SUM_BYTES))
+    try:
+        sums = [KeySum.from_bytes(part, n_keys) for part in parts]
+    except MessageRefused as error:
+        raise PeerError(f"{sender}: {error}") from error
+    return dict(zip(sorted(groups), sums, strict=True))
 
 
 def scores_bytes(opened: Sequence[float | None]) -> bytes:

@@ -12,12 +12,12 @@ from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.match_forms import MatchForm
 from securefl.exchange.matching import ScoreOpener
-from securefl.exchange.opener import Opener
+from securefl.exchange.opener import KeyAdder, Opener
 from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.message import Roster
 
-Role = Literal["client", "server", "authority"]
+Role = Literal["client", "server", "authority", "officer"]
 
 
 class Trust(Protocol):
@@ -34,6 +34,9 @@ class Trust(Protocol):
 
     def clients(self) -> Roster:
         """Return the clients that may sign contributions."""
+
+    def officers(self) -> tuple[str, ...]:
+        """Return the names of those who open sums: "authority" first, then officers in order."""
 
 
 class Bundle(Trust, Protocol):
@@ -57,6 +60,14 @@ class ServerBundle(Bundle, Protocol):
     @property
     def scoring(self) -> ScoringContext | None:
         """Parameters of the epoch's match key; None where there is no such key."""
+
+
+class OfficerBundle(Bundle, Protocol):
+    """An officer's."""
+
+    @property
+    def policy(self) -> Policy:
+        """The consortium's signed policy."""
 
 
 class ClientBundle(Bundle, Protocol):
@@ -83,13 +94,15 @@ class Standing:
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
-    opener: Opener
-    """The same object as long as its key is in force: it has the clients' cards."""
+    opener: Opener | KeyAdder
+    """The same object as long as its key is in force: it has the clients' cards. One of several
+    officers adds up keys, and cannot open."""
     trust: Trust
     policy: Policy
     bundles: Mapping[Role, str]
     """Files signed for each role, to be passed on."""
-    matches: ScoreKeys
+    matches: ScoreKeys | None = None
+    """None at an officer."""
 
 
 class Keeper(Protocol):

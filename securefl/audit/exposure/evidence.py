@@ -38,6 +38,7 @@ from securefl.runs.folder_reader import (
     INCIDENTS,
     LEDGER,
     METRICS,
+    OFFICERS_OPENINGS,
     OPENINGS,
     SELECTIONS,
     RoundMetrics,
@@ -56,6 +57,7 @@ _ROWS = {
     METRICS: RoundMetrics,
     LEDGER: Entry,
     OPENINGS: Opening,
+    **dict.fromkeys(OFFICERS_OPENINGS, Opening),
     INCIDENTS: Incident,
     SELECTIONS: RoundParticipants,
 }
