@@ -108,6 +108,21 @@ class OfficerLines:
 
         return self.asked(officers, ask)
 
+    def fetch(self, logs: Sequence[FetchedOpenings]) -> None:
+        """Fetch the log of each officer that is here, also of one that is not ready for the round.
+
+        Raises:
+            RunFolderError: the folder cannot be written.
+        """
+        self._waited(self._fetched(logs))
+
+    async def _fetched(self, logs: Sequence[FetchedOpenings]) -> None:
+        async def one(number: int, log: FetchedOpenings) -> None:
+            await log.fetch(await self.lines[number].line.link(0))
+
+        here = [n for n, line in enumerate(self.lines) if line.line.is_here]
+        await asyncio.gather(*(self._within_limit(n, one(n, logs[n])) for n in here))
+
     def asked(
         self, officers: Collection[int], ask: Callable[[int, Link], Awaitable[Result]]
     ) -> dict[int, Result | SecureFLError]:
@@ -241,8 +256,4 @@ class RemoteOfficers:
         Raises:
             RunFolderError: the folder cannot be written.
         """
-
-        def fetched(number: int, link: Link) -> Awaitable[None]:
-            return self.logs[number].fetch(link)
-
-        self.panel.asked(range(len(self.logs)), fetched)
+        self.panel.fetch(self.logs)
