@@ -37,9 +37,10 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
 from securefl.federation import server as roles
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster
+from securefl.federation.opening import Opening
 from securefl.models import build_model
 from securefl.norms.find import statistics
 from securefl.types import Kind, MessageSpec

@@ -25,9 +25,10 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster, encode_message, header_for
+from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec

@@ -20,7 +20,7 @@ from securefl_keys import layout
 from securefl_keys.bundle import CARDS, Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.certificates import ConsortiumAuthority, holder_certificate
-from securefl_keys.holders import Role
+from securefl_keys.holders import AUTHORITY, Role
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import parsed
 from securefl_keys.reading import found_in
@@ -49,6 +49,10 @@ class RosterTrust:
     def clients(self) -> Roster:
         """See `Trust.clients`."""
         return self._now().identities()
+
+    def officers(self) -> tuple[str, ...]:
+        """See `Trust.officers`."""
+        return (AUTHORITY.name,)
 
     def _now(self) -> VerifiedRoster:
         return replace(self.roster, at=now())

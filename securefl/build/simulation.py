@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import copy
 import secrets
-from dataclasses import dataclass
 
 from securefl.build.algorithm import divergence_advice
 from securefl.build.exchange import policy_of_sums, quorum_of
-from securefl.build.job import Job, job_of
+from securefl.build.job import job_of
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
@@ -21,7 +20,8 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import ProfileSealer
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
-from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
+from securefl.exchange.one_time_match import OneTimeProfileSealer
+from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.authority import Authority
 from securefl.federation.broadcast import Broadcast
@@ -29,12 +29,19 @@ from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.identities import Identities
-from securefl.federation.incidents import Incident
-from securefl.federation.profile_match import MatchChannel, MatchInTheClear
+from securefl.federation.message import Roster
+from securefl.federation.officer import CheckingOfficer
+from securefl.federation.officers import Officers, OfficersHere
+from securefl.federation.profile_match import (
+    MatchChannel,
+    MatchInTheClear,
+    OpenScores,
+    SealedMatch,
+)
+from securefl.federation.profiling import Profiling
 from securefl.federation.query import Respondent
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
-from securefl.federation.survey import ScoreRequest
 from securefl.report.finish import at_end
 from securefl.runs.loop import Parts, Record, Rounds
 from securefl.simulation.choice import ClientEnds, chosen_engine
@@ -88,13 +95,13 @@ def simulated(
     if keys and public:
         sealers |= dict.fromkeys(job.sealed, OneTimeSealer(public))
         adders |= dict.fromkeys(job.sealed, OneTimeAdder(public))
-        opener = authority = _authority(job, keys, identities, record)
+        policy = policy_of_sums(config, keys.policy, len(job.weights))
+        opener = judge = _opener(keys, identities.roster, policy, record)
         if config.exchange.seals_sums:
-            least = max(least, authority.policy.min_contributions)
+            least = max(least, policy.min_contributions)
         if config.seals_scores:
             profile_sealer = OneTimeProfileSealer(public)
-            scores = ScoreAuthority(authority, noise, profiling.draw)
-            channel = _Match(OneTimeMatcher(public), noise, scores)
+            channel = SealedMatch(judge, noise, _scores(judge, noise, profiling))
     clients = {
         name: Client(
             name,
@@ -152,25 +159,28 @@ def simulated(
     )
 
 
-def _authority(job: Job, keys: KeySet, identities: Identities, record: Record) -> Authority:
-    """Build the authority; officers that are away or lie are incidents."""
-    policy = policy_of_sums(job.config, keys.policy, len(job.weights))
-    opener = keys.opener(lambda text: record.incidents.append(Incident(0, "officers", "", text)))
-    return Authority(opener, identities.roster, policy, record.log_opening)
+def _opener(keys: KeySet, roster: Roster, policy: Policy, record: Record) -> Authority | Officers:
+    """Build the authority, or whoever asks officers in its place, each of whom checks for itself.
+
+    The officers' own logs are not kept, as they say what the record says.
+    """
+    if keys.quorum.officers == 1:
+        return Authority(keys.opener(), roster, policy, record.log_opening)
+    officers = [
+        CheckingOfficer(officer, roster, policy, lambda _opening: None)
+        for officer in keys.officers()
+    ]
+    panel = OfficersHere(officers)
+    return Officers(keys.public, panel, record.log_opening, record.incidents.append)
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
-    """A `MatchChannel` whose scores the authority opens."""
-
-    matcher: OneTimeMatcher
-    noise: ScoreNoise | None
-    authority: ScoreAuthority
-    sealed: bool = True
-
-    def open(self, request: ScoreRequest) -> list[float | None]:
-        """See `MatchChannel.open`."""
-        return self.authority.open(request)
+def _scores(
+    opener: Authority | Officers, noise: ScoreNoise | None, profiling: Profiling
+) -> OpenScores:
+    """Return the function that opens scores."""
+    if isinstance(opener, Officers):
+        return opener.open_scores
+    return ScoreAuthority(opener, noise, profiling.draw).open
 
 
 def _by_client(config: Config, task: Task) -> dict[str, str]:

@@ -265,7 +265,13 @@ def _officers(config: Config) -> Iterator[str]:
             f"exchange.threshold = {threshold} of exchange.officers = {n_officers}: must be more "
             "than half of them, or two halves could be shown two lists of clients; and at most all"
         )
-    if n_officers > 1 and not exchange.seals_sums:
+    if n_officers > 1 and config.privacy.level == "client" and config.seals_scores:
+        yield (
+            f'exchange.officers = {n_officers} with privacy.level = "client" and sealed profiles: '
+            "the server adds up officers' answers, so nobody could add noise to a score before it "
+            "is read; have one authority, or select by something else than profiles"
+        )
+    if n_officers > 1 and not exchange.seals_anything:
         yield (
             f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves "
             'all in the clear: set exchange.encrypt = "statistics" or "model", or leave them out'

@@ -43,6 +43,8 @@ _ADDITIONS = 2**11
 """Sums of so many words below 2^53 do not overflow 64 bits."""
 _COEFFICIENT = np.dtype("<i4")
 _HALF_WORD = np.uint64(30)
+KEY_SUM_BYTES = SUMS.poly_degree * _COEFFICIENT.itemsize
+"""Length of a sum of keys as it travels."""
 
 
 @cache

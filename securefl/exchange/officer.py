@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
@@ -15,46 +14,32 @@ from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import MessageId
 from securefl.exchange.card_keys import card_about
-from securefl.exchange.quorum import ALONE, Quorum
-
-Answer = Mapping[int, KeySum]
-"""Sum of keys by group."""
-ScoreAnswer = Mapping[int, int]
-"""A score's part by group."""
-
-
-class Answering(Protocol):
-    """Officer that is asked for sums of keys."""
-
-    def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
-        """Return the sum of keys of one message, for each of the officer's groups.
-
-        Raises:
-            PeerError: it is away, or has no card of a client.
-        """
-
-    def score_parts(
-        self, about: MessageId, sender: str, nonce: str, polynomial: bytes
-    ) -> ScoreAnswer:
-        """Return what the key of a client's profile makes of a polynomial, by group.
-
-        Raises:
-            PeerError: it is away, or has no card of the client.
-            MessageRefused: it is no polynomial.
-        """
+from securefl.exchange.one_time import UnderCards
+from securefl.exchange.opener import Answer, ScorePart
 
 
 @dataclass(frozen=True, slots=True)
-class Officer:
+class Officer(UnderCards):
     """One officer, with the secrets that cards have told it; the authority is one of one."""
 
     secret: CardSecret = field(repr=False)
     number: int = 0
-    quorum: Quorum = ALONE
     _secrets: dict[str, dict[str, list[bytes]]] = field(default_factory=dict, repr=False)
     """Secrets of the officer's groups by client, of the session that has given cards last."""
     _answered: dict[tuple[str, int, str], bytes] = field(default_factory=dict, repr=False)
     """Digest of the list that each message was answered for."""
+
+    def take_cards(self, run: str, sender: str, cards: bytes) -> None:
+        """Keep what the card for this officer holds, one of a client's cards.
+
+        Raises:
+            MessageRefused: the cards have another length, or as `take_card`.
+        """
+        if len(cards) != self.keys.card_bytes:
+            raise MessageRefused(
+                f"cards of {len(cards)} bytes, expected exactly {self.keys.card_bytes}"
+            )
+        self.take_card(run, sender, *self.keys.card_of(cards, self.number))
 
     def take_card(self, run: str, sender: str, card: bytes, commitments: Sequence[bytes]) -> None:
         """Keep what a client's card holds; those of another session are forgotten.
@@ -76,7 +61,7 @@ class Officer:
         return [sender for sender in senders if sender not in self._secrets.get(run, {})]
 
     def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
-        """See `Answering.key_sums`.
+        """See `KeyAdder.key_sums`.
 
         Raises:
             PeerError: the card of a client is not here, or this message was answered for another
@@ -93,13 +78,13 @@ class Officer:
                 OneTimeKey.of([secrets[name][i]], digest, name, bytes.fromhex(nonce))
                 for name, nonce in nonces.items()
             )
-            for i, group in enumerate(self.quorum.groups_of[self.number])
+            for i, group in enumerate(self.keys.quorum.groups_of[self.number])
         }
 
     def score_parts(
         self, about: MessageId, sender: str, nonce: str, polynomial: bytes
-    ) -> ScoreAnswer:
-        """See `Answering.score_parts`.
+    ) -> ScorePart:
+        """See `KeyAdder.score_parts`.
 
         Raises:
             PeerError: the client's card is not here, or its profile was asked about before: two
@@ -116,5 +101,5 @@ class Officer:
             group: OneTimeKey.of(
                 [secrets[i]], digest, sender, bytes.fromhex(nonce), MATCHES
             ).applied(words)
-            for i, group in enumerate(self.quorum.groups_of[self.number])
+            for i, group in enumerate(self.keys.quorum.groups_of[self.number])
         }

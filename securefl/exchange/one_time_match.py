@@ -18,7 +18,7 @@ import numpy as np
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import OneTimeKey, Rows, polynomial_bytes, weighed
 from securefl.crypto.params import MATCHES
-from securefl.errors import ValueRefused
+from securefl.errors import MessageRefused, ValueRefused
 from securefl.exchange.base import (
     ONE_TIME_PROFILE,
     MessageId,
@@ -101,9 +101,20 @@ class OneTimeMatcher(_ProfilesUnderCards):
 
 
 def split_score(content: bytes) -> tuple[int, int, bytes]:
-    """Return exponent, constant and polynomial of `SCORE_BYTES` that `OneTimeMatcher` made."""
+    """Return exponent, constant and polynomial of a score that `OneTimeMatcher` made.
+
+    Raises:
+        MessageRefused: wrong length.
+    """
+    if len(content) != SCORE_BYTES:
+        raise MessageRefused(f"score of {len(content)} bytes, expected {SCORE_BYTES}")
     exponent, constant = _SCORE.unpack_from(content)
     return exponent, constant, content[_SCORE.size :]
+
+
+def without_constant(content: bytes) -> bytes:
+    """Return a score as officers are sent it: they answer for its polynomial, and read no score."""
+    return bytes(_SCORE.size) + content[_SCORE.size :]
 
 
 def _require_in_range(what: str, profile: Profile) -> None:

@@ -1,16 +1,22 @@
-"""The capability to open totals and scores, without naming a secret key."""
+"""The capabilities to open totals and scores, and to add up keys, without naming a secret key."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from securefl.crypto.one_time import KeySum
 from securefl.exchange.base import Keyed, MessageId, OpenedSum
 from securefl.exchange.card_keys import CardKeys
 
+Answer = Mapping[int, KeySum]
+"""An officer's sum of keys, by group."""
+ScorePart = Mapping[int, int]
+"""An officer's part of a score, by group."""
 
-class Opener(Keyed, Protocol):
-    """Reads totals of messages whose clients have given their cards."""
+
+class CardHolder(Keyed, Protocol):
+    """Whoever takes clients' cards."""
 
     @property
     def keys(self) -> CardKeys:
@@ -25,6 +31,11 @@ class Opener(Keyed, Protocol):
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
         """Return the clients of whom there is no card."""
+
+
+@runtime_checkable
+class Opener(CardHolder, Protocol):
+    """Reads totals of messages whose clients have given their cards."""
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
@@ -46,4 +57,25 @@ class Opener(Keyed, Protocol):
         Raises:
             OpeningRefused: it cannot be opened now.
             MessageRefused: it is not of a score's form.
+        """
+
+
+class KeyAdder(CardHolder, Protocol):
+    """Adds up keys of messages whose clients have given their cards."""
+
+    def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
+        """Return the sum of keys of one message, for each of the officer's groups.
+
+        Raises:
+            PeerError: it has no card of a client, or has answered for another list.
+        """
+
+    def score_parts(
+        self, about: MessageId, sender: str, nonce: str, polynomial: bytes
+    ) -> ScorePart:
+        """Return what the key of a client's profile makes of a polynomial, by group.
+
+        Raises:
+            PeerError: it has no card of the client, or has answered for another polynomial.
+            MessageRefused: it is no polynomial.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,10 +21,12 @@ from securefl.data.samples import Samples
 from securefl.errors import DataError, Diverged, MessageRefused
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher
+from securefl.exchange.one_time_match import OneTimeMatcher
 from securefl.exchange.profile import Profile, range_unit
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
+from securefl.federation.engine import Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.message import NUMBER, Expected, n_message_bytes
@@ -50,8 +52,9 @@ class MatchChannel(Protocol):
     def sealed(self) -> bool:
         """True where an authority opens scores; in the clear the server reads them."""
 
-    def open(self, request: ScoreRequest) -> list[float | None]:
-        """See `ScoreAuthority.open`."""
+    @property
+    def open(self) -> OpenScores:
+        """Function that opens scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,27 @@ class MatchInTheClear:
     def open(self, request: ScoreRequest) -> list[float | None]:
         """Raise RuntimeError, as nothing is sealed."""
         raise RuntimeError(f"{request.name!r}: profiles are in the clear")
+
+
+OpenScores = Callable[[ScoreRequest], list[float | None]]
+"""Opens scores in a request's order; None where one is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedMatch:
+    """Channel of profiles under clients' cards."""
+
+    opener: Opener
+    noise: ScoreNoise | None
+    open: OpenScores
+    sealed: bool = True
+
+    @property
+    def matcher(self) -> OneTimeMatcher:
+        """See `MatchChannel.matcher`."""
+        keys = self.opener.card_keys
+        assert keys is not None  # noqa: S101 -- for mypy
+        return OneTimeMatcher(keys)
 
 
 class ProfileQuestion:

@@ -71,6 +71,11 @@ class SumRequest:
         names = [signed.header.sender for signed in self.signed]
         return {name: self.terms.get(name, Terms()) for name in names}
 
+    @property
+    def nonces(self) -> dict[str, str]:
+        """Nonce of each client's message, by its signed header."""
+        return {signed.header.sender: signed.header.nonce for signed in self.signed}
+
     def as_bytes(self) -> bytes:
         """Return the bytes that the authority is sent, part after part."""
         return self.total + headers_bytes(self.signed)

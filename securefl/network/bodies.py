@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
+from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum
 from securefl.crypto.ring import split_payload
 from securefl.errors import (
     MessageRefused,
@@ -27,6 +28,7 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.exchange.one_time_match import SCORE_BYTES
+from securefl.exchange.opener import Answer, ScorePart
 from securefl.federation.message import (
     MAX_HEADER_BYTES,
     NUMBER,
@@ -46,13 +48,15 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 6
+VERSION = 7
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
 """Bytes of safetensors' own head beside the tensors, at most; and 256 for each of them."""
 MAX_VALUES = 2**26
 """Values of one total that the authority opens, at most."""
+_PART = struct.Struct("<Q")
+"""An officer's part of a score, for one of its groups."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_CARD = 2**15
@@ -119,11 +123,11 @@ class LogRequest(Body):
     """Number of rows that it has."""
 
 
-Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
+Bundles = dict[Literal["client", "server", "officer"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
 
 
 def _all_or_none(bundles: Bundles) -> Bundles:
-    if len(bundles) == 1:
+    if bundles and not {"client", "server"} <= bundles.keys():
         raise ValueError("a bundle for one role alone")
     return bundles
 
@@ -391,6 +395,55 @@ def _named(state: State) -> dict[str, Tensor]:
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
     return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def key_sums_bytes(answer: Answer) -> bytes:
+    """Encode an officer's sums of keys, in the order of its groups."""
+    return b"".join(answer[group].to_bytes() for group in sorted(answer))
+
+
+def n_key_sums_bytes(n_groups: int) -> int:
+    """Return the exact length of sums of keys for so many groups."""
+    return n_groups * KEY_SUM_BYTES
+
+
+def read_key_sums(body: bytes, groups: Sequence[int], n_keys: int, sender: str) -> Answer:
+    """Parse what `key_sums_bytes` wrote, of `n_keys` keys for each of these groups.
+
+    Raises:
+        PeerError: another length, or no sums of so many keys.
+    """
+    if len(body) != n_key_sums_bytes(len(groups)):
+        raise PeerError(f"{sender}: sums of keys of {len(body)} bytes, expected {len(groups)} sums")
+    parts = (body[at : at + KEY_SUM_BYTES] for at in range(0, len(body), KEY_SUM_BYTES))
+    try:
+        sums = [KeySum.from_bytes(part, n_keys) for part in parts]
+    except MessageRefused as error:
+        raise PeerError(f"{sender}: {error}") from error
+    return dict(zip(sorted(groups), sums, strict=True))
+
+
+def score_parts_bytes(parts: Sequence[ScorePart]) -> bytes:
+    """Encode an officer's parts of scores, score by score, in the order of its groups."""
+    return b"".join(_PART.pack(of[group]) for of in parts for group in sorted(of))
+
+
+def n_score_parts_bytes(n_groups: int, n_scores: int) -> int:
+    """Return the exact length of parts of so many scores for so many groups."""
+    return n_groups * n_scores * _PART.size
+
+
+def read_score_parts(
+    body: bytes, groups: Sequence[int], n_scores: int, sender: str
+) -> list[ScorePart]:
+    """Parse what `score_parts_bytes` wrote; raises PeerError for another length."""
+    if len(body) != n_score_parts_bytes(len(groups), n_scores):
+        raise PeerError(f"{sender}: parts of {len(body)} bytes, expected {n_scores} scores'")
+    numbers = [number for (number,) in _PART.iter_unpack(body)]
+    n, ordered = len(groups), sorted(groups)
+    return [
+        dict(zip(ordered, numbers[at : at + n], strict=True)) for at in range(0, n * n_scores, n)
+    ]
 
 
 def scores_bytes(opened: Sequence[float | None]) -> bytes:

@@ -56,7 +56,7 @@ class Frame(IntEnum):
     STANDING = 15
     """Authority to server: what holds in that round; with bundles where these are news."""
     BUNDLE = 16
-    """Server to client, before a round: the files of another epoch."""
+    """Server to client or officer, before a round: the files of another epoch."""
     QUESTION = 21
     """Server to client: what it is asked beside its training, under these tensors."""
     DONE = 22
@@ -69,6 +69,12 @@ class Frame(IntEnum):
     """Server to authority: clients' cards of a session."""
     CARDS_TAKEN = 26
     """Authority to server: the clients whose cards it refuses, and why."""
+    KEY_SUMS = 27
+    """Server to officer: what is to be opened, and who has signed; no ciphertext follows."""
+    KEY_SUMS_ANSWER = 28
+    """Officer to server: the sum of keys of each of its groups, one after the other."""
+    SCORE_PARTS = 29
+    """Officer to server: its parts of scores, a number for each of its groups."""
     SCORES = 18
     """Server to authority: which profiles' scores are to be opened, and who has signed them."""
     SCORE_BYTES = 19

@@ -24,13 +24,13 @@ from securefl.errors import (
     WorkerLost,
 )
 from securefl.exchange.base import OpenedSum
-from securefl.federation.authority import Opening
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import Ledger
+from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.suspects import Suspects

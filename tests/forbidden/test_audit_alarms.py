@@ -18,10 +18,10 @@ from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.keyset import KeySet
-from securefl.federation.authority import Opening
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
+from securefl.federation.opening import Opening
 from securefl.runs import loop as rounds
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder

@@ -24,7 +24,7 @@ import securefl.crypto.one_time
 import securefl.crypto.seal_ring
 import securefl.exchange.decode_total
 import securefl.exchange.one_time
-import securefl.federation.authority
+import securefl.federation.checks
 from securefl.audit.replay import tapped
 from securefl.build import job
 from securefl.build.exchange import sealed_kinds
@@ -591,7 +591,7 @@ def with_first_client_alone(patch):
         return (lambda: None) if alone else add
 
     patch.setattr(ServerSum, "admit", only_first)
-    patch.setattr(securefl.federation.authority, "require_clients", lambda *_: None)
+    patch.setattr(securefl.federation.checks, "require_clients", lambda *_: None)
 
 
 @mutant("fedavg", STATISTICS, FOLDER, TAP)

@@ -22,6 +22,7 @@ from processes import (
 )
 
 import securefl.network.authority
+import securefl.network.key_line
 from securefl.crypto.ring import packed
 from securefl.errors import (
     KeyFileError,
@@ -718,7 +719,7 @@ def test_an_authority_that_is_away_before_a_round_is_waited_for(site):
         return await ask_what_holds(link, ready)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.network.server, "ask_what_holds", cut_off)
+        patch.setattr(securefl.network.key_line, "ask_what_holds", cut_off)
         patch.setattr(securefl.network.authority, "PAUSE_S", 0.05)
         record = loop.run()
     assert n_asked == 4

@@ -30,6 +30,7 @@ from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
+from securefl.federation.officer import CheckingOfficer
 from securefl.types import Kind, MessageSpec
 
 SECRETS_OF_OFFICERS = (
@@ -42,6 +43,7 @@ SECRETS_OF_OFFICERS = (
     OneTimeOpener,
     KeySum,
     Authority,
+    CheckingOfficer,
 )
 NEVER_AT_THE_SERVER = (
     *SECRETS_OF_OFFICERS,

@@ -41,8 +41,8 @@ from securefl.crypto.params import SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Opening
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.types import Kind
 

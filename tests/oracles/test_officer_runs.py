@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,20 +96,17 @@ def test_neither_clients_nor_server_reach_an_officer(begun):
 class Away:
     """An officer that gives no answer."""
 
-    def without_card(self, _run, _senders):
-        return []
+    def take_cards(self, _run, _cards):
+        return {}
 
-    def take_card(self, _run, _sender, _card, _commitments):
-        pass
-
-    def key_sums(self, _about, _nonces):
+    def key_sums(self, _request):
         raise PeerError("does not answer")
 
 
 def opened_without(parts, *away):
-    opener = parts.opener.opener
-    officers = [Away() if i in away else o for i, o in enumerate(opener.officers)]
-    parts.opener.opener = replace(opener, officers=officers)
+    officers = parts.opener.panel.officers
+    for number in away:
+        officers[number] = Away()
 
 
 def test_a_run_goes_on_without_an_officer(tiny_config, tiny_task):
@@ -135,11 +131,9 @@ def test_a_run_ends_without_two_officers_of_three(tiny_config, tiny_task):
 
 
 def usurped(parts, *numbers):
-    opener = parts.opener.opener
-    officers = list(opener.officers)
     for number in numbers:
-        officers[number] = Officer(CardSecret.generate(), number, Quorum(2, 3))
-    parts.opener.opener = replace(opener, officers=officers)
+        checks = parts.opener.panel.officers[number]
+        checks.opener = Officer(checks.card_keys, CardSecret.generate(), number)
 
 
 def test_one_officer_that_refuses_cards_leaves_nobody_out(tiny_config, tiny_task):

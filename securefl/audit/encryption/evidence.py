@@ -13,8 +13,8 @@ from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
 from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Opening
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.federation.opening import Opening
 from securefl.types import Kind
 
 

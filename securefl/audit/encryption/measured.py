@@ -19,6 +19,7 @@ from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.match_params import MatchParameters
 from securefl.crypto.params import MAX_MODULUS_BITS, SUMS, SumParameters
 from securefl.exchange.base import MessageId, Sender
+from securefl.exchange.decode_total import UNROUNDED_BITS
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.match_ckks import EXPONENT, CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_flood import MAX_RELEASES, STATISTICAL_BITS, flood_deviation
@@ -29,8 +30,6 @@ from securefl.exchange.policy import Policy
 from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.quorum import Quorum
 
-UNROUNDED_BITS = 52
-"""Bits after the point beyond which doubles around one have none."""
 PROFILE_ELEMENTS, N_PROFILES = 64, 8
 _RUN = "0" * 64
 _OF_NORMAL = 2.576

@@ -10,7 +10,7 @@ from typing import final
 
 from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.matching import SCORE
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 
 
 @final

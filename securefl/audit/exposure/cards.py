@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.openings import is_sealed_sum
 from securefl.exchange.matching import SCORE
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry
 from securefl.federation.message import CARD
+from securefl.federation.opening import Opening
 from securefl.types import Kind
 
 

@@ -25,9 +25,9 @@ from securefl.audit.exposure.planned import Absences, unplanned
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.federation.opening import Opening
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
 from securefl.report.pictures import PICTURES
@@ -38,6 +38,7 @@ from securefl.runs.folder_reader import (
     INCIDENTS,
     LEDGER,
     METRICS,
+    OFFICERS_OPENINGS,
     OPENINGS,
     SELECTIONS,
     RoundMetrics,
@@ -56,6 +57,7 @@ _ROWS = {
     METRICS: RoundMetrics,
     LEDGER: Entry,
     OPENINGS: Opening,
+    **dict.fromkeys(OFFICERS_OPENINGS, Opening),
     INCIDENTS: Incident,
     SELECTIONS: RoundParticipants,
 }

@@ -17,7 +17,6 @@ from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES, PROFILE, SCORE, UNIT
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import BOOKKEEPING_BYTES
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.federation.message import (
@@ -27,6 +26,7 @@ from securefl.federation.message import (
     Expected,
     n_message_bytes,
 )
+from securefl.federation.opening import Opening
 from securefl.types import Floats, Kind
 
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"

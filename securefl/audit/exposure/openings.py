@@ -10,8 +10,8 @@ from typing import final
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.planned import planned_sums
 from securefl.exchange.matching import SCORE
-from securefl.federation.authority import Opening
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.opening import Opening
 from securefl.types import Kind
 
 _WHO = f"{AUTHORITY} -> {SERVER}"

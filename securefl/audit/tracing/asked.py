@@ -15,9 +15,10 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.identities import Identities
+from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec
 
