@@ -9,9 +9,9 @@ from urllib.parse import quote
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-Role = Literal["client", "server", "authority"]
+Role = Literal["client", "server", "authority", "officer"]
 ROLES: tuple[Role, ...] = get_args(Role)
-MEMBER_ROLES: tuple[Role, ...] = ("client", "server")
+MEMBER_ROLES: tuple[Role, ...] = ("client", "server", "officer")
 """Who joins, and is listed in the roster."""
 
 

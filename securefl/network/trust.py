@@ -13,7 +13,7 @@ from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy
 from securefl.federation.message import Roster
 
-Role = Literal["client", "server", "authority"]
+Role = Literal["client", "server", "authority", "officer"]
 
 
 class Trust(Protocol):
