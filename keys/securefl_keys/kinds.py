@@ -142,7 +142,8 @@ _MATCHES = {
 _RELEASES = _of_match("securefl-releases/2", "releases", "authority")
 OF_MATCHES = (*_MATCHES.values(), _RELEASES)
 """Files of older releases, which nothing reads: profiles had a key of their own."""
-KINDS = (*dict.fromkeys(LAYOUT.values()), *OF_MATCHES, _MANIFEST)
+# A list of officers has card keys inside, so it is told first.
+KINDS = (*dict.fromkeys((_OFFICERS, *LAYOUT.values())), *OF_MATCHES, _MANIFEST)
 
 
 def kind_at(path: Path) -> Kind | None:

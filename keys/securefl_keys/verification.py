@@ -48,7 +48,7 @@ class Verdict:
 
 CAN = {
     "client": (
-        "encrypt what it sends, and make cards that the authority or officers alone open",
+        "encrypt what it sends, and make cards that the authority alone opens",
         "tell the consortium's files from forged ones",
     ),
     "server": ("add ciphertexts", "check who signed a contribution"),
@@ -78,6 +78,12 @@ CANNOT = {
         "open a sum without other officers",
     ),
 }
+WITH_OFFICERS = {
+    CAN["client"][0]: "encrypt what it sends, and make cards that the officers alone open",
+    CAN["authority"][1]: "add up keys of sums, with a secret key that is in no bundle",
+    CAN["owner"][0]: "add up keys of sums as the first officer, with the passphrase",
+}
+"""Said in the place of these where sums need several officers."""
 WITH_IDENTITY: dict[Role, str] = {
     "client": "sign contributions as",
     "server": "show that it is the server",
@@ -156,8 +162,12 @@ def _bundle(directory: Path, authority: str | None, at: datetime) -> Verdict:
         file = bundle.officers()
         officers = file.told() if file else ""
     what = f"A bundle for the role {role}, epoch {bundle.manifest.epoch}"
-    can, cannot, found = CAN[role], CANNOT[role], _all(problems, roster)
+    can, cannot, found = _can(role, officers), CANNOT[role], _all(problems, roster)
     return Verdict(what, bundle.ca, role, roster, can, cannot, found, officers=officers)
+
+
+def _can(who: str, officers: str) -> tuple[str, ...]:
+    return tuple(WITH_OFFICERS.get(text, text) if officers else text for text in CAN[who])
 
 
 def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict:
@@ -174,10 +184,10 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
             roster = load_roster(directory, authority, at)
             load_policy(directory, at)
             if owner:
+                require_one_epoch(directory, at)
                 card_keys_in(directory, layout.AUTHORITY_PUBLIC_KEY, roster)
                 file = load_officers(directory, at)
                 officers = file.told() if file else ""
-                require_one_epoch(directory, at)
                 mine = listed(directory / layout.AUTHORITY, roster)
                 mine.require_role("authority")
                 path = directory / layout.AUTHORITY_CERTIFICATE
@@ -190,7 +200,7 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
             problems.append(f"{layout.MANIFEST}: {gone}")
     elif authority is not None:
         problems.append("nothing in it is signed: it has no consortium")
-    can, cannot = (CAN[owner], CANNOT[owner]) if owner else ((), ())
+    can, cannot = (_can(owner, officers), CANNOT[owner]) if owner else ((), ())
     ca = roster.ca if roster else None
     found = _all(problems, roster)
     return Verdict("A key folder", ca, None, roster, can, cannot, found, tuple(notes), officers)
