@@ -20,6 +20,8 @@ from securefl_keys.rotation import rotate
 PASSPHRASE = "correct horse battery staple"
 CLIENTS = ("alice", "bob", "Zoë K")
 SERVER = "hub"
+BUNDLES = ("client", "server", "authority")
+"""Roles that somebody has."""
 
 
 @dataclass(frozen=True)

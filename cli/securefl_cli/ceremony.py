@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @KEYS
 @click.option(
     "--role",
-    type=click.Choice(["client", "server", "authority"]),
+    type=click.Choice(["client", "server", "authority", "officer"]),
     help="This role's bundle alone, in BUNDLES itself.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="BUNDLES")
@@ -65,7 +65,7 @@ def export(directory: Path, role: Role | None, out: Path, passphrase_file: Path 
     "--identity",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A client's or a server's own folder, to be checked against FOLDER.",
+    help="A member's own folder, to be checked against FOLDER.",
 )
 @click.option("--ca", metavar="HEX", help="The consortium's fingerprint, as it was read aloud.")
 @click.option(
@@ -117,6 +117,8 @@ def _told(verdict: Verdict, *, compared: bool) -> list[str]:
             lines.append("Compare this fingerprint aloud, or give it with --ca.")
     if verdict.roster is not None:
         lines.append(f"Roster version {verdict.roster.file.version}: {_members(verdict.roster)}")
+    if verdict.officers:
+        lines.append(f"{verdict.officers}.")
     if not verdict.problems:
         lines += [f"It can {text}." for text in verdict.can]
         lines += [f"It cannot {text}." for text in verdict.cannot]
@@ -126,7 +128,7 @@ def _told(verdict: Verdict, *, compared: bool) -> list[str]:
 def _members(roster: VerifiedRoster) -> str:
     by_role = {
         f"{role}s": [name for name, member in roster.members.items() if member.role == role]
-        for role in ("client", "server")
+        for role in ("client", "server", "officer")
     }
     told = [f"{role} {', '.join(names)}" for role, names in by_role.items() if names]
     return "; ".join(told) or "nobody yet"

@@ -10,7 +10,7 @@ import click
 
 from securefl.errors import KeyFileError
 from securefl.io.text import printable
-from securefl_cli import membership, renewal, rotation
+from securefl_cli import membership, officers, renewal, rotation
 from securefl_cli.ceremony import export, verify
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
@@ -115,7 +115,7 @@ def show(directory: Path) -> None:
     from securefl_keys.policy import load_policy
 
     if is_identity(directory):
-        click.echo("\n".join(_dates(directory)))
+        click.echo("\n".join([*_dates(directory), *_card_secrets(directory)]))
         return
     files = describe(directory)
     Console(highlight=False).print(_table(files))
@@ -129,7 +129,7 @@ def show(directory: Path) -> None:
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
             policy = told(load_policy(directory))
-            click.echo("\n".join(["", *_dates(directory), "", *policy]))
+            click.echo("\n".join(["", *_dates(directory), "", *_officers(directory), *policy]))
         except KeyFileError as error:
             problems.append(printable(str(error)))
     if problems:
@@ -149,6 +149,25 @@ def _dates(directory: Path) -> list[str]:
         for column in zip(*((d.whose, d.use) for d in found), strict=True)
     ]
     return [f"{d.whose:<{widths[0]}}  {d.use:<{widths[1]}}  {d.told(at)}" for d in found]
+
+
+def _officers(directory: Path) -> list[str]:
+    """Lines on who opens sums, where the authority does not alone."""
+    from securefl_keys.officers import load_officers
+    from securefl_keys.signed_file import now
+
+    file = load_officers(directory, now())
+    if file is None or not file.told():
+        return []
+    keys = [f"  {officer.name}  {officer.card.key_id}" for officer in file.officers]
+    return [f"{file.told()}, by their card keys", *keys, ""]
+
+
+def _card_secrets(directory: Path) -> list[str]:
+    """Lines on the card secrets in an officer's folder."""
+    from securefl_keys.officer_card import card_secrets
+
+    return [f"card key of epoch {epoch}: {path}" for epoch, path in card_secrets(directory).items()]
 
 
 def _table(files: list[Description]) -> Table:
@@ -185,5 +204,6 @@ for command in (
     policy,
     rotation.rotate,
     rotation.revoke,
+    officers.officers,
 ):
     keys.add_command(command)

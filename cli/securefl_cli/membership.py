@@ -65,7 +65,10 @@ _APPROVAL = (
 @join.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
-    "--role", type=click.Choice(["client", "server"]), default="client", show_default=True
+    "--role",
+    type=click.Choice(["client", "server", "officer"]),
+    default="client",
+    show_default=True,
 )
 @click.option(
     "--out",
@@ -84,6 +87,7 @@ def request(names: tuple[str, ...], role: Role, out: Path, passphrase_file: Path
     Example:
       securefl keys join request alice
       securefl keys join request hub --role server --out identities
+      securefl keys join request olga --role officer
     """  # noqa: D301  (click wants the backspace itself)
     passphrase = read_passphrase(passphrase_file, confirm=True)
 
@@ -118,8 +122,9 @@ def approve(
     roster = approved(directory, approvals, passphrase)
     for approval in approvals:
         name, role = approval.request.name, approval.request.role
+        article = "an" if role == "officer" else "a"
         click.echo(
-            f"{name} is a {role} in roster version {roster.file.version}.\n"
+            f"{name} is {article} {role} in roster version {roster.file.version}.\n"
             f"{approval.certificate}: send it back to {name}"
         )
     click.echo(f"Next: securefl keys export --keys {shlex.quote(str(directory))} --out …")

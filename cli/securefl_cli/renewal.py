@@ -76,7 +76,7 @@ def approve(
     for approval in approvals:
         member = roster.members[approval.request.name]
         click.echo(
-            f"{member.name} is a {member.role} until "
+            f"{member.name} is {'an' if member.role == 'officer' else 'a'} {member.role} until "
             f"{member.certificate.not_valid_after_utc:%Y-%m-%d}, in roster version "
             f"{roster.file.version}.\n{approval.certificate}: send it back to {member.name}"
         )

@@ -16,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from securefl.crypto.artefact import Sha256
 from securefl.crypto.cards import CardKey
 from securefl.errors import FileSignatureRefused, KeyFileError
+from securefl.exchange.card_keys import CardKeys
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority
 from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import Role
 from securefl_keys.key_files import MAX_FILE_BYTES, parsed
 from securefl_keys.no_secret import require_no_secret
+from securefl_keys.officers import OfficersFile
 from securefl_keys.policy import PolicyFile
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
@@ -40,9 +42,11 @@ CARDS: dict[Role, Path] = {
     "client": layout.CLIENT_KEY,
     "server": layout.SERVER_KEY,
     "authority": layout.AUTHORITY_PUBLIC_KEY,
+    "officer": layout.AUTHORITY_PUBLIC_KEY,
 }
-"""Place of the card key, by role; its text is the same in all."""
+"""Place of the authority's card key, by role; its text is the same in all."""
 COMMON = (layout.CA_CERTIFICATE, layout.ROSTER, layout.POLICY)
+"""In every bundle; `layout.OFFICERS` too, where there are officers."""
 
 
 class BundledFile(BaseModel):
@@ -63,6 +67,7 @@ class Manifest(SignedFile):
     format: Literal["securefl-bundle/3"]
     role: Role
     key_id: Sha256
+    """Of all officers' card keys together: see `CardKeys.key_id`."""
     roster_version: Counting
     policy_version: Counting
     files: Annotated[tuple[BundledFile, ...], Field(max_length=10)]
@@ -103,7 +108,8 @@ class Bundle:
     def problems(self) -> Iterator[KeyFileError]:
         """Everything that is wrong with it."""
         listed = {Path(entry.path): entry for entry in self.manifest.files}
-        if set(listed) != set(_expected(self.manifest)) or len(listed) != len(self.manifest.files):
+        expected = {CARDS[self.manifest.role], *COMMON}
+        if set(listed) - {layout.OFFICERS} != expected or len(listed) != len(self.manifest.files):
             yield KeyFileError("the signed list has other files than this role's")
         sound = []
         for path in sorted(set(self.texts) | set(listed)):
@@ -128,6 +134,17 @@ class Bundle:
         """Raises as `SignedFile.verified`."""
         return PolicyFile.verified(self.texts[layout.POLICY], self.ca)
 
+    def officers(self) -> OfficersFile | None:
+        """None where the authority is the only one; raises as `SignedFile.verified`."""
+        text = self.texts.get(layout.OFFICERS)
+        return None if text is None else OfficersFile.verified(text, self.ca)
+
+    def card_keys(self) -> CardKeys:
+        """The card keys of the officers in force; raises as `OfficersFile.card_keys`."""
+        own = parsed(self.texts[CARDS[self.manifest.role]], CardKey.from_json)
+        officers = self.officers()
+        return officers.card_keys(own, self.roster()) if officers else CardKeys((own,))
+
     def _check(self, path: Path, entry: BundledFile | None) -> None:
         if path not in self.texts:
             raise KeyFileError(f"missing: {_WAY_OUT}")
@@ -141,11 +158,15 @@ class Bundle:
             raise FileSignatureRefused(f"not the file that was signed: {_WAY_OUT}")
 
     def _check_signed(self, path: Path) -> None:
-        if path in CARDS.values():
-            key = parsed(self.texts[path], CardKey.from_json)
-            self._require_epoch(key.epoch)
-            if key.key_id != self.manifest.key_id:
-                raise KeyFileError(f"of another key than the signed list names: {_WAY_OUT}")
+        if path == CARDS[self.manifest.role]:
+            own = parsed(self.texts[path], CardKey.from_json)
+            self._require_epoch(own.epoch)
+            if layout.OFFICERS not in self.texts:
+                self._require_key(own.key_id)
+        if path == layout.OFFICERS:
+            keys = self.card_keys()
+            self._require_epoch(keys.epoch)
+            self._require_key(keys.key_id)
         if path == layout.ROSTER:
             roster = self.roster().file
             self._require_epoch(roster.epoch)
@@ -154,6 +175,10 @@ class Bundle:
             policy = self.policy()
             self._require_epoch(policy.epoch)
             self._require_version(policy.version, self.manifest.policy_version)
+
+    def _require_key(self, found: str) -> None:
+        if found != self.manifest.key_id:
+            raise KeyFileError(f"of another key than the signed list names: {_WAY_OUT}")
 
     def _require_epoch(self, found: int) -> None:
         if found != self.manifest.epoch:
@@ -186,10 +211,6 @@ def require_sound(bundle: Bundle, role: Role) -> None:
         raise KeyFileError(f"a bundle for the role {bundle.manifest.role}, not {role}")
     for problem in bundle.problems():
         raise problem
-
-
-def _expected(manifest: Manifest) -> Iterator[Path]:
-    yield from (CARDS[manifest.role], *COMMON)
 
 
 def _regular_files(directory: Path) -> list[Path]:

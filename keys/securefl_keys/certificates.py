@@ -47,6 +47,7 @@ _MAKE_NEW = "make new keys"
 
 _EXTENDED_USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "officer": [ExtendedKeyUsageOID.CLIENT_AUTH],
     # It is the authority's client.
     "server": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
     "authority": [ExtendedKeyUsageOID.SERVER_AUTH],
@@ -171,7 +172,7 @@ def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -
             None,
         )
     except UNREADABLE as error:
-        raise CertificateRefused(f"no certificate of a client or a server: {error}") from None
+        raise CertificateRefused(f"no certificate of a member: {error}") from None
     if holder is None:
         raise CertificateRefused(f"{name}'s certificate is for no role of a consortium")
     return HolderCertificate(name, holder.role, key_id_of(key), key, certificate)

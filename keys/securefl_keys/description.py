@@ -56,7 +56,8 @@ def describe(directory: Path) -> list[Description]:
     except OSError as error:
         raise KeyFileError(f"{directory}: cannot be listed: {error.strerror or error}") from error
     optional = layout.CONSORTIUM_FILES
-    absent = set(optional) if found.isdisjoint(optional) else set()
+    absent = {*optional, layout.OFFICERS} if found.isdisjoint(optional) else {layout.OFFICERS}
+    absent -= found
     expected = [path for path in LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
     files = [_described(directory, path) for path in expected + others]

@@ -8,6 +8,7 @@ from pathlib import Path
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.key_files import load_secret
+from securefl_keys.officers import load_officers
 from securefl_keys.policy import load_policy
 from securefl_keys.roster import load_roster
 from securefl_keys.sealed_keys import SealedKey
@@ -24,10 +25,13 @@ def require_one_epoch(directory: Path, at: datetime) -> None:
         layout.ROSTER: load_roster(directory, at=at).file.epoch,
         layout.POLICY: load_policy(directory, at).epoch,
     }
+    officers = load_officers(directory, at)
+    if officers:
+        epochs[layout.OFFICERS] = officers.epoch
     newest = max(epochs.values())
     for path, epoch in epochs.items():
         if epoch != newest:
             raise KeyFileError(
                 f"{directory / path}: of epoch {epoch}, and others are of {newest}: put the newest "
-                "back (roster and policy are in the newest bundle)"
+                "back (roster, policy and officers are in the newest bundle)"
             )

@@ -6,7 +6,6 @@ from datetime import datetime
 from os.path import lexists
 from pathlib import Path
 
-from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import (
@@ -19,7 +18,8 @@ from securefl_keys.bundle import (
 from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import ROLES, Role
 from securefl_keys.journal import finish_rotation
-from securefl_keys.key_files import appearing_whole, parsed, write_new
+from securefl_keys.key_files import appearing_whole, write_new
+from securefl_keys.loading import card_keys_in
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.older import require_not_older
 from securefl_keys.policy import PolicyFile
@@ -50,11 +50,16 @@ def export_all(
 ) -> tuple[Manifest, ...]:
     """As `export`, for each role a bundle in a new folder; all of them or none."""
     signer = _signer_for(directory, out, passphrase, at or now())
-    bundles = {role: bundle_texts(directory, role, signer) for role in ROLES}
+    bundles = {role: bundle_texts(directory, role, signer) for role in _roles(signer.roster)}
     _write(
         out, {Path(r, path): text for r, texts in bundles.items() for path, text in texts.items()}
     )
     return tuple(Manifest.verified(texts[layout.MANIFEST], signer.ca) for texts in bundles.values())
+
+
+def _roles(roster: VerifiedRoster) -> list[Role]:
+    """Roles that somebody has."""
+    return [role for role in ROLES if role != "officer" or roster.officers()]
 
 
 def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Signer:
@@ -69,7 +74,8 @@ def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Si
 def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
     """The role's files; raises SecretFound."""
     require_not_older(directory, CARDS[role])
-    texts = {path: text_of(directory / path) for path in (CARDS[role], *COMMON)}
+    officers = [layout.OFFICERS] if (directory / layout.OFFICERS).exists() else []
+    texts = {path: text_of(directory / path) for path in (CARDS[role], *COMMON, *officers)}
     for path, text in texts.items():
         with found_in(directory / path):
             require_no_secret(text.encode())
@@ -79,8 +85,7 @@ def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
 def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
     """What a bundle for that role holds now; raises as `export`."""
     texts = _without_secrets(directory, role)
-    with found_in(directory / CARDS[role]):
-        key = parsed(texts[CARDS[role]], CardKey.from_json)
+    keys = card_keys_in(directory, CARDS[role], signer.roster)
     with found_in(directory / layout.POLICY):
         policy = PolicyFile.verified(texts[layout.POLICY], signer.ca)
     at = signer.roster.at
@@ -92,7 +97,7 @@ def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]
         format=BUNDLE_FORMAT,
         epoch=roster.epoch,
         role=role,
-        key_id=key.key_id,
+        key_id=keys.key_id,
         roster_version=roster.version,
         policy_version=policy.version,
         files=tuple(_entry(path, text) for path, text in texts.items()),

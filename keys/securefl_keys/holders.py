@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 Role = Literal["client", "server", "authority", "officer"]
-ROLES: tuple[Role, ...] = ("client", "server", "authority")
-MEMBER_ROLES: tuple[Role, ...] = ("client", "server")
+ROLES: tuple[Role, ...] = get_args(Role)
+MEMBER_ROLES: tuple[Role, ...] = ("client", "server", "officer")
 """Who joins, and is listed in the roster."""
 
 

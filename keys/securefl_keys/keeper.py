@@ -9,13 +9,15 @@ from pathlib import Path
 from threading import Lock
 
 from securefl.errors import KeyFileError
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
 from securefl_keys.journal import hold, pending, settled
-from securefl_keys.loading import load_all
+from securefl_keys.loading import AuthorityKeys, load_authority_keys
+from securefl_keys.officers import ALONE, load_officers
 from securefl_keys.reading import text_of
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
@@ -62,17 +64,21 @@ class FolderKeeper:
             self._read()
 
     def _texts(self) -> tuple[str, ...]:
-        paths = (layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY)
+        paths = [layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY]
+        if (self._directory / layout.OFFICERS).exists():
+            paths.append(layout.OFFICERS)
         return tuple(text_of(self._directory / path) for path in paths)
 
     def _read(self) -> None:
         texts = self._texts()
-        keys = load_all(self._directory, self._passphrase)
+        keys = load_authority_keys(self._directory, self._passphrase)
         signer = open_signer(self._directory, self._passphrase, now())
         policy = keys.policy
         if policy is None:
             raise KeyFileError(f"{self._directory}: has no policy")
         roster = signer.roster
+        officers = load_officers(self._directory, now())
+        names = officers.names if officers else ALONE
         bundles = {r: _files(bundle_texts(self._directory, r, signer)) for r in MEMBER_ROLES}
         age = roster.file.epoch, roster.file.version
         if age < self._age:
@@ -82,15 +88,24 @@ class FolderKeeper:
             )
         self._age = age
         if self._opener is None or self._opener.key_id != keys.public.key_id:
-            self._opener = keys.opener()
+            self._opener = _opener(keys)
         self._standing = Standing(
             age=age,
             opener=self._opener,
-            trust=RosterTrust(roster),
+            trust=RosterTrust(roster, officer_names=names),
             policy=policy,
             bundles=bundles,
         )
         self._seen = texts
+
+
+def _opener(keys: AuthorityKeys) -> OneTimeOpener:
+    if keys.public.quorum.officers > 1:
+        raise KeyFileError(
+            "several officers open sums, and this process is the authority of one: go back to one "
+            "with: securefl keys officers set DIR"
+        )
+    return KeySet((keys.secret,)).opener()
 
 
 def _files(texts: dict[Path, str]) -> str:

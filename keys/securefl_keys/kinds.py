@@ -11,6 +11,7 @@ from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED, CardKey
 from securefl_keys import layout
 from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
 from securefl_keys.certificate_file import CertificateFile
+from securefl_keys.officers import OFFICERS_FORMAT, OfficersFile
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
 from securefl_keys.sealed_identity import (
@@ -110,6 +111,7 @@ def _of_consortium(label: str, what: str, parse: Callable[[str], object]) -> Kin
 _CERTIFICATE = _of_consortium("-----BEGIN CERTIFICATE-----", "certificate", CertificateFile.parse)
 _ROSTER = _of_consortium(ROSTER_FORMAT, "roster", RosterFile.parse)
 _POLICY = _of_consortium(POLICY_FORMAT, "policy", PolicyFile.parse)
+_OFFICERS = _of_consortium(OFFICERS_FORMAT, "officers", OfficersFile.parse)
 _MANIFEST = _of_consortium(BUNDLE_FORMAT, "signed list", Manifest.parse)
 LAYOUT = {
     layout.AUTHORITY_KEY: _SECRET,
@@ -122,6 +124,7 @@ LAYOUT = {
     layout.CA_CERTIFICATE: _CERTIFICATE,
     layout.ROSTER: _ROSTER,
     layout.POLICY: _POLICY,
+    layout.OFFICERS: _OFFICERS,
 }
 
 
@@ -139,7 +142,8 @@ _MATCHES = {
 _RELEASES = _of_match("securefl-releases/2", "releases", "authority")
 OF_MATCHES = (*_MATCHES.values(), _RELEASES)
 """Files of older releases, which nothing reads: profiles had a key of their own."""
-KINDS = (*dict.fromkeys(LAYOUT.values()), *OF_MATCHES, _MANIFEST)
+# A list of officers has card keys inside, so it is told first.
+KINDS = (*dict.fromkeys((_OFFICERS, *LAYOUT.values())), *OF_MATCHES, _MANIFEST)
 
 
 def kind_at(path: Path) -> Kind | None:

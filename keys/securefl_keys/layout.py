@@ -14,6 +14,7 @@ DIR/authority/identity.crt       its certificates: of that key, and of its trans
 DIR/consortium/ca.crt            the certificate authority's certificate
 DIR/consortium/roster.json       the clients' and servers' certificates, signed by it
 DIR/consortium/policy.json       what the authority may open, signed by it
+DIR/consortium/officers.json     the officers' names and card keys, where there are any; signed
 
 An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold.
 """
@@ -45,6 +46,12 @@ IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")
 IDENTITY_CERTIFICATE = Path("identity.crt")
 
+
+def card_secret_of(epoch: int) -> Path:
+    """Where an officer's identity folder has its card secret of that epoch."""
+    return Path(f"card-{epoch}.key")
+
+
 AUTHORITY = Path("authority")
 CA_KEY = AUTHORITY / "ca.key"
 AUTHORITY_IDENTITY = AUTHORITY / IDENTITY_KEY
@@ -52,6 +59,8 @@ AUTHORITY_CERTIFICATE = AUTHORITY / IDENTITY_CERTIFICATE
 CA_CERTIFICATE = Path("consortium/ca.crt")
 ROSTER = Path("consortium/roster.json")
 POLICY = Path("consortium/policy.json")
+OFFICERS = Path("consortium/officers.json")
+"""Where there are more than the authority."""
 CONSORTIUM_FILES = (
     CA_KEY,
     AUTHORITY_IDENTITY,

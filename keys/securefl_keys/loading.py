@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from securefl.crypto.card_secret import CardSecret
@@ -15,20 +16,23 @@ from securefl_keys.bundle import CARDS
 from securefl_keys.epochs import require_one_epoch
 from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import WAY_OUT, load, load_secret
+from securefl_keys.officers import OfficersFile
 from securefl_keys.older import require_not_older
 from securefl_keys.policy import load_policy
+from securefl_keys.reading import found_in, text_of
+from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 
 
 def load_client(directory: Path) -> CardKeys:
     """What a client holds; raises KeyFileError."""
-    return CardKeys((_card_key(directory, layout.CLIENT_KEY),))
+    return card_keys_in(directory, layout.CLIENT_KEY)
 
 
 def load_server(directory: Path) -> CardKeys:
     """What the server holds; raises KeyFileError."""
-    return CardKeys((_card_key(directory, layout.SERVER_KEY),))
+    return card_keys_in(directory, layout.SERVER_KEY)
 
 
 def load_authority(directory: Path, passphrase: str) -> CardSecret:
@@ -42,8 +46,39 @@ def load_authority(directory: Path, passphrase: str) -> CardSecret:
     return load_secret(path, lambda text: open_secret(text, passphrase))
 
 
+@dataclass(frozen=True, slots=True)
+class AuthorityKeys:
+    """All that the authority's process goes by."""
+
+    secret: CardSecret = field(repr=False)
+    """The authority's own: of the first officer, or of the only one."""
+    public: CardKeys
+    """Of all officers."""
+    policy: Policy | None
+    """The consortium's; None where there is none."""
+
+
 def load_all(directory: Path, passphrase: str) -> KeySet:
     """The key of cards, checked against each role's file, and the consortium's policy.
+
+    Raises:
+        WrongPassphrase: another passphrase, or the secret key's file was changed.
+        KeyFileError: a file is missing or damaged, or is not of the authority's key; or there are
+            officers, of whom each keeps a secret of its own.
+    """
+    held = load_authority_keys(directory, passphrase)
+    if held.public.quorum.officers > 1:
+        raise KeyFileError(
+            f"{directory / layout.OFFICERS}: {held.public.quorum.needed} of "
+            f"{held.public.quorum.officers} officers open sums, each in a process of its own, and "
+            "no simulation has their secrets: leave --keys out, or go back to one authority with: "
+            "securefl keys officers set DIR"
+        )
+    return KeySet((held.secret,), policy=held.policy)
+
+
+def load_authority_keys(directory: Path, passphrase: str) -> AuthorityKeys:
+    """What the authority holds, checked against each role's file and the consortium's.
 
     Raises:
         WrongPassphrase: another passphrase, or the secret key's file was changed.
@@ -54,7 +89,23 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
     secret = load_authority(directory, passphrase)
     for path, key in public.items():
         _require_same(directory / path, key, secret.public)
-    return KeySet((secret,), policy=_policy_in_force(directory))
+    policy = _policy_in_force(directory)
+    return AuthorityKeys(secret, card_keys_in(directory, layout.AUTHORITY_PUBLIC_KEY), policy)
+
+
+def card_keys_in(directory: Path, path: Path, roster: VerifiedRoster | None = None) -> CardKeys:
+    """The officers' card keys, of whom the authority's lies at `path`.
+
+    Raises:
+        KeyFileError: a file is missing or damaged, or they do not go together.
+    """
+    own = _card_key(directory, path)
+    if not (directory / layout.OFFICERS).exists():
+        return CardKeys((own,))
+    roster = roster or load_roster(directory)
+    with found_in(directory / layout.OFFICERS):
+        file = OfficersFile.verified(text_of(directory / layout.OFFICERS), roster.ca)
+        return file.card_keys(own, roster)
 
 
 def _card_key(directory: Path, path: Path) -> CardKey:

@@ -161,5 +161,5 @@ def _role_in(extensions: list[x509.Extension[x509.ExtensionType]], name: str) ->
         if extensions == [x509.Extension(asked.oid, critical=False, value=asked)]:
             return role
     raise RequestRefused(
-        f"{name}: it asks for something else than to be the client or the server of this name"
+        f"{name}: it asks for something else than to be the client, server or officer of this name"
     )

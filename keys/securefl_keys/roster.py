@@ -1,4 +1,4 @@
-"""The roster: who are the consortium's clients and servers, signed by its authority."""
+"""The roster: who are the consortium's clients, servers and officers, signed by its authority."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class VerifiedRoster:
                 yield str(error)
 
     def member(self, name: str) -> HolderCertificate:
-        """A client or a server that may take part.
+        """A client, a server or an officer that may take part.
 
         Raises:
             CertificateExpired, CertificateRevoked, UnknownClient: it may not, and why.
@@ -161,6 +161,10 @@ class VerifiedRoster:
     def clients(self) -> list[HolderCertificate]:
         """Its clients, also those whose certificate has expired."""
         return [member for member in self.members.values() if member.role == "client"]
+
+    def officers(self) -> list[HolderCertificate]:
+        """Its officers, in force or not, also those whose certificate has expired."""
+        return [member for member in self.members.values() if member.role == "officer"]
 
     def identities(self) -> Roster:
         """For the checks on messages: every client whose certificate is valid at this time."""

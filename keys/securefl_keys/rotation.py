@@ -6,39 +6,117 @@ All files change together: see `journal`.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
+from securefl.exchange.quorum import Quorum
 from securefl_keys import layout
 from securefl_keys.folder import NewPair, new_pair, write_all
+from securefl_keys.holders import AUTHORITY
 from securefl_keys.journal import NEXT, finish_locked, locked
 from securefl_keys.key_files import appearing_whole, load_secret
 from securefl_keys.membership import without
+from securefl_keys.officer_card import OfficerCard, way_out
+from securefl_keys.officers import OFFICERS_FORMAT, ListedOfficer, OfficersFile, load_officers
 from securefl_keys.policy import load_policy
 from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
-from securefl_keys.signer import open_signer
+from securefl_keys.signer import Signer, open_signer
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The officers of the next epoch beside the authority."""
+
+    cards: tuple[OfficerCard, ...]
+    needed: int
+
+    def signed(self, signer: Signer, own: CardKey, at: datetime) -> str:
+        """The file of officers, the authority first, where each card key is its officer's.
+
+        Raises as `set_officers`.
+        """
+        listed = [ListedOfficer.of(AUTHORITY.name, own)]
+        for card in self.cards:
+            card.require_signed(signer.roster.member(card.name), own.epoch)
+            listed.append(card.officer)
+        text = OfficersFile.signing(
+            signer.ca,
+            signer.key,
+            at,
+            format=OFFICERS_FORMAT,
+            epoch=own.epoch,
+            needed=self.needed,
+            officers=tuple(listed),
+        )
+        OfficersFile.verified(text, signer.ca).card_keys(own, signer.roster)
+        return text
 
 
 def rotate(
-    directory: Path, passphrase: str, revoking: str | None = None, at: datetime | None = None
+    directory: Path,
+    passphrase: str,
+    revoking: str | None = None,
+    at: datetime | None = None,
+    cards: Sequence[OfficerCard] = (),
 ) -> NewPair:
-    """A new key pair; roster and policy signed for the new epoch.
+    """A new key pair; roster, policy and officers signed for the new epoch.
 
     Args:
         directory: the key folder, where the keys were made.
         passphrase: of its secrets.
         revoking: a member who is taken out of the roster in the same step.
         at: when; now where None.
+        cards: the card keys of the next epoch, of each officer in force but the authority.
 
     Raises:
         WrongPassphrase: of the secrets.
         UnknownClient, CertificateRevoked: nobody of the name `revoking`, or revoked before.
-        KeyFileError: a file is missing or damaged, or the folder cannot be written.
+        KeyFileError: a file is missing or damaged, or the folder cannot be written; a card key
+            lacks or is not of the next epoch, or `revoking` is an officer in force.
     """
+    return _rotated(directory, passphrase, revoking, at, lambda old: _kept(old, cards, revoking))
+
+
+def set_officers(
+    directory: Path,
+    passphrase: str,
+    cards: Sequence[OfficerCard],
+    needed: int = 1,
+    at: datetime | None = None,
+) -> NewPair:
+    """A new epoch with these officers beside the authority; without any, it is alone.
+
+    Args:
+        directory: the key folder, where the keys were made.
+        passphrase: of its secrets.
+        cards: their card keys of the next epoch, in the officers' order.
+        needed: how many of them and the authority open sums.
+        at: when; now where None.
+
+    Raises:
+        ConfigError: too many officers, or `needed` is not more than half of them.
+        UnknownClient, CertificateRevoked, CertificateExpired, CertificateRefused: of an officer.
+        FileSignatureRefused: a card key is not what its officer has signed.
+        WrongPassphrase, KeyFileError: as `rotate`.
+    """
+    Quorum(needed, 1 + len(cards))
+    return _rotated(directory, passphrase, None, at, lambda _: Panel(tuple(cards), needed))
+
+
+def _rotated(
+    directory: Path,
+    passphrase: str,
+    revoking: str | None,
+    at: datetime | None,
+    chosen: Callable[[OfficersFile | None], Panel | None],
+) -> NewPair:
     at = at or now()
     with locked(directory):
         finish_locked(directory)
@@ -49,9 +127,12 @@ def rotate(
         made = new_pair(passphrase, epoch)
         public = dict(made.public)
         if (directory / layout.ROSTER).exists():
-            public |= _signed_anew(directory, passphrase, epoch, at, revoking)
+            panel = chosen(load_officers(directory, at))
+            public |= _signed_anew(directory, passphrase, made.card, at, revoking, panel)
         elif revoking is not None:
             raise KeyFileError(f"{directory}: has no consortium, so nobody can be revoked")
+        elif chosen(None):
+            raise KeyFileError(f"{directory}: has no consortium, so it has no officers")
         try:
             with appearing_whole(directory / NEXT) as building:
                 write_all(building, made.secret, public)
@@ -74,8 +155,38 @@ def _delete_unused(directory: Path) -> None:
             shutil.rmtree(directory / layout.RELEASES)
 
 
+def _kept(
+    old: OfficersFile | None, cards: Sequence[OfficerCard], revoking: str | None
+) -> Panel | None:
+    """The officers as they were, with these card keys; None where there never was one."""
+    names = old.names[1:] if old else ()
+    if revoking in names:
+        raise KeyFileError(
+            f"{revoking} is an officer in force: set the others first, with: securefl keys "
+            "officers set DIR --threshold K FILE...; then revoke it"
+        )
+    given = {card.name: card for card in cards}
+    if old and (lacking := [name for name in names if name not in given]):
+        raise KeyFileError(
+            f"the card keys of epoch {old.epoch + 1} lack of {', '.join(lacking)}: "
+            f"{way_out(old.epoch + 1)}"
+        )
+    if len(cards) != len(names) or given.keys() - {*names}:
+        raise KeyFileError(
+            f"the officers in force are {', '.join(names) or 'none'} beside the authority, and "
+            f"card keys are given of {', '.join(card.name for card in cards)}: change officers "
+            "with: securefl keys officers set"
+        )
+    return Panel(tuple(given[name] for name in names), old.needed) if old else None
+
+
 def _signed_anew(
-    directory: Path, passphrase: str, epoch: int, at: datetime, revoking: str | None
+    directory: Path,
+    passphrase: str,
+    card: CardKey,
+    at: datetime,
+    revoking: str | None,
+    panel: Panel | None,
 ) -> dict[Path, str]:
     signer = open_signer(directory, passphrase, at)
     changes: dict[str, Any] = {}
@@ -83,8 +194,11 @@ def _signed_anew(
         certificates, revoked = without(signer.roster, revoking, at)
         changes = {"certificates": certificates, "revoked": revoked}
     roster, policy = signer.roster.file, load_policy(directory, at)
-    by = signer.ca, signer.key, at
-    return {
+    by, epoch = (signer.ca, signer.key, at), card.epoch
+    texts = {
         layout.ROSTER: roster.signed_anew(*by, epoch=epoch, version=roster.version + 1, **changes),
         layout.POLICY: policy.signed_anew(*by, epoch=epoch),
     }
+    if panel:
+        texts[layout.OFFICERS] = panel.signed(signer, card, at)
+    return texts

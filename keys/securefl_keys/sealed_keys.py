@@ -1,4 +1,4 @@
-"""The secret at rest that opens cards."""
+"""The secrets at rest that open cards: the authority's, and an officer's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from typing import ClassVar, Literal, final
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.errors import KeyFileError
+from securefl_keys.holders import Role
 from securefl_keys.sealed_file import SealedFile
 
 SEALED_KEY_FORMAT: Literal["securefl-card-secret-key/3"] = "securefl-card-secret-key/3"
 
 
-@final
-class SealedKey(SealedFile):
-    """The secret key that opens cards."""
-
+class _SealedCardKey(SealedFile):
     use: ClassVar[str] = "cards"
     serialisation: ClassVar[str] = "mlkem768-seed-x25519-raw"
     replaced: ClassVar[tuple[str, ...]] = ("securefl-secret-key",)
@@ -22,19 +20,30 @@ class SealedKey(SealedFile):
     format: Literal["securefl-card-secret-key/3"]
 
 
+@final
+class SealedKey(_SealedCardKey):
+    """The authority's secret key that opens cards."""
+
+
+@final
+class SealedOfficerKey(_SealedCardKey):
+    """An officer's secret key that opens cards."""
+
+    holders: ClassVar[tuple[Role, ...]] = ("officer",)
+
+
 def seal_secret(key: CardSecret, passphrase: str) -> str:
-    """The text of a file that only `passphrase` opens.
+    """The text of a file that only `passphrase` opens, for the authority.
 
     Raises:
         ConfigError: the passphrase is empty or is no text.
     """
-    return SealedKey.sealing(
-        key.to_secret_bytes(),
-        passphrase,
-        key.origin,
-        format=SEALED_KEY_FORMAT,
-        key_id=key.key_id,
-    )
+    return _sealed(SealedKey, key, passphrase, "authority")
+
+
+def seal_officer_secret(key: CardSecret, passphrase: str) -> str:
+    """As `seal_secret`, for an officer."""
+    return _sealed(SealedOfficerKey, key, passphrase, "officer")
 
 
 def open_secret(text: str, passphrase: str) -> CardSecret:
@@ -45,7 +54,26 @@ def open_secret(text: str, passphrase: str) -> CardSecret:
         KeyFileError: not a sealed secret key, damaged, or of an older SecureFL.
         ConfigError: the passphrase is empty or is no text.
     """
-    file = SealedKey.parse(text)
+    return _opened(SealedKey.parse(text), passphrase)
+
+
+def open_officer_secret(text: str, passphrase: str) -> CardSecret:
+    """The key in a file that `seal_officer_secret` wrote; raises as `open_secret`."""
+    return _opened(SealedOfficerKey.parse(text), passphrase)
+
+
+def _sealed(kind: type[_SealedCardKey], key: CardSecret, passphrase: str, role: Role) -> str:
+    return kind.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        key.origin,
+        role,
+        format=SEALED_KEY_FORMAT,
+        key_id=key.key_id,
+    )
+
+
+def _opened(file: _SealedCardKey, passphrase: str) -> CardSecret:
     secret = file.opened(passphrase)
     try:
         key = CardSecret.from_secret_bytes(secret, file.origin)

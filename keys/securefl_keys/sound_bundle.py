@@ -11,18 +11,18 @@ from pathlib import Path
 from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
-from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.policy import Policy
 from securefl.federation.message import Roster
 from securefl.network.identity import Identity
 from securefl_keys import layout
-from securefl_keys.bundle import CARDS, Bundle, load_bundle, require_sound
+from securefl_keys.bundle import Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.certificates import ConsortiumAuthority, holder_certificate
-from securefl_keys.holders import AUTHORITY, Role
+from securefl_keys.holders import Role
 from securefl_keys.identity import load_identity
-from securefl_keys.key_files import parsed
+from securefl_keys.officers import ALONE
 from securefl_keys.reading import found_in
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import now
@@ -37,6 +37,7 @@ class RosterTrust:
     """Who is who by a roster, at the time of the question."""
 
     roster: VerifiedRoster
+    officer_names: tuple[str, ...] = field(default=ALONE, kw_only=True)
 
     def holder(self, certificate: x509.Certificate, role: Role) -> str:
         """See `Trust.holder`."""
@@ -51,8 +52,8 @@ class RosterTrust:
         return self._now().identities()
 
     def officers(self) -> tuple[str, ...]:
-        """See `Trust.officers`."""
-        return (AUTHORITY.name,)
+        """Names of the officers in force, in order; the first is the authority."""
+        return self.officer_names
 
     def _now(self) -> VerifiedRoster:
         return replace(self.roster, at=now())
@@ -73,8 +74,9 @@ class SoundBundle(RosterTrust):
 
     @classmethod
     def _of(cls, bundle: Bundle) -> SoundBundle:
-        key = parsed(bundle.texts[CARDS[bundle.manifest.role]], CardKey.from_json)
-        return cls(bundle.roster(), bundle, CardKeys((key,)))
+        officers = bundle.officers()
+        names = officers.names if officers else ALONE
+        return cls(bundle.roster(), bundle, bundle.card_keys(), officer_names=names)
 
     @property
     def ca(self) -> ConsortiumAuthority:
@@ -85,6 +87,11 @@ class SoundBundle(RosterTrust):
     def age(self) -> tuple[int, int]:
         """Epoch, and version of the roster."""
         return self.bundle.manifest.epoch, self.bundle.manifest.roster_version
+
+    @property
+    def policy(self) -> Policy:
+        """What may be opened."""
+        return self.bundle.policy().policy()
 
     def newer(self, files: str) -> SoundBundle:
         """See `net.trust.Bundle.newer`."""

@@ -39,8 +39,9 @@ from securefl_keys.transport import transport_public_key_of
 _USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
     "server": [ExtendedKeyUsageOID.SERVER_AUTH],
-    # It calls out to the server, as clients do.
+    # They call out to the server, as clients do.
     "authority": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "officer": [ExtendedKeyUsageOID.CLIENT_AUTH],
 }
 _IDENTITY = "urn:securefl:identity:"
 

@@ -17,8 +17,9 @@ from securefl_keys.epochs import require_one_epoch
 from securefl_keys.holders import Role
 from securefl_keys.identity import listed, load_identity, no_tls
 from securefl_keys.journal import require_settled
-from securefl_keys.loading import load_all
+from securefl_keys.loading import card_keys_in, load_authority_keys
 from securefl_keys.no_secret import require_no_secret
+from securefl_keys.officers import load_officers
 from securefl_keys.policy import load_policy
 from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster, load_roster
@@ -41,6 +42,8 @@ class Verdict:
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """What is in order, and not enough for everything."""
+    officers: str = ""
+    """Who opens sums, in words; empty where the authority alone does."""
 
 
 CAN = {
@@ -55,7 +58,11 @@ CAN = {
     ),
     "owner": (
         "open cards, totals and scores, with the passphrase",
-        "approve and revoke clients and servers, with the passphrase",
+        "approve and revoke clients, servers and officers, with the passphrase",
+    ),
+    "officer": (
+        "check who signed a contribution",
+        "add up keys of sums, with a card secret that is in no bundle",
     ),
 }
 CANNOT = {
@@ -66,11 +73,22 @@ CANNOT = {
     "server": ("decrypt anything: no secret key is in this folder", "sign for a client"),
     "authority": ("decrypt with this folder alone: no secret key is in it", "sign for a client"),
     "owner": ("sign for a client: clients keep their identity keys",),
+    "officer": (
+        "decrypt anything: no secret key is in this folder",
+        "open a sum without other officers",
+    ),
 }
+WITH_OFFICERS = {
+    CAN["client"][0]: "encrypt what it sends, and make cards that the officers alone open",
+    CAN["authority"][1]: "add up keys of sums, with a secret key that is in no bundle",
+    CAN["owner"][0]: "add up keys of sums as the first officer, with the passphrase",
+}
+"""Said in the place of these where sums need several officers."""
 WITH_IDENTITY: dict[Role, str] = {
     "client": "sign contributions as",
     "server": "show that it is the server",
     "authority": "show that it is the",
+    "officer": "show that it is the officer",
 }
 
 
@@ -85,7 +103,7 @@ def verify(
 
     Args:
         directory: the folder.
-        identity: a client's or a server's own folder, to be checked against it.
+        identity: a member's own folder, to be checked against it.
         authority: the fingerprint that the consortium must have.
         at: when; now where None.
         passphrase: opens what is sealed; without it, that is not looked into.
@@ -122,7 +140,7 @@ def _opened(verdict: Verdict, open_sealed: Callable[[], object]) -> Verdict:
 
 def _open_all(directory: Path, passphrase: str, at: datetime) -> None:
     require_settled(directory)  # a look changes nothing
-    load_all(directory, passphrase)
+    load_authority_keys(directory, passphrase)
     if (directory / layout.CA_KEY).exists():
         open_signer(directory, passphrase, at)
         load_identity(directory / layout.AUTHORITY, passphrase)
@@ -139,8 +157,17 @@ def _bundle(directory: Path, authority: str | None, at: datetime) -> Verdict:
     except (KeyError, KeyFileError):
         problems = problems or ["the roster cannot be read"]
     role = bundle.manifest.role
+    officers = ""
+    if not problems:
+        file = bundle.officers()
+        officers = file.told() if file else ""
     what = f"A bundle for the role {role}, epoch {bundle.manifest.epoch}"
-    return Verdict(what, bundle.ca, role, roster, CAN[role], CANNOT[role], _all(problems, roster))
+    can, cannot, found = _can(role, officers), CANNOT[role], _all(problems, roster)
+    return Verdict(what, bundle.ca, role, roster, can, cannot, found, officers=officers)
+
+
+def _can(who: str, officers: str) -> tuple[str, ...]:
+    return tuple(WITH_OFFICERS.get(text, text) if officers else text for text in CAN[who])
 
 
 def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict:
@@ -150,7 +177,7 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
         if entry.path.parts[0] != "authority":
             problems += _secrets(directory / entry.path)
     notes = [f"{entry.path}: {note}" for entry in files for note in entry.notes]
-    roster = None
+    roster, officers = None, ""
     owner = "owner" if (directory / layout.AUTHORITY_KEY).exists() else None
     if (directory / layout.CA_CERTIFICATE).exists():
         try:
@@ -158,6 +185,9 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
             load_policy(directory, at)
             if owner:
                 require_one_epoch(directory, at)
+                card_keys_in(directory, layout.AUTHORITY_PUBLIC_KEY, roster)
+                file = load_officers(directory, at)
+                officers = file.told() if file else ""
                 mine = listed(directory / layout.AUTHORITY, roster)
                 mine.require_role("authority")
                 path = directory / layout.AUTHORITY_CERTIFICATE
@@ -170,10 +200,10 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
             problems.append(f"{layout.MANIFEST}: {gone}")
     elif authority is not None:
         problems.append("nothing in it is signed: it has no consortium")
-    can, cannot = (CAN[owner], CANNOT[owner]) if owner else ((), ())
+    can, cannot = (_can(owner, officers), CANNOT[owner]) if owner else ((), ())
     ca = roster.ca if roster else None
     found = _all(problems, roster)
-    return Verdict("A key folder", ca, None, roster, can, cannot, found, tuple(notes))
+    return Verdict("A key folder", ca, None, roster, can, cannot, found, tuple(notes), officers)
 
 
 def _secrets(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from consortium_files import CLIENTS, PASSPHRASE, make_consortium
+from consortium_files import BUNDLES, CLIENTS, PASSPHRASE, make_consortium
 
 from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
 from securefl_keys import sealed_file
@@ -21,7 +21,6 @@ from securefl_keys.bundle import Bundle, Manifest, load_bundle
 from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import pem_blocks
 from securefl_keys.certificates import holder_certificate, read_authority
-from securefl_keys.holders import ROLES
 from securefl_keys.policy import PolicyFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import VerifiedRoster
@@ -146,7 +145,7 @@ def test_no_bit_of_a_certificate_can_be_turned(made, kind):
             assert_refused(lambda text=text: parse(text, made.ca))
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", BUNDLES)
 def test_a_changed_file_in_a_bundle_is_found(made, role):
     """A change of any file of a bundle, large ones included, is a problem of that file."""
     bundle = load_bundle(made.bundle(role), role)

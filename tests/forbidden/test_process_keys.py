@@ -77,11 +77,11 @@ def made(tmp_path_factory):
 def bundles(tmp_path_factory):
     """What authorities would send: of two epochs, and of another consortium."""
     here = Site(tmp_path_factory.mktemp("relayed") / "site")
-    first = FolderKeeper(here.keys, PASSPHRASE).now(0).bundles
+    first = FolderKeeper(here.keys, PASSPHRASE).now().bundles
     here.rotate()
-    second = FolderKeeper(here.keys, PASSPHRASE).now(0).bundles
+    second = FolderKeeper(here.keys, PASSPHRASE).now().bundles
     other = Site(tmp_path_factory.mktemp("other") / "site", consortium="Süd")
-    return Relayed(here, first, second, FolderKeeper(other.keys, PASSPHRASE).now(0).bundles)
+    return Relayed(here, first, second, FolderKeeper(other.keys, PASSPHRASE).now().bundles)
 
 
 @dataclass
@@ -820,8 +820,8 @@ class Lying:
     def parameters(self):
         return self.keeper.parameters
 
-    def now(self, scores=0):
-        return replace(self.keeper.now(scores), bundles=self.bundles)
+    def now(self):
+        return replace(self.keeper.now(), bundles=self.bundles)
 
 
 def changed_byte(path, at=0.5):
@@ -935,5 +935,5 @@ def test_a_client_that_is_relayed_a_forged_bundle_ends_with_the_reason(bundles):
 
 def test_a_keeper_needs_a_consortium(tmp_path, keys):
     with pytest.raises(KeyFileError):
-        FolderKeeper(keys, PASSPHRASE).now(0)
+        FolderKeeper(keys, PASSPHRASE).now()
     assert not (Path(keys) / layout.ROSTER).exists()

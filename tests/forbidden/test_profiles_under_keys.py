@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from key_folders import MATCH_FILES, MATCH_SECRET, count_of
 from securefl.crypto.match_params import LINEAR, SQUARE
 from securefl.exchange.match_flood import MAX_RELEASES
+from securefl_keys.releases import ReleasesFile
 
 from securefl_cli.main import main
 from securefl_keys.folder import init_folder
-from securefl_keys.releases import ReleasesFile
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

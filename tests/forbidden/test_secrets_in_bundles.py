@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from consortium_files import PASSPHRASE
+from consortium_files import BUNDLES, PASSPHRASE
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from securefl.errors import SecretFound
 from securefl_keys.export import export, export_all
-from securefl_keys.holders import ROLES
 from securefl_keys.loading import load_all
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.sound_bundle import SoundBundle
@@ -70,7 +69,7 @@ def test_bundles_hold_just_these_files(consortium):
 
 def test_every_role_is_told_the_same_key(consortium):
     """Which makes cards and opens none."""
-    sound = {role: SoundBundle.load(consortium.bundle(role), role) for role in ROLES}
+    sound = {role: SoundBundle.load(consortium.bundle(role), role) for role in BUNDLES}
     own = load_all(consortium.keys, PASSPHRASE).public
     for bundle in sound.values():
         assert (bundle.card_keys.key_id, bundle.card_keys.epoch) == (own.key_id, own.epoch)

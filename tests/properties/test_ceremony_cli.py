@@ -111,7 +111,7 @@ def test_each_folder_of_a_ceremony_is_in_order(ceremony):
     opens = said("verify", root / "bundles/authority", "--identity", own)
     assert "no secret key is in it" in opens
     assert "It can show that it is the authority." in opens
-    assert "approve and revoke clients and servers" in said("verify", root / "keys")
+    assert "approve and revoke clients, servers and officers" in said("verify", root / "keys")
     assert "Problem" not in said("show", root / "keys")
 
 
