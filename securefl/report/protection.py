@@ -82,7 +82,8 @@ def opening_said(config: Config) -> str:
         opened = [*totals, "scores"] if exchange.seals_profiles else totals
         return f"The authority opens {' and '.join(opened)} alone. {together}"
     return (
-        f"The answers of {needed} of {n} officers open a total, and whoever has them reads it. "
+        f"The answers of {needed} of {n} officers open a total, and whoever asks for them, which "
+        "over separate processes is the server, reads it unrounded. "
         f"{needed - 1} officers with the server read nothing, and {n - needed} may be away."
         f"{scores} {together}"
     )
