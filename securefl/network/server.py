@@ -107,7 +107,7 @@ class ServerProcess:
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
     for_officers: str = ""
-    """That for officers; empty before the authority has sent it."""
+    """Newest bundle for officers; empty before the authority has sent it."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
     async def run(self, at: Entrance, folder: RunFolder) -> None:
