@@ -232,6 +232,23 @@ def test_an_officer_that_misbehaves_stops_nothing_and_is_named(job, usual, kind,
     assert [row["round"] for row in told] == sorted({row["round"] for row in told})
 
 
+def test_officers_are_asked_all_at_once(job, usual):
+    """Each waits for the other to be asked, and neither is late."""
+    here, asked = job(), {}
+
+    class Waits(AuthorityProcess):
+        async def _key_sums(self, link, body, announced):
+            about = bodies.parsed(bodies.OpenRequest, body, link.name)
+            met = asked.setdefault((about.round, about.name), asyncio.Barrier(len(OTHERS)))
+            await met.wait()
+            return await super()._key_sums(link, body, announced)
+
+    WithOfficers(here, kinds=dict.fromkeys(OTHERS, Waits)).run()
+    assert_same(here.folder / "run", usual)
+    assert asked
+    assert incidents_of(here.folder / "run") == ""
+
+
 def test_an_authority_with_officers_opens_nothing_alone(job):
     """Whoever asks it for a total is refused, and that is logged."""
     here = job()
