@@ -26,7 +26,7 @@ from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
 from securefl.network.saying import SESSION, Warned
-from securefl.network.settings import settings_digest, table_digests
+from securefl.network.settings import check_officers, settings_digest, table_digests
 from securefl.network.trust import Bundle
 from securefl.runs.threads import torch_threads
 
@@ -88,7 +88,7 @@ class ClientProcess:
         self._welcomed = True
         SESSION.set(welcome.run)
         self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
-        self.party.seal_with(self.bundle)
+        self._seal()
         session = self.party.session(welcome.run, welcome.job)
         try:
             while True:
@@ -132,8 +132,13 @@ class ClientProcess:
             self.bundle = self.bundle.newer(body.decode())
         except (KeyFileError, UnicodeDecodeError) as error:
             raise _RunOver(f"sent a bundle that is refused: {error}") from error
-        self.party.seal_with(self.bundle)
+        self._seal()
         self.say(f"{self.party.name}: epoch {self.bundle.age[0]}")
+
+    def _seal(self) -> None:
+        """Seal under the bundle's keys; raises ConfigError where its officers are others."""
+        check_officers(self.party.job.config, self.bundle.card_keys.quorum)
+        self.party.seal_with(self.bundle)
 
 
 @dataclass(slots=True)

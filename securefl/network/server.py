@@ -103,7 +103,7 @@ class ServerProcess:
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
     for_officers: str = ""
-    """That for officers; empty before the authority has sent it."""
+    """Newest bundle for officers; empty before the authority has sent it."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
     async def run(self, at: Entrance, folder: RunFolder) -> None:
@@ -133,14 +133,11 @@ class ServerProcess:
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
         rounds, sites = self._rounds(members, lines, key_id, folder)
         rounds.go_on_in(folder)
-        watched = self.monitor
-        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
-        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
         needed = config.exchange.needed if len(lines) > 1 else len(lines)
-        watched.authority = (lambda: sum(o.is_here for o in lines) >= needed) if lines else None
+        self._watch(members, rounds, sites, lines, needed)
 
         async def serve(link: Link) -> None:
-            link.traffic = watched.traffic
+            link.traffic = self.monitor.traffic
             line = self._line_of(link.certificate, lines)
             await (line.welcome if line else members.welcome)(link)
 
@@ -175,6 +172,25 @@ class ServerProcess:
                 with suppress(SecureFLError):
                     await work
             await door.stop()
+
+    def _watch(
+        self,
+        members: Members,
+        rounds: Rounds,
+        sites: NetworkSites,
+        lines: Sequence[Line],
+        needed: int,
+    ) -> None:
+        """Have the monitor count what goes on."""
+
+        def n_here() -> int:
+            return sum(line.is_here for line in lines)
+
+        watched, config = self.monitor, self.job.config
+        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
+        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
+        watched.authority = (lambda: n_here() >= needed) if lines else None
+        watched.officers = n_here if len(lines) > 1 else None
 
     def _role(self, certificate: x509.Certificate) -> Role:
         """Return the role in a caller's transport certificate, a client's where it has none."""

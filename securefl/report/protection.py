@@ -77,13 +77,13 @@ def opening_said(config: Config) -> str:
         "speaks of."
     )
     totals = ["totals"] if exchange.seals_sums else []
-    opened = " and ".join([*totals, "scores"] if exchange.seals_profiles else totals)
+    opened = " and ".join([*totals, "scores"] if config.seals_scores else totals)
     if n == 1:
         return f"The authority opens {opened} alone. {together}"
     return (
-        f"The answers of {needed} of {n} officers open {opened}, and whoever has them reads these. "
-        f"{needed - 1} officers with the server read nothing, and {n - needed} may be away. "
-        f"{together}"
+        f"The answers of {needed} of {n} officers open {opened}; whoever asks for them, which over "
+        f"separate processes is the server, reads them unrounded. {needed - 1} officers with the server "
+        f"read nothing more, and {n - needed} may be away. {together}"
     )
 
 

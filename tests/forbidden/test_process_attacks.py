@@ -825,7 +825,13 @@ def test_a_client_answers_no_round_twice(made, monkeypatch):
 
 REFUSED = [
     ({"devices": {"preset": "cifar10"}}, "[devices]"),
-    ({"exchange": {"encrypt": "model", "officers": 3}}, "exchange.officers"),
+    (
+        {
+            "exchange": {"encrypt": ["model", "profiles"], "officers": 3},
+            "selection": {"name": "fedprof"},
+        },
+        "exchange.officers",
+    ),
 ]
 """Settings that processes do not run, and what names them."""
 

@@ -11,9 +11,13 @@ import torch
 from over_loopback import NAMES, incidents_of, made_up_task, model_of
 from with_officers import OFFICERS, OTHERS, SEALED, Officers, OfficersJob, WithOfficers
 
+from securefl.audit.exposure.evidence import Evidence, leaks_in
+from securefl.audit.replay import replayed
+from securefl.build.training import precision_of
 from securefl.crypto.one_time import KEY_SUM_BYTES
 from securefl.errors import ConfigError, OpeningRefused, PeerError
 from securefl.federation.opening import Opening
+from securefl.federation.query import SCORES
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows
@@ -77,6 +81,10 @@ def test_a_run_with_officers_is_that_of_a_simulation(job, usual):
     assert not (run / OFFICERS_OPENINGS[3]).exists()
 
 
+def numbers_of(loop):
+    return {number.name: number.values for number in loop.server.monitor.numbers()}
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_officer_that_is_killed_in_mid_run_stops_nothing_and_is_named(job, usual, name):
     """From then on two of three open; each round says who is away."""
@@ -85,8 +93,8 @@ def test_an_officer_that_is_killed_in_mid_run_stops_nothing_and_is_named(job, us
 
     async def killed(_loop):
         await loop.wait_for("^Round 1/")
+        at["before"] = numbers_of(loop)
         await loop.kill(name)
-        at["killed"] = len(rows(here.folder / "run"))
 
     loop.run(killed)
     run, number = here.folder / "run", OFFICERS.index(name)
@@ -97,6 +105,9 @@ def test_an_officer_that_is_killed_in_mid_run_stops_nothing_and_is_named(job, us
     assert {(row["name"], row["client"]) for row in told} == {("officers", "")}
     assert {row["reason"].split(":")[0] for row in told} == {f"officer {number + 1}"}
     assert len(told) == len({row["round"] for row in told})
+    assert at["before"]["officers_connected"] == {(): 3}
+    assert at["before"]["authority_connected"] == {(): 1}
+    assert numbers_of(loop)["client_missed"] == {("officers", "dropped"): len(told)}
 
 
 def test_an_officer_that_comes_back_is_given_all_cards(job):
@@ -117,14 +128,10 @@ def test_an_officer_that_comes_back_is_given_all_cards(job):
     assert {row.n_clients for row in rows(run)} == {len(NAMES)}
 
 
-def test_the_authority_may_be_the_one_that_is_away(job, usual, monkeypatch):
+def test_the_authority_may_be_the_one_that_is_away(job, usual):
     """Officers are alike: the first has no more to say than the others."""
     here = job()
     loop = WithOfficers(here)
-    loop.patience = type(loop.patience)(20.0, 20.0, 5.0)
-    monkeypatch.setattr(
-        "with_officers.FirstOfficer.now", lambda *_: (_ for _ in ()).throw(PeerError("is away"))
-    )
     loop.keeper = None
     loop.run()
     assert_same(here.folder / "run", usual)
@@ -225,6 +232,23 @@ def test_an_officer_that_misbehaves_stops_nothing_and_is_named(job, usual, kind,
     assert [row["round"] for row in told] == sorted({row["round"] for row in told})
 
 
+def test_officers_are_asked_all_at_once(job, usual):
+    """Each waits for the other to be asked, and neither is late."""
+    here, asked = job(), {}
+
+    class Waits(AuthorityProcess):
+        async def _key_sums(self, link, body, announced):
+            about = bodies.parsed(bodies.OpenRequest, body, link.name)
+            met = asked.setdefault((about.round, about.name), asyncio.Barrier(len(OTHERS)))
+            await met.wait()
+            return await super()._key_sums(link, body, announced)
+
+    WithOfficers(here, kinds=dict.fromkeys(OTHERS, Waits)).run()
+    assert_same(here.folder / "run", usual)
+    assert asked
+    assert incidents_of(here.folder / "run") == ""
+
+
 def test_an_authority_with_officers_opens_nothing_alone(job):
     """Whoever asks it for a total is refused, and that is logged."""
     here = job()
@@ -246,3 +270,28 @@ def test_settings_of_other_officers_than_the_consortiums_are_refused(job):
     loop.keeper, loop.absent = None, {*OTHERS}
     with pytest.raises(ConfigError, match=words):
         loop.run()
+
+
+def leaks(here):
+    record = here.record
+    again = replayed(record.config, here.task, lambda _done, _all: None, record.participants)
+    return leaks_in(Evidence.of(record), again.ledger, precision_of(here.task.model))
+
+
+def test_an_audit_finds_lists_that_officers_were_shown(job):
+    """None in an honest run; two lists, or a short one, in an officer's log are found."""
+    here = job()
+    WithOfficers(here).run()
+    path = here.folder / "run" / OFFICERS_OPENINGS[1]
+    about = [leak for leak in leaks(here) if leak.what not in SCORES]
+    assert about == []
+    honest = path.read_text()
+    row = json.loads(honest.splitlines()[0])
+    other = row | {"signers": row["signers"][:4], "n_clients": 4}
+    path.write_text(honest + json.dumps(other) + "\n")
+    assert "officers were shown 2 lists" in {leak.why.split(":")[0] for leak in leaks(here)}
+    few = row | {"signers": row["signers"][:2], "n_clients": 2}
+    path.write_text(honest + json.dumps(few) + "\n")
+    assert "opened of 2 clients, below 3" in {leak.why for leak in leaks(here)}
+    path.write_text(honest + json.dumps(row | {"more": 1}) + "\n")
+    assert (path.name, "more") in {(leak.who, leak.what) for leak in leaks(here)}

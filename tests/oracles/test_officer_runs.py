@@ -18,7 +18,7 @@ from securefl.errors import ConfigError, OpeningRefused, PeerError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
 from securefl.exchange.quorum import Quorum
-from securefl.network.party import check_scope
+from securefl.network.settings import check_officers, check_scope
 from securefl.types import MessageSpec
 from securefl_cli.main import main
 
@@ -205,10 +205,24 @@ def test_officers_that_make_no_sense_are_refused(settings, message):
     assert message in str(caught.value)
 
 
-def test_separate_processes_have_one_authority():
-    """They refuse the setting in the place of not heeding it."""
+def test_separate_processes_have_the_consortiums_officers():
+    """Others are refused in the place of not heeding the setting, with both ways out."""
     config = load_config(None, ["exchange.officers=3"])
-    with pytest.raises(ConfigError, match="separate processes have one authority"):
+    check_scope(config)
+    check_officers(config, Quorum(2, 3))
+    words = r"set exchange\.officers = 1 and .* \(securefl keys officers set\)"
+    with pytest.raises(ConfigError, match=words):
+        check_officers(config, Quorum())
+    with pytest.raises(ConfigError, match=r"of 3, of whom 3 do"):
+        check_officers(config, Quorum(3, 3))
+    check_officers(load_config(None, ["exchange.encrypt=none"]), Quorum(2, 3))
+
+
+def test_over_processes_scores_have_one_authority():
+    """Officers add up keys of sums alone."""
+    settings = ["exchange.officers=3", 'exchange.encrypt=["model", "profiles"]']
+    config = load_config(None, [*settings, "selection.name=fedprof"])
+    with pytest.raises(ConfigError, match=r"leave profiles out .* securefl run"):
         check_scope(config)
 
 

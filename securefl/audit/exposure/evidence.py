@@ -84,6 +84,8 @@ class Evidence:
     files: Collection[str] = frozenset()
     sessions: int = 1
     """How often the run was begun, or gone on with."""
+    officers: Sequence[Opening] = ()
+    """Logs of officers that are processes of their own, one after the other."""
     in_one_process: bool = False
     """Whether the authority was there too, and left its log in this folder."""
     odd_rows: Sequence[tuple[str, str]] = ()
@@ -100,8 +102,9 @@ class Evidence:
             read_rows(path / INCIDENTS, Incident),
             frozenset(file.name for file in path.iterdir()),
             max(1, len(sessions)),
-            any(session.get("engine") != PROCESSES for session in sessions),
-            tuple(_odd_rows(path)),
+            officers=[row for name in OFFICERS_OPENINGS for row in read_rows(path / name, Opening)],
+            in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
+            odd_rows=tuple(_odd_rows(path)),
         )
 
 
@@ -129,7 +132,7 @@ def leaks_in(
     # Clients that are processes come and go.
     latecomers = config.exchange.seals_sums and not evidence.in_one_process
     absences = Absences(finished, evidence.incidents, latecomers)
-    log = Log(evidence.openings, evidence.sessions, logged)
+    log = Log(evidence.openings, evidence.sessions, logged, evidence.officers)
     opened = finished - absences.spoiled
     form, openings = FORMS[config.selection.match], evidence.openings
     lengths = Lengths.of(form, dtype, openings, quorum_of(config))

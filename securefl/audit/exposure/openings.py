@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -27,6 +27,8 @@ class Log:
     """How often the run was begun or gone on with; a session's last round may be played again."""
     here: bool
     """Whether it is kept in the folder, as that of processes is not."""
+    officers: Sequence[Opening] = ()
+    """Rows of officers' own logs."""
 
 
 def wrongly_opened(
@@ -55,6 +57,7 @@ def wrongly_opened(
         if entry.sender == AUTHORITY and entry.name != SCORE and about not in planned[entry.round]:
             yield Leak.of(entry, f"{entry.n_values} values that no sum of these settings has")
     yield from _never_opened(ledger, finished)
+    yield from _of_officers(log.officers, least)
     if log.here:
         yield from _not_written_down(log, ledger, finished)
 
@@ -80,6 +83,19 @@ def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
     for (number, name, _), n in times.items():
         if n > 1:
             yield Leak(number, name, _WHO, f"opened {n} times: what differs shows clients")
+
+
+def _of_officers(officers: Sequence[Opening], least: int) -> Iterator[Leak]:
+    """Keys that officers have added up of too few, or for different lists of one total."""
+    answered = [row for row in officers if not row.refused]
+    lists = defaultdict[tuple[str, int, str], set[frozenset[str]]](set)
+    for row in answered:
+        lists[row.run, row.round, row.name].add(frozenset(row.signers))
+    yield from _of_too_few(answered, least)
+    for (_, number, name), shown in lists.items():
+        if len(shown) > 1:
+            why = f"officers were shown {len(shown)} lists: what differs shows clients"
+            yield Leak(number, name, _WHO, why)
 
 
 def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[Leak]:
