@@ -101,7 +101,14 @@ def simulated(
         opener = authority = _authority(job, keys, identities, record)
         least = max(least, authority.policy.min_contributions)
     clients = {
-        name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
+        name: Client(
+            name,
+            weight,
+            sealers,
+            job.equal_weight,
+            blind=config.exchange.blind,
+            signing_key=identities.keys[name],
+        )
         for name, weight in job.weights.items()
     }
     server = Server(
@@ -113,6 +120,7 @@ def simulated(
         sealed=job.sealed if keys else frozenset(),
         ledger=record.ledger,
         report=record.incidents.append,
+        blind=config.exchange.blind,
     )
     profiling = profiling_of(config, job.names)
     respondent = Respondent(clients, job.data, task.model, task.loss, profiling)

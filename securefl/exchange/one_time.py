@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
+from securefl.errors import BlindTotalRefused
+from securefl.exchange import blind
 from securefl.exchange.base import NONCE_BYTES, ONE_TIME, MessageId, Sealed, Sender, Values
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
@@ -60,6 +63,17 @@ class OneTimeSealer(UnderCards):
     def cards(self, run: str, sender: Sender) -> bytes:
         """The client's cards of a session."""
         return self.keys.cards(run, sender)
+
+    def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
+        """What a total holds that is sealed for this client, and the length of its list.
+
+        Raises:
+            BlindTotalRefused: see `blind.opened`; or several officers, who seal no totals.
+        """
+        secrets = self.keys.secrets(sender)
+        if len(secrets) > 1:
+            raise BlindTotalRefused("is of several officers, who seal none")
+        return blind.opened(total, about, sender.name, secrets[0])
 
     def seal(
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender

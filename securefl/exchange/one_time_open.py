@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from securefl.crypto.blind import ContentKey
 from securefl.crypto.one_time import KeySum
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused, OpeningRefused, PeerError
 from securefl.exchange.base import MessageId, OpenedSum
+from securefl.exchange.blind import BlindTotal, listed
 from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.officer import Answer, Answering, Officer
 from securefl.exchange.one_time import UnderCards
@@ -87,6 +89,13 @@ class OneTimeOpener(UnderCards):
                 self.say(f"officer {number + 1}: gave a wrong sum of keys for {about.name!r}")
             return opened
         raise refused or MessageRefused("the officers' sums of keys do not agree")
+
+    def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
+        """See `Opener.sealed_for`."""
+        if len(self.officers) > 1:
+            raise OpeningRefused("several officers seal no total for clients: none of them has one")
+        key = ContentKey.sealing(content, about.digest(), listed(names))
+        return BlindTotal.of(key, self.officers[0].wraps(about.run, names, key))
 
     def _answers(self, about: MessageId, nonces: Mapping[str, str]) -> dict[int, Answer]:
         """Return the answer of each officer that is there and has all cards."""

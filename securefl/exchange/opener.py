@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from securefl.exchange.base import Channel, MessageId, OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 
 
@@ -36,4 +37,12 @@ class Opener(Channel, Protocol):
         Raises:
             OpeningRefused: it cannot be opened now.
             MessageRefused: `total` is not the sum of just these messages.
+        """
+
+    def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
+        """Seal what was opened for clients that have given their cards.
+
+        Raises:
+            OpeningRefused: there are several officers.
+            PeerError: the card of a client is not here.
         """

@@ -9,16 +9,19 @@ from securefl.errors import (
     Duplicate,
     KeyMismatch,
     MessageRefused,
+    NotBlind,
     OpeningRefused,
     TotalRefused,
 )
 from securefl.exchange.base import Channel, OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy, require_clients
 from securefl.federation.message import Expected, Roster, card_expected, split_message
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.server import SumRequest
+from securefl.federation.total import RELEASED, total_bytes
 from securefl.types import MessageSpec
 
 
@@ -91,8 +94,10 @@ class Authority:
                 refused[client] = str(error)
         return refused
 
-    def open(self, request: SumRequest) -> OpenedSum:
+    def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
         """Return the opened total, as precise as the policy allows for its name.
+
+        It is sealed for its clients where the policy says so, whatever the server asks for.
 
         A run, round and name is answered once, be the answer a refusal; what is of another key,
         or of a client without a card, is no question.
@@ -105,6 +110,8 @@ class Authority:
                 was asked for in this round before (the difference of two totals would show single
                 clients), or totals of other runs and this one together would show too few
                 clients (`OpeningHistory.require_alike`).
+            NotBlind: the server asks to read what the policy has sealed for clients alone, or to
+                have sealed what the server reads.
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold for this total (`Roster.check`).
         """
@@ -117,7 +124,9 @@ class Authority:
             self._note(expected, signers, 0, f"{what}: {error}")
             raise type(error)(f"{what}: {error}") from error
         self._note(expected, signers, opened.n_clients)
-        return opened
+        if not self.policy.is_blind(expected.name):
+            return opened
+        return self.opener.sealed_for(total_bytes(opened, RELEASED), expected.about, signers)
 
     def _note(
         self, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
@@ -130,6 +139,7 @@ class Authority:
         expected = request.expected
         asked = expected.run, expected.round, expected.name
         require_own_key(self.opener, expected)
+        require_blind(request, self.policy)
         if without := self.opener.without_card(expected.run, signers):
             raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         n_asked = self._history.claim(asked)
@@ -153,8 +163,19 @@ class Authority:
             raise
         except MessageRefused as error:
             raise TotalRefused(str(error)) from error
+        if request.due and not request.due.is_that_of(opened):
+            raise TotalRefused("it does not weigh what its clients do: one lies about its weight")
         self._history.release(asked, terms)
         return opened
+
+
+def require_blind(request: SumRequest, policy: Policy) -> None:
+    """Raise NotBlind where the server asks for a total in another way than the policy has it."""
+    name = request.expected.name
+    if request.blind != policy.is_blind(name):
+        ways = {True: "sealed for its clients, who alone may read it", False: "for the server"}
+        asked, due = ways[request.blind], ways[not request.blind]
+        raise NotBlind(f"asked for {asked}, and exchange.blind of the authority has it {due}")
 
 
 def require_own_key(opener: Channel, expected: Expected) -> None:

@@ -32,7 +32,7 @@ from securefl.federation.authority import Authority, Opening
 from securefl.federation.message import Roster
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
-from securefl.federation.total import total_bytes
+from securefl.federation.total import RELEASED, total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
@@ -41,7 +41,6 @@ from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.monitor import AuthorityMonitor
-from securefl.network.opening import RELEASED
 from securefl.network.openings import MAX_LOG_BYTES
 from securefl.network.proof import name_of
 from securefl.network.saying import SESSION, Warned

@@ -9,15 +9,13 @@ from securefl.errors import OpeningRefused, PeerError, TooFewContributions, Tota
 from securefl.exchange.base import OpenedSum
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.federation.total import n_total_bytes, read_total
+from securefl.federation.total import RELEASED, n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import SentHome, part
 
 ANSWER_S = 120.0
 MAX_CARDS_TAKEN = 2**20
-RELEASED = "float64"
-"""The authority rounds what it releases; in doubles these digits are exact."""
 
 
 class Line:

@@ -53,17 +53,21 @@ class Member:
     name: str
     weight: float
     equal_weight: float
+    blind: bool
+    """See `Client.blind`."""
     identity: bytes = field(repr=False)
 
     @classmethod
     def of(cls, client: Client) -> Member:
         """Copy a client's name, weights and signing key."""
-        return cls(client.name, client.weight, client.equal_weight, client.identity_secret())
+        weights = client.weight, client.equal_weight
+        return cls(client.name, *weights, client.blind, client.identity_secret())
 
     def client(self, sealers: Mapping[Kind, Sealer]) -> Client:
         """Build the client that seals and signs."""
         key = Ed25519PrivateKey.from_private_bytes(self.identity)
-        return Client(self.name, self.weight, sealers, self.equal_weight, signing_key=key)
+        weights = self.weight, sealers, self.equal_weight
+        return Client(self.name, *weights, blind=self.blind, signing_key=key)
 
 
 @dataclass(frozen=True, slots=True)
