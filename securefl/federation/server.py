@@ -67,9 +67,7 @@ class DueWeight:
     def is_that_of(self, total: OpenedSum) -> bool:
         """Whether a total weighs as much, but for its rounding."""
         too_much = total.weight > (1 + WEIGHT_MARGIN) * self.weight
-        return not too_much and not (
-            self.told and total.weight < (1 - WEIGHT_MARGIN) * self.weight
-        )
+        return not too_much and not (self.told and total.weight < (1 - WEIGHT_MARGIN) * self.weight)
 
 
 @dataclass(frozen=True, slots=True)
