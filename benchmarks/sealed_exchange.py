@@ -23,12 +23,12 @@ from securefl import load_config
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.server import Server
-from securefl.federation.total import n_total_bytes
+from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
-from securefl.network.opening import RELEASED, ask_to_open, ask_what_holds, give_cards
+from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
 from securefl.network.settings import settings_digest
 from securefl.network.trust import Role
 from securefl.types import Kind, MessageSpec

@@ -42,8 +42,8 @@ class BlindTotal:
         return BlindTotal(self.sealed, wraps)
 
     def for_client(self, name: str) -> bytes:
-        """Return the bytes that one client is sent: its wrap, and what all are sent."""
-        return self.wraps[name] + self.sealed
+        """Return the bytes that one client is sent: its wrap, if it has one, and the rest."""
+        return self.wraps.get(name, b"") + self.sealed
 
     @classmethod
     def sent_to(cls, name: str, body: bytes) -> BlindTotal:

@@ -25,6 +25,7 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
@@ -285,8 +286,12 @@ class AuthorityProcess:
             raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(self._role.open, request)
         self.monitor.opened += 1
-        self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
-        return total_bytes(opened, RELEASED)
+        if isinstance(opened, BlindTotal):
+            ways, body = "sealed for", opened.as_bytes()
+        else:
+            ways, body = "opened", total_bytes(opened, RELEASED)
+        self._say(f"Round {asked.round}: {ways} {asked.name}, {opened.n_clients} clients")
+        return body
 
     async def _opened_scores(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenScoresRequest, body, link.name)

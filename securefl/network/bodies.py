@@ -9,7 +9,7 @@ import base64
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -34,7 +34,7 @@ from securefl.federation.message import (
     Hex32,
     SignedHeader,
 )
-from securefl.federation.server import SumRequest
+from securefl.federation.server import DueWeight, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS
@@ -45,7 +45,7 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 6
+VERSION = 7
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
@@ -234,6 +234,12 @@ class OpenRequest(Body):
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
+    blind: bool = False
+    """True where the total is to be sealed for clients alone."""
+    due: Annotated[float, Field(gt=0, le=MAX_CLIENTS)] | None = None
+    """Weight of a blind total by the settings; None where the server knows no client's."""
+    told: bool = True
+    """See `DueWeight.told`."""
 
 
 ScoreSize = Annotated[int, Field(ge=1, le=MAX_SCORE_BYTES)]
@@ -289,7 +295,10 @@ def cards_given(run: str, cards: Mapping[str, bytes]) -> bytes:
 
 def open_request(request: SumRequest) -> bytes:
     """Return the frame that goes to the authority before the ciphertexts."""
-    return OpenRequest.model_construct(**_asked(request)).to_bytes()
+    due, asked = request.due, _asked(request) | {"blind": request.blind}
+    if due:
+        asked |= {"due": due.weight, "told": due.told}
+    return OpenRequest.model_construct(**asked).to_bytes()
 
 
 def open_scores_request(request: ScoreRequest) -> bytes:
@@ -318,7 +327,8 @@ def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
         header.header.sender: Terms(one.times, one.since)
         for header, one in zip(signed, body.signed, strict=True)
     }
-    return SumRequest(_expected(body), total, signed, terms)
+    due = None if body.due is None else DueWeight(body.due, body.told)
+    return SumRequest(_expected(body), total, signed, terms, body.blind, due)
 
 
 def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
@@ -335,7 +345,8 @@ def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
 
 
 def _expected(body: OpenRequest) -> Expected:
-    return Expected(**body.model_dump(exclude={"signed", "sizes"}))
+    names = {own.name for own in fields(Expected)}
+    return Expected(**body.model_dump(include=names))
 
 
 def _signed_headers(body: OpenRequest) -> tuple[SignedHeader, ...]:

@@ -25,6 +25,7 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.exchange.base import Adder, OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.match_ckks import CkksMatcher
 from securefl.exchange.match_forms import FORMS
@@ -194,6 +195,7 @@ class ServerProcess:
             sealed=job.sealed,
             ledger=self.record.ledger,
             job=members.job,
+            blind=config.exchange.blind,
             report=lambda incident: self._note(incident, members, loop),
         )
         line: Opener = InTheClear()
@@ -395,7 +397,7 @@ class AuthorityLine:
         except PeerError as error:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
-    def open(self, request: SumRequest) -> OpenedSum:
+    def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
         """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
         opening = InFlight(request.expected.round, tuple(request.signers))
         trained = request.expected.name not in {spec.name for spec in self.process.job.score_sums}
