@@ -20,6 +20,7 @@ from typing import TypeVar
 import torch
 
 from securefl import load_config
+from securefl.exchange.base import OpenedSum
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.server import Server
@@ -109,7 +110,8 @@ class SealedExchange:
         start = time.perf_counter()
         opened = await ask_to_open(self.to_authority, running.request())
         self._spent["open"] = time.perf_counter() - start
-        if (opened.n_clients, len(opened.values)) != (len(self.clients), self.n_values):
+        values = opened.values if isinstance(opened, OpenedSum) else ()
+        if (opened.n_clients, len(values)) != (len(self.clients), self.n_values):
             raise RuntimeError("the total is of others")
 
     async def _answer(self, number: int, own: Identity, link: Link, size: int) -> None:

@@ -30,6 +30,12 @@ def sealed_kinds(config: Config) -> frozenset[Kind]:
     return frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
 
 
+def is_blind(config: Config, kind: Kind, name: str) -> bool:
+    """Return whether the total of a message is sealed for its clients, by the settings."""
+    added = kind in sealed_kinds(config) and kind is not Kind.PROFILES
+    return config.exchange.blind and added and name not in READ_BY_SERVER
+
+
 def policy_of(config: Config, consortium: Policy | None) -> Policy:
     """Return the policy that the authority enforces: the consortium's, made stricter by settings.
 
