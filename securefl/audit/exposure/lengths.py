@@ -85,9 +85,7 @@ class Lengths:
             return frozenset([8 * entry.n_values + (entry.name != SCORE) * BOOKKEEPING_BYTES])
         return frozenset(self._from_client(entry))
 
-    def _blind(
-        self, entry: Entry, n_bytes: Callable[[Sequence[str], int], int]
-    ) -> Iterator[int]:
+    def _blind(self, entry: Entry, n_bytes: Callable[[Sequence[str], int], int]) -> Iterator[int]:
         content = n_total_bytes(entry.n_values, RELEASED)
         for names in self.lists.get((entry.round, entry.name), ()):
             yield n_bytes(names, content)
