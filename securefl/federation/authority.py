@@ -173,7 +173,7 @@ def require_blind(request: SumRequest, policy: Policy) -> None:
     """Raise NotBlind where the server asks for a total in another way than the policy has it."""
     name = request.expected.name
     if request.blind != policy.is_blind(name):
-        ways = {True: "sealed for its clients, who alone may read it", False: "for the server"}
+        ways = {True: "sealed for its clients", False: "in the clear"}
         asked, due = ways[request.blind], ways[not request.blind]
         raise NotBlind(f"asked for {asked}, and exchange.blind of the authority has it {due}")
 
