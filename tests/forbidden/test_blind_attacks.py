@@ -597,6 +597,19 @@ def test_a_server_process_that_asks_to_read_totals_is_refused(consortium, tmp_pa
         loop.run()
 
 
+def test_after_one_local_step_the_update_tells_the_pooled_mean(
+    tiny_config, tiny_task, monkeypatch
+):
+    """Another attack that succeeds, and the page says so: running statistics are the server's."""
+    held = Held(monkeypatch)
+    algorithm = {"name": "fedtan", "local_steps": 1}
+    config = tiny_config(run={"rounds": 1}, algorithm=algorithm, exchange={"blind": True})
+    result = run(config, tiny_task(dtype=torch.float64))
+    mean, running = held.totals[0], result.model.state_dict()["1.running_mean"]
+    np.testing.assert_allclose(running / 0.1, mean, rtol=0, atol=1e-6)
+    assert held.shown() == 0
+
+
 def test_a_client_on_the_list_can_tell_the_server(cohort):
     """The attack that succeeds: what all clients read is no secret from who is one of them."""
     total = cohort.sealed()
