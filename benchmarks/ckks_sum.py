@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import tenseal as ts
@@ -32,7 +33,7 @@ from measure import (
 from sealed_way import RUN, SealedWay
 
 from securefl.crypto.one_time import ring
-from securefl.exchange.base import Values
+from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
@@ -143,7 +144,7 @@ class Signed:
         """Opened by an authority that has opened nothing before."""
         ring().common.cache_clear()
         authority = Authority(self._opener, self._roster, POLICY, list[Opening]().append)
-        return authority.open(total).values
+        return cast("OpenedSum", authority.open(total)).values
 
 
 @dataclass(frozen=True, slots=True)

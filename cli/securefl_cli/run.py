@@ -96,6 +96,13 @@ if TYPE_CHECKING:
     help="Sums are opened by more than half of N officers, in the place of one authority; makes "
     "their keys.",
 )
+@click.option(
+    "--blind",
+    is_flag=True,
+    default=None,
+    help="The server relays totals that it cannot read where clients alone use them: FedTAN's "
+    "statistics, and all other encrypted sums in the middle of a round.",
+)
 @click.option("--seed", type=int, help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
 @click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")

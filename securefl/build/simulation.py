@@ -110,7 +110,8 @@ def simulated(
             job.equal_weight,
             profile_sealer,
             public,
-            identities.keys[name],
+            blind=config.exchange.blind,
+            signing_key=identities.keys[name],
         )
         for name, weight in job.weights.items()
     }
@@ -123,6 +124,7 @@ def simulated(
         sealed=job.sealed,
         ledger=record.ledger,
         report=record.incidents.append,
+        blind=config.exchange.blind,
     )
     respondent = Respondent(clients, job.data, task.model, task.loss, profiling)
     index = {name: i for i, name in enumerate(job.data)}

@@ -94,6 +94,8 @@ def reasons_against(config: Config) -> Iterator[str]:
     if config.exchange.encrypt:
         yield from _encrypted(config)
     yield from _officers(config)
+    if config.exchange.blind:
+        yield from _blind(config)
     if config.data.names and (config.sites.quorum or 0) > len(config.data.names):
         yield (
             f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
@@ -275,6 +277,27 @@ def _officers(config: Config) -> Iterator[str]:
         yield (
             f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves "
             'all in the clear: set exchange.encrypt = "statistics" or "model", or leave them out'
+        )
+
+
+def _blind(config: Config) -> Iterator[str]:
+    exchange, name, fnr = config.exchange, config.algorithm.name, config.fnr.name
+    if exchange.officers > 1:
+        yield (
+            f"exchange.blind with exchange.officers = {exchange.officers}: the server adds up the "
+            "officers' answers, and so reads all totals; leave one of the two out"
+        )
+    if not exchange.seals_sums:
+        yield (
+            "exchange.blind, and exchange.encrypt leaves all sums in the clear, which the server "
+            'reads: set exchange.encrypt = "statistics" or "model", or leave exchange.blind out'
+        )
+    releases = name == "fixbn" and config.privacy.level == "record"  # DP-FixBN's moments
+    if not (name in POOLED or fnr in REFINED or releases):
+        yield (
+            f'exchange.blind with algorithm.name = "{name}" and fnr.name = "{fnr}": the server '
+            'applies all totals of these and so reads them; take algorithm.name = "fedtan", whose '
+            "statistics are clients' alone, or leave exchange.blind out"
         )
 
 

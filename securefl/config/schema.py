@@ -245,6 +245,13 @@ class ExchangeTable(Table):
     threshold: Annotated[int, Field(ge=1, le=7, strict=True)] | None = None
     """Officers that are needed, more than half of them; the least such number where absent."""
 
+    blind: Annotated[bool, Field(strict=True)] = False
+    """Whether the server relays totals that it cannot read, wherever clients alone use them: all
+    encrypted sums that they ask for in the middle of their work, which are FedTAN's statistics and
+    gradients, FNR-FL's ranks and norms, and DP-FixBN's moments. The authority seals them for the
+    clients on its list. Totals that the server applies itself it reads: updates, and means of
+    scores."""
+
     @property
     def needed(self) -> int:
         """Number of officers that open a sum."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from securefl.crypto.blind import ContentKey
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
 from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in
@@ -59,6 +60,16 @@ class Officer(UnderCards):
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
         """Return the clients of whom there is no card."""
         return [sender for sender in senders if sender not in self._secrets.get(run, {})]
+
+    def wraps(self, run: str, senders: Collection[str], key: ContentKey) -> dict[str, bytes]:
+        """Return the key of a total for each of these clients, under the secret of its card.
+
+        Raises:
+            PeerError: the card of a client is not here.
+        """
+        if without := self.without_card(run, senders):
+            raise PeerError(f"has no card of {', '.join(without):.200}")
+        return {name: key.wrapped(self._secrets[run][name][0]) for name in senders}
 
     def key_sums(self, about: MessageId, nonces: Mapping[str, str]) -> Answer:
         """See `KeyAdder.key_sums`.

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
+from securefl.errors import BlindTotalRefused
+from securefl.exchange import blind
 from securefl.exchange.base import ONE_TIME, MessageId, Sealed, Sender, Values, fresh_nonce
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
@@ -54,6 +57,17 @@ class OneTimeSealer(UnderCards):
     def gains(self, spec: MessageSpec) -> Values | float:
         """The plan's."""
         return gains_of(spec)
+
+    def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
+        """What a total holds that is sealed for this client, and the length of its list.
+
+        Raises:
+            BlindTotalRefused: see `blind.opened`; or several officers, who seal no totals.
+        """
+        secrets = self.keys.secrets(sender)
+        if len(secrets) > 1:
+            raise BlindTotalRefused("is of several officers, who seal none")
+        return blind.opened(total, about, sender.name, secrets[0])
 
     def seal(
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from securefl.errors import MessageRefused, PeerError, SecureFLError
+from securefl.crypto.blind import ContentKey
+from securefl.errors import MessageRefused, OpeningRefused, PeerError, SecureFLError
 from securefl.exchange.answers import Combiner
 from securefl.exchange.base import MessageId, OpenedSum
+from securefl.exchange.blind import BlindTotal, listed
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_match import split_score
@@ -78,6 +80,13 @@ class OneTimeOpener:
             except PeerError as error:
                 heard[number] = error
         return self.combiner.open(total, about, len(nonces), precision_bits, heard)
+
+    def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
+        """See `Opener.sealed_for`."""
+        if len(self.officers) > 1:
+            raise OpeningRefused("several officers seal no total for clients: none of them has one")
+        key = ContentKey.sealing(content, about.digest(), listed(names))
+        return BlindTotal.of(key, self.officers[0].wraps(about.run, names, key))
 
     def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
         """See `Opener.score`; raises as `Combiner.score`."""

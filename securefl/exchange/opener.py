@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from securefl.crypto.one_time import KeySum
 from securefl.exchange.base import Keyed, MessageId, OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 
 Answer = Mapping[int, KeySum]
@@ -57,6 +58,14 @@ class Opener(CardHolder, Protocol):
         Raises:
             OpeningRefused: it cannot be opened now.
             MessageRefused: it is not of a score's form.
+        """
+
+    def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
+        """Seal what was opened for clients that have given their cards.
+
+        Raises:
+            OpeningRefused: there are several officers.
+            PeerError: the card of a client is not here.
         """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from securefl.errors import Duplicate, KeyMismatch, MessageRefused, OpeningRefused
+from securefl.errors import Duplicate, KeyMismatch, MessageRefused, NotBlind, OpeningRefused
 from securefl.exchange.base import ONE_TIME, ONE_TIME_PROFILE, Keyed
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import CardHolder
@@ -88,6 +88,8 @@ class Checks(Generic[Holder]):
                 was asked for in this round before (the difference of two totals would show single
                 clients), or totals of other runs and this one together would show too few
                 clients (`OpeningHistory.require_alike`).
+            NotBlind: the server asks to read what the policy has sealed for clients alone, or to
+                have sealed what the server reads.
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold for this total (`Roster.check`).
         """
@@ -111,6 +113,7 @@ class Checks(Generic[Holder]):
         expected = request.expected
         asked = expected.run, expected.round, expected.name
         require_own_key(self.opener, ONE_TIME, expected)
+        require_blind(request, self.policy)
         if without := self.opener.without_card(expected.run, signers):
             raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         n_asked = self._history.claim(asked)
@@ -169,6 +172,15 @@ class Checks(Generic[Holder]):
             self.roster.check(signed, expected)
         self._history.claim_scores(expected.run, expected.round, signers)
         return rule
+
+
+def require_blind(request: SumRequest, policy: Policy) -> None:
+    """Raise NotBlind where the server asks for a total in another way than the policy has it."""
+    name = request.expected.name
+    if request.blind != policy.is_blind(name):
+        ways = {True: "sealed for its clients", False: "in the clear"}
+        asked, due = ways[request.blind], ways[not request.blind]
+        raise NotBlind(f"asked for {asked}, and exchange.blind of the authority has it {due}")
 
 
 def require_own_key(opener: Keyed, form: str, expected: Expected) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
-from securefl.errors import DataError
-from securefl.exchange.base import Sealed, Sealer, Sender
+from securefl.errors import BlindTotalRefused, DataError, PeerError
+from securefl.exchange.base import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.layout import pack
+from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution
@@ -26,6 +28,7 @@ from securefl.federation.message import (
     header_for,
     number_expected,
 )
+from securefl.federation.total import RELEASED, read_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
@@ -44,6 +47,8 @@ class Client:
     """Sealer of its profile; None where nobody asks for one."""
     card_keys: CardKeys | None = None
     """Keys that it makes its cards for; None where it seals nothing."""
+    blind: bool = False
+    """True where it takes a sealed sum's total in mid-round as sealed for itself, and no other."""
     signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
     _senders: dict[tuple[str, str], Sender] = field(default_factory=dict, repr=False)
     """Its secret of a session under a key. It follows from the signing key, so that a client that
@@ -99,6 +104,33 @@ class Client:
     def weight_in(self, spec: MessageSpec, times: int = 1) -> float:
         """Return this client's weight in a sum where it counts `times` times."""
         return self.equal_weight if spec.weighing is Weighing.EQUAL else times * self.weight
+
+    def read_total(
+        self, run: str, round_number: int, spec: MessageSpec, opened: OpenedSum | BlindTotal
+    ) -> OpenedSum:
+        """Return a total in mid-round, without gains, as this client reads it.
+
+        Raises:
+            BlindTotalRefused: it does not open for this client, is of another message, counts
+                other clients than it lists, or is in the clear where it must be sealed.
+        """
+        sealer = self.sealers[spec.kind]
+        if not (self.blind and sealer.form == ONE_TIME):
+            if isinstance(opened, BlindTotal):
+                raise BlindTotalRefused("is sealed for clients, and by the settings it is not")
+            return opened
+        if not isinstance(opened, BlindTotal):
+            raise BlindTotalRefused("is in the clear, and by the settings it is sealed")
+        about = MessageId(run, round_number, spec.name, spec.n_values)
+        reader = cast("BlindReader", sealer)
+        content, n_listed = reader.opened(opened, about, self.sender(run, sealer.key_id))
+        try:
+            total = read_total(content, spec.n_values, RELEASED, "the authority")
+        except PeerError as error:
+            raise BlindTotalRefused(f"is none: {error}") from error
+        if total.n_clients != n_listed:
+            raise BlindTotalRefused(f"counts {total.n_clients} clients, and lists {n_listed}")
+        return OpenedSum(total.values / gains_of(spec), total.weight, total.n_clients)
 
     def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
         """Return the signed message with this client's profile, sealed.

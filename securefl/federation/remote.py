@@ -75,7 +75,8 @@ class RemoteRound:
         while self._taken(requests):
             self.ongoing.open_all(self.open_sum)
             answer = self.ongoing.answer()
-            requests = {site: Continue(answer) for site in self._at_sites(answer.staying)}
+            staying = self._at_sites(answer.staying)
+            requests = {site: Continue(answer.among(names)) for site, names in staying.items()}
         self.ongoing.open_all(self.open_sum)
 
     def _taken(self, requests: Mapping[str, Request]) -> str:
@@ -87,7 +88,7 @@ class RemoteRound:
         else:
             self.transport.call(requests, found.__setitem__, ongoing)
             name = _most_ask_for(found)
-            if not all(isinstance(outcome, Lost) for outcome in found.values()):
+            if any(map(_contributors, found.values())):
                 ongoing.begin_sum(name) if name else ongoing.begin_update()
             turn = _InTurn(self, name)
             for site in requests:
@@ -135,6 +136,8 @@ class _InTurn:
         match outcome:
             case Lost():
                 return outcome
+            case Asked() | Done() if isinstance(left := outcome.sent.get(client), Refused):
+                return left  # also where others ask for another sum, or none
             case Done() if not self.name:
                 self.remote.staged |= outcome.memories
                 return outcome.sent.get(client)
@@ -159,8 +162,15 @@ def _most_ask_for(replies: Mapping[str, Outcome]) -> str:
     votes = Counter[str]()
     for reply in replies.values():
         if isinstance(reply, Asked | Done):
-            votes[reply.name if isinstance(reply, Asked) else ""] += len(reply.sent)
+            votes[reply.name if isinstance(reply, Asked) else ""] += _contributors(reply)
     return votes.most_common(1)[0][0] if votes else ""
+
+
+def _contributors(outcome: Outcome) -> int:
+    """Return the number of clients that have sent anything but a refusal."""
+    if not isinstance(outcome, Asked | Done):
+        return 0
+    return sum(not isinstance(sent, Refused) for sent in outcome.sent.values())
 
 
 def by_site(names: Collection[str], home: Mapping[str, str]) -> dict[str, list[str]]:

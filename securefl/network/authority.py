@@ -27,6 +27,7 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.matching import SCORE
 from securefl.exchange.one_time_match import SCORE_BYTES
 from securefl.exchange.opener import Opener
@@ -38,7 +39,7 @@ from securefl.federation.officer import CheckingOfficer
 from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
-from securefl.federation.total import total_bytes
+from securefl.federation.total import RELEASED, total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
@@ -47,7 +48,6 @@ from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.monitor import AuthorityMonitor
-from securefl.network.opening import RELEASED
 from securefl.network.openings import MAX_LOG_BYTES
 from securefl.network.proof import name_of
 from securefl.network.saying import SESSION, Warned
@@ -341,8 +341,12 @@ class AuthorityProcess:
             raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(role.open, request)
         self.monitor.opened += 1
-        self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
-        return total_bytes(opened, RELEASED)
+        if isinstance(opened, BlindTotal):
+            ways, body = "sealed for", opened.as_bytes()
+        else:
+            ways, body = "opened", total_bytes(opened, RELEASED)
+        self._say(f"Round {asked.round}: {ways} {asked.name}, {opened.n_clients} clients")
+        return body
 
     async def _opened_scores(
         self, link: Link, body: bytes, announced: Announced

@@ -9,7 +9,7 @@ import base64
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Literal, TypeVar
 
 import safetensors.torch
@@ -37,7 +37,7 @@ from securefl.federation.message import (
     Hex32,
     SignedHeader,
 )
-from securefl.federation.server import SumRequest
+from securefl.federation.server import DueWeight, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS
@@ -237,6 +237,12 @@ class OpenRequest(Body):
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
+    blind: bool = False
+    """True where the total is to be sealed for clients alone."""
+    due: Annotated[float, Field(gt=0, le=MAX_CLIENTS)] | None = None
+    """Weight of a blind total by the settings; None where the server knows no client's."""
+    told: bool = True
+    """See `DueWeight.told`."""
 
 
 Parsed = TypeVar("Parsed", bound=Body)
@@ -291,7 +297,12 @@ def open_request(request: SumRequest | ScoreRequest) -> bytes:
         )
         for one in request.signed
     ]
-    return OpenRequest.model_construct(**asdict(request.expected), signed=signed).to_bytes()
+    asked = asdict(request.expected) | {"signed": signed}
+    if isinstance(request, SumRequest):
+        asked |= {"blind": request.blind}
+        if due := request.due:
+            asked |= {"due": due.weight, "told": due.told}
+    return OpenRequest.model_construct(**asked).to_bytes()
 
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
@@ -301,7 +312,8 @@ def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
         header.header.sender: Terms(one.times, one.since)
         for header, one in zip(signed, body.signed, strict=True)
     }
-    return SumRequest(_expected(body), total, signed, terms)
+    due = None if body.due is None else DueWeight(body.due, body.told)
+    return SumRequest(_expected(body), total, signed, terms, body.blind, due)
 
 
 def score_request(body: OpenRequest, content: bytes) -> ScoreRequest:
@@ -315,7 +327,8 @@ def score_request(body: OpenRequest, content: bytes) -> ScoreRequest:
 
 
 def _expected(body: OpenRequest) -> Expected:
-    return Expected(**body.model_dump(exclude={"signed"}))
+    names = {own.name for own in fields(Expected)}
+    return Expected(**body.model_dump(include=names))
 
 
 def _signed_headers(body: OpenRequest) -> tuple[SignedHeader, ...]:

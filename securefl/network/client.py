@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from securefl.build.own_model import code_of
 from securefl.errors import KeyFileError, PeerError, SecureFLError
+from securefl.exchange.blind import BlindTotal
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
 from securefl.federation.message import CARD
@@ -231,9 +232,12 @@ class _Turn:
         session = self.session
         if session.due is None:
             raise PeerError(f"{self.link.name}: sends a total that was not asked for")
-        about = session.due.n_values, session.party.precision, self.link.name
-        session.due = None
-        return Continue(Answer(read_total(self._body(), *about), [session.party.name]))
+        due, party = session.due, session.party
+        session.due, body = None, self._body()
+        if party.takes_blind(due):
+            return Continue(Answer(BlindTotal.sent_to(party.name, body), [party.name]))
+        opened = read_total(body, due.n_values, party.precision, self.link.name)
+        return Continue(Answer(opened, [party.name]))
 
     def _handled(self, parse: Callable[[], Request]) -> Reply:
         with torch_threads(self.session.party.job.training.threads):

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
+from securefl.errors import (
+    BlindTotalRefused,
+    OpeningRefused,
+    PeerError,
+    TooFewContributions,
+    TotalRefused,
+)
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.blind import BlindTotal, n_answer_bytes
 from securefl.exchange.opener import Answer, ScorePart
 from securefl.exchange.quorum import Quorum
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.federation.total import n_total_bytes, read_total
+from securefl.federation.total import RELEASED, n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import SentHome, part
@@ -19,8 +26,6 @@ from securefl.network.parting import SentHome, part
 ANSWER_S = 120.0
 MAX_CARDS_TAKEN = 2**20
 AUTHORITY = "the authority"
-RELEASED = "float64"
-"""The authority rounds what it releases; in doubles these digits are exact."""
 
 
 class Line:
@@ -103,18 +108,25 @@ async def give_cards(authority: Link, run: str, cards: Mapping[str, bytes]) -> d
     return refused
 
 
-async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
-    """Return the total, as the authority releases it.
+async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum | BlindTotal:
+    """Return the total, as the authority releases it, or as it seals it for the signers.
 
     Raises:
         TotalRefused: it is no total of honest clients.
         OpeningRefused: the authority does not open this sum.
         PeerError: it is gone, or its answer is none.
     """
-    n_values = request.expected.n_values
+    n_values, names = request.expected.n_values, [*request.signers]
     await authority.send(Frame.OPEN, bodies.open_request(request))
     await authority.send(Frame.CIPHERTEXT, request.total)
-    body = await _answer(authority, Frame.OPENED, n_total_bytes(n_values, RELEASED))
+    size = n_total_bytes(n_values, RELEASED)
+    if request.blind:
+        body = await _answer(authority, Frame.OPENED, n_answer_bytes(names, size))
+        try:
+            return BlindTotal.from_bytes(body, names)
+        except BlindTotalRefused as error:
+            raise PeerError(f"{authority.name}: {error}") from error
+    body = await _answer(authority, Frame.OPENED, size)
     return read_total(body, n_values, RELEASED, authority.name)
 
 

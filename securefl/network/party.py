@@ -17,6 +17,7 @@ from securefl.config.schema import Config
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
+from securefl.exchange.blind import n_client_bytes
 from securefl.exchange.layout import hollow
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeSealer
@@ -25,7 +26,7 @@ from securefl.federation.client import Client
 from securefl.federation.message import CARD
 from securefl.federation.query import Respondent
 from securefl.federation.site import Site
-from securefl.federation.total import n_total_bytes, state_digest
+from securefl.federation.total import RELEASED, n_total_bytes, state_digest
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import Identity
@@ -66,7 +67,7 @@ class Session:
     def frames(self) -> dict[Frame, int]:
         """Return what the server may say next, and how long it may be."""
         if self.due:  # nothing else, before it ends the round or this client's part in it
-            return {Frame.TOTAL: n_total_bytes(self.due.n_values, self.party.precision), **GONE}
+            return {Frame.TOTAL: self.party.most_total_bytes(self.due), **GONE}
         size = bodies.max_state_bytes(self.like)
         return {
             Frame.ROUND: size,
@@ -105,7 +106,10 @@ class ClientParty:
             )
         self.sealers = dict.fromkeys(Kind, job.plain)
         weight, equal = job.weights[own.name], job.equal_weight
-        self.client = Client(own.name, weight, self.sealers, equal, signing_key=own.key)
+        blind = job.config.exchange.blind
+        self.client = Client(
+            own.name, weight, self.sealers, equal, blind=blind, signing_key=own.key
+        )
         # Torch loads a third of itself with the first of these: not while the first round waits.
         torch.optim.SGD(job.task.model.parameters(), lr=0.0)
 
@@ -130,6 +134,16 @@ class ClientParty:
     def precision(self) -> Floats:
         """Floats of totals that travel."""
         return self.job.plain.dtype
+
+    def takes_blind(self, spec: MessageSpec) -> bool:
+        """Whether this client takes a total in mid-round as sealed for it alone."""
+        return self.client.blind and spec.kind in self.job.sealed
+
+    def most_total_bytes(self, spec: MessageSpec) -> int:
+        """Return the largest length in bytes of a total in mid-round."""
+        if self.takes_blind(spec):
+            return n_client_bytes(self.job.names, n_total_bytes(spec.n_values, RELEASED))
+        return n_total_bytes(spec.n_values, self.precision)
 
     def plan(self, state: State) -> Plan:
         """Return what is sent in the round after a state."""

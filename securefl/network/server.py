@@ -24,6 +24,7 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.exchange.base import Adder, OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.one_time import OneTimeAdder
@@ -233,6 +234,7 @@ class ServerProcess:
             sealed=job.sealed,
             ledger=self.record.ledger,
             job=members.job,
+            blind=config.exchange.blind,
             report=lambda incident: self._note(incident, members, loop),
         )
         line: Opener = InTheClear()
@@ -539,7 +541,7 @@ class AuthorityLine:
         except PeerError as error:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
-    def open(self, request: SumRequest) -> OpenedSum:
+    def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
         """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
         self._noted.note(request)
         return self._answered(self._asked(ask_to_open, request))

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from securefl.errors import MessageRefused, PeerError
+from securefl.exchange.blind import BlindTotal
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
 from securefl.federation.message import split_message
@@ -306,8 +307,11 @@ class NetworkSites:
                 )
                 frame, body = Frame.QUESTION, bodies.headed(question)
             case Continue():
-                opened = request.answer.opened
-                frame, body = Frame.TOTAL, total_bytes(opened, self.server.plain.dtype)
+                opened, frame = request.answer.opened, Frame.TOTAL
+                if isinstance(opened, BlindTotal):
+                    body = opened.for_client(name)
+                else:
+                    body = total_bytes(opened, self.server.plain.dtype)
             case Counted():
                 frame, body = Frame.COUNTED, b""
         return (await self.members.send({name: link}, frame, body, tensors)).get(name)

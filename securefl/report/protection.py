@@ -82,8 +82,8 @@ def opening_said(config: Config) -> str:
         return f"The authority opens {opened} alone. {together}"
     return (
         f"The answers of {needed} of {n} officers open {opened}; whoever asks for them, which over "
-        f"separate processes is the server, reads them unrounded. {needed - 1} officers with the server "
-        f"read nothing more, and {n - needed} may be away. {together}"
+        f"separate processes is the server, reads them unrounded. {needed - 1} officers with the "
+        f"server read nothing more, and {n - needed} may be away. {together}"
     )
 
 

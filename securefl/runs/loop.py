@@ -24,6 +24,7 @@ from securefl.errors import (
     WorkerLost,
 )
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.clients_round import RoundContext
@@ -493,9 +494,9 @@ class Rounds:
 
         No total is opened twice.
         """
-        opened: dict[str, OpenedSum] = {}
+        opened: dict[str, OpenedSum | BlindTotal] = {}
 
-        def open_once(request: SumRequest) -> OpenedSum:
+        def open_once(request: SumRequest) -> OpenedSum | BlindTotal:
             name = request.expected.name
             if name not in opened:
                 opened[name] = self.parts.opener.open(request)

@@ -28,13 +28,18 @@ import securefl.federation.checks
 from securefl.audit.replay import tapped
 from securefl.build import job
 from securefl.build.exchange import sealed_kinds
+from securefl.crypto.blind import TAG_BYTES
 from securefl.crypto.params import SUMS
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import ValueRefused
+from securefl.exchange import blind
 from securefl.exchange.base import ONE_TIME, OpenedSum, Sealed, Sender
+from securefl.exchange.blind import n_answer_bytes, n_client_bytes
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.policy import Policy
 from securefl.federation.authority import Authority
 from securefl.federation.cards import Cards
 from securefl.federation.client import Client
@@ -54,6 +59,7 @@ from securefl.federation.profile_match import MatchInTheClear
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, ServerSum, SumRequest
 from securefl.federation.survey import Survey
+from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.runs import folder_writer as runfolder
 from securefl.runs import loop as rounds
 from securefl.types import Kind
@@ -305,6 +311,91 @@ def a_total_is_one_clients_mean(patch):
         write(self, spec, way, form, content, n_bytes)
 
     patch.setattr(ClientsRound, "_sent", sending_first)
+    patch.setattr(ServerRound, "_note", noted)
+
+
+# Totals that are for clients alone.
+
+
+def with_totals_for_the_server(patch):
+    patch.setattr(Policy, "is_blind", lambda *_: False)
+    patch.setattr(Server, "is_blind", lambda *_: False)
+    patch.setattr(Client, "read_total", lambda *about: about[-1])
+
+
+@mutant("blind", "1/mean", FOLDER, TAP)
+def the_server_is_given_what_clients_alone_may_read(patch):
+    """Against the settings, by the authority; clients take it from the server."""
+    with_totals_for_the_server(patch)
+
+
+@mutant("blind", "1/mean", TAP)
+def the_server_is_given_it_and_the_ledger_says_ciphertext(patch):
+    """Of the length that a sealed one has: to the folder it looks right."""
+    with_totals_for_the_server(patch)
+    note = Ledger.note
+    names = [f"client-{i}" for i in (1, 2, 3)]
+
+    def noted(self, entry, content):
+        lengths = {AUTHORITY: n_answer_bytes, SERVER: n_client_bytes}
+        if entry.name.startswith("1/") and entry.form == "plaintext":
+            n_bytes = lengths[entry.sender](names, n_total_bytes(entry.n_values, RELEASED))
+            entry = replace(entry, form="ciphertext", bytes=n_bytes)
+        note(self, entry, content)
+
+    patch.setattr(Ledger, "note", noted)
+
+
+@mutant("blind", "1/mean", FOLDER, TAP)
+def a_sealed_total_comes_with_its_values(patch):
+    """Behind it, for the server to read."""
+    seal = OneTimeOpener.sealed_for
+
+    def open_handed(self, content, about, names):
+        total = seal(self, content, about, names)
+        return replace(total, sealed=total.sealed + content)
+
+    patch.setattr(OneTimeOpener, "sealed_for", open_handed)
+    text = blind._text
+
+    def careless(total, message):
+        found = text(total, message)
+        n_content = (len(found.ciphertext) - TAG_BYTES) // 2
+        return replace(found, ciphertext=found.ciphertext[: n_content + TAG_BYTES])
+
+    patch.setattr(blind, "_text", careless)  # clients take no notice
+
+
+@mutant("blind", "1/mean", TAP)
+def a_sealed_total_is_one_clients_mean(patch):
+    """Clients would learn it, where the mean over clients should be."""
+    first, send, write = {}, ClientsRound._sent, securefl.federation.authority.total_bytes
+
+    def sending_first(self, name, specs, tensors):
+        first.setdefault((self.context.number, *tensors), next(iter(tensors.values())))
+        return send(self, name, specs, tensors)
+
+    def other(opened, dtype):
+        (values,) = first.get((1, "1/mean"), {"mean": None}).values()
+        if values is not None and not first.setdefault("done", False):
+            first["done"] = True
+            opened = replace(opened, values=values.double().numpy())
+        return write(opened, dtype)
+
+    patch.setattr(ClientsRound, "_sent", sending_first)
+    patch.setattr(securefl.federation.authority, "total_bytes", other)
+
+
+@mutant("blind", "1/mean", TAP)
+def the_server_passes_another_total_on(patch):
+    """Of one byte."""
+    write = ServerRound._note
+
+    def noted(self, spec, way, form, content, n_bytes=None):
+        if way[0] == SERVER and way[1] != AUTHORITY and form == "ciphertext":
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        write(self, spec, way, form, content, n_bytes)
+
     patch.setattr(ServerRound, "_note", noted)
 
 

@@ -22,7 +22,8 @@ from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import VARIANCES, Lengths
 from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
-from securefl.build.exchange import quorum_of, sealed_kinds
+from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
+from securefl.config.schema import Config
 from securefl.errors import RunFolderError
 from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.incidents import SPOILED, Incident
@@ -163,10 +164,20 @@ def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
     sealed = sealed_kinds(config)
     in_clear = {VARIANCES} if config.selection.match == PLAIN_VARIANCE.name else set()
     for entry in evidence.run.ledger:
-        if entry.sender in {SERVER, AUTHORITY} or entry.kind not in sealed:
+        if entry.sender in {SERVER, AUTHORITY}:
+            if entry.form == "plaintext" and _for_clients_alone(config, entry):
+                yield Leak.of(entry, "in plaintext, and the settings seal it for its clients")
+            continue
+        if entry.kind not in sealed:
             continue
         if entry.form == "plaintext" and entry.name not in in_clear:
             yield Leak.of(entry, "in plaintext, and the settings seal it")
+
+
+def _for_clients_alone(config: Config, entry: Entry) -> bool:
+    """Whether the server only passes this on; the model it makes itself."""
+    model = entry.name == f"model/{entry.kind}"
+    return entry.receiver != AUTHORITY and not model and is_blind(config, entry.kind, entry.name)
 
 
 def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from securefl.crypto.params import SUMS
 from securefl.exchange.base import ONE_TIME
+from securefl.exchange.blind import n_answer_bytes, n_client_bytes
 from securefl.exchange.card_keys import cards_bytes
 from securefl.exchange.match_ckks import form_name, n_ciphertexts
 from securefl.exchange.match_forms import MatchForm
@@ -27,6 +29,7 @@ from securefl.federation.message import (
     n_message_bytes,
 )
 from securefl.federation.opening import Opening
+from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.types import Floats, Kind
 
 MEANS, VARIANCES = f"{PROFILE}/means", f"{PROFILE}/variances"
@@ -52,6 +55,8 @@ class Lengths:
     """By round, name and client."""
     quorum: Quorum
     """Officers that clients make cards for."""
+    lists: Mapping[tuple[int, str], Sequence[Sequence[str]]]
+    """Clients of each total that was opened, by round and name."""
 
     @classmethod
     def of(
@@ -59,18 +64,31 @@ class Lengths:
     ) -> Lengths:
         """As the authority has logged which keys messages were sealed under."""
         epochs = {(o.round, o.name, signer): o.epoch for o in openings for signer in o.signers}
-        return cls(form, dtype, epochs, quorum)
+        lists = defaultdict[tuple[int, str], list[Sequence[str]]](list)
+        for o in openings:
+            lists[o.round, o.name].append(o.signers)
+        return cls(form, dtype, epochs, quorum, lists)
 
     def due(self, entry: Entry) -> frozenset[int]:
         """The lengths that a message may have; none of what a server shows the authority.
 
-        But for cards, which it passes on: `Cards` compares those.
+        But for cards, which it passes on: `Cards` compares those. None either of a total that is
+        sealed for clients, where no log names them.
         """
+        if entry.form == "ciphertext" and AUTHORITY != entry.receiver != SERVER:
+            return frozenset(self._blind(entry, n_client_bytes))
+        if entry.form == "ciphertext" and entry.sender == AUTHORITY:
+            return frozenset(self._blind(entry, n_answer_bytes))
         if entry.sender == SERVER:
             return frozenset(() if entry.receiver == AUTHORITY else [self._to_client(entry)])
         if entry.sender == AUTHORITY:
             return frozenset([8 * entry.n_values + (entry.name != SCORE) * BOOKKEEPING_BYTES])
         return frozenset(self._from_client(entry))
+
+    def _blind(self, entry: Entry, n_bytes: Callable[[Sequence[str], int], int]) -> Iterator[int]:
+        content = n_total_bytes(entry.n_values, RELEASED)
+        for names in self.lists.get((entry.round, entry.name), ()):
+            yield n_bytes(names, content)
 
     def _to_client(self, entry: Entry) -> int:
         if entry.name == UNIT:

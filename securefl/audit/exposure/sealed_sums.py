@@ -18,8 +18,9 @@ from securefl.audit.exposure.uniform import UNEVEN, uneven_sum
 from securefl.crypto.one_time import KeySum, OneTimeKey, ring
 from securefl.crypto.params import BOOKKEEPING_SLOTS, KEY_DEVIATION, SUMS
 from securefl.crypto.ring import split_payload
-from securefl.errors import MessageRefused
-from securefl.exchange.base import MessageId, Values
+from securefl.errors import MessageRefused, PeerError
+from securefl.exchange.base import NONCE_BYTES, MessageId, Values
+from securefl.exchange.blind import BlindTotal, n_sealed_bytes, names_in
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import EMPTY
 from securefl.exchange.digits import Digits
@@ -28,7 +29,9 @@ from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.federation.client import Client
 from securefl.federation.identities import Identities
+from securefl.federation.ledger import AUTHORITY
 from securefl.federation.message import split_message
+from securefl.federation.total import RELEASED, n_total_bytes, read_total
 from securefl.types import Kind
 
 ERROR = EMPTY + 16 * SUMS.noise(1)
@@ -119,6 +122,29 @@ class SealedSums:
         if len(empty) >= _ENOUGH and np.mean(empty**2) < SUMS.noise(1) ** 2 / 4:
             raise MessageRefused("its encryption has no error, or a small one: the key is readable")
         return Plaintext(digits.joined(filled, about.n_values) / weight, weight)
+
+    def for_clients(self, about: MessageId, total: BlindTotal, names: Sequence[str]) -> Values:
+        """Return what a total holds, with gains, that is sealed for these clients.
+
+        Raises:
+            MessageRefused: it is not what each of them can read, of them and nobody else.
+        """
+        if names_in(total) != [*names]:
+            raise MessageRefused("its list is of other clients than those in it")
+        if len(total.sealed) != n_sealed_bytes(names, n_total_bytes(about.n_values, RELEASED)):
+            raise MessageRefused("more than a sealed total, its list and its salt")
+        self.nonces.append(total.sealed[:NONCE_BYTES])  # the salt, as long and as random
+        sealer, found = OneTimeSealer(self.public), set[bytes]()
+        for name in names:
+            sender = self._honest(name).sender(about.run, self.public.key_id)
+            found.add(sealer.opened(total, about, sender)[0])
+        try:
+            opened = read_total(found.pop(), about.n_values, RELEASED, AUTHORITY)
+        except PeerError as error:
+            raise MessageRefused(str(error)) from error
+        if opened.n_clients != len(names):
+            raise MessageRefused(f"it counts {opened.n_clients} clients, of {len(names)}")
+        return opened.values
 
     def _key(self, about: MessageId, sender: str, nonce: str) -> KeySum:
         """Return the key of one message; raises MessageRefused where it hides nothing.

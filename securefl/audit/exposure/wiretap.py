@@ -4,9 +4,9 @@ A message is prefix, header, signature and payload. The header is the one that i
 implies, but for the nonce of a one-time key; the signature is its sender's; a payload in the clear
 is as long as its values; a sealed one is ciphertexts that are uniform, that nobody sent before, and
 that open to nothing but what a client may send (`SealedSums`); a card holds the secret of its
-sender's keys and nothing else. So nothing else fits between them. What others are told is no single
-client's. What hides in the noise of a ciphertext, in a nonce that looks random, or in when it is
-sent, is not found.
+sender's keys and nothing else; a total that is sealed for clients opens for each of them, to one
+content. So nothing else fits between them. What others are told is no single client's. What hides
+in the noise of a ciphertext, in a nonce that looks random, or in when it is sent, is not found.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from securefl.audit.exposure.lengths import MEANS, VARIANCES
 from securefl.audit.exposure.sealed_sums import ERROR, SealedSums, too_alike
 from securefl.audit.exposure.singled import Sent, singled_out
 from securefl.audit.exposure.uniform import uneven
-from securefl.build.exchange import sealed_kinds
+from securefl.build.exchange import is_blind, sealed_kinds
 from securefl.build.training import equal_weight
 from securefl.config.schema import Config
 from securefl.crypto.ring import RingFrame
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Channel, Sealed, Values
+from securefl.exchange.base import Channel, MessageId, Sealed, Values
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import gains_of
 from securefl.exchange.match_ckks import EXPONENT, CkksProfileSealer
 from securefl.exchange.match_forms import FORMS
@@ -81,7 +82,18 @@ class Wiretap:
     """Messages with cards, as clients sent them."""
     _first_nonce: Entry | None = None
     """The first message whose header has one."""
-    _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _headers: dict[tuple[int, str], dict[bytes, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """Headers with signatures, and their senders, by round and name."""
+    _listed: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    """Clients of whom the authority was asked to open a total."""
+    _about: dict[tuple[int, str], MessageId] = field(default_factory=dict)
+    """Sums that are sealed."""
+    _for_clients: frozenset[str] = frozenset()
+    """Names of this round's totals that are sealed for clients."""
+    _blind: dict[tuple[int, str], BlindTotal] = field(default_factory=dict)
+    """Those totals, as the authority has sealed them."""
     _received_by: Callable[[str], str] = str
     """Of a client, in the round that goes on."""
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
@@ -94,6 +106,9 @@ class Wiretap:
         self._received_by = received_by
         kinds = sealed_kinds(self.config)
         specs = (*plan.sums, *plan.update)
+        self._for_clients = frozenset(
+            spec.name for spec in plan.sums if is_blind(self.config, spec.kind, spec.name)
+        )
         self._gains = {spec.name: gains_of(spec) for spec in specs if spec.kind in kinds}
 
     def __call__(self, entry: Entry, content: Content) -> None:
@@ -134,6 +149,8 @@ class Wiretap:
 
     def _tensors(self, entry: Entry, tensors: NamedTensors) -> str:
         """What all are told: as many values as written down, or more where not all are news."""
+        if entry.name in self._for_clients:
+            return "in the clear, and the settings seal it for its clients"
         n = sum(value.numel() for value in tensors.values())
         whole = self._sizes.setdefault(entry.name, n) if entry.exchange == 0 else entry.n_values
         if n != whole or n < entry.n_values:
@@ -144,9 +161,18 @@ class Wiretap:
     def _total(self, entry: Entry, content: bytes) -> str:
         if entry.kind is Kind.PROFILES:
             return "" if len(content) == 8 * entry.n_values else "more than a score of each client"
+        if entry.name in self._for_clients:
+            return self._sealed_total(entry, content)
         if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
             return "more than a total, its weight and its count"
         values = np.frombuffer(content[:-BOOKKEEPING_BYTES])
+        return self._singled_out(entry, self._without_gains(entry, values))
+
+    def _sealed_total(self, entry: Entry, content: bytes) -> str:
+        about = entry.round, entry.name
+        names = self._listed.get(about, [])
+        total = self._blind[about] = BlindTotal.from_bytes(content, names)
+        values = self.sums.for_clients(self._about[about], total, names)
         return self._singled_out(entry, self._without_gains(entry, values))
 
     def _singled_out(self, entry: Entry, values: Values) -> str:
@@ -167,7 +193,7 @@ class Wiretap:
         if entry.kind is Kind.CARDS:
             self._cards.add(message)
             return self.sums.card(due.run, entry.sender, payload)
-        self._headers[entry.round, due.name].add(signed.signed + signed.signature)
+        self._headers[entry.round, due.name][signed.signed + signed.signature] = entry.sender
         if entry.kind is Kind.PROFILES:
             return self._profile(due, payload, sealed=sealed)
         if entry.kind is Kind.SELECTION:
@@ -175,6 +201,7 @@ class Wiretap:
         if not sealed:
             return self._in_clear(entry, payload)
         self._first_nonce = self._first_nonce or entry
+        self._about[entry.round, due.name] = due.about
         found = self.sums.opened(due.about, entry.sender, signed.header.nonce, payload)
         return self._counted(entry, self._without_gains(entry, found.values), found.weight)
 
@@ -202,17 +229,28 @@ class Wiretap:
     def _from_server(self, entry: Entry, content: bytes) -> str:
         """A unit; a client's cards; or sums or scores, then the headers of what is in them."""
         if entry.receiver != AUTHORITY:
+            if entry.name in self._for_clients:
+                return self._relayed(entry, content)
             return "" if len(content) == NUMBER.size else "more than one number"
         if entry.kind is Kind.CARDS:
             return "" if content in self._cards else "no cards that a client has sent"
         headers = self._headers[entry.round, PROFILE if entry.kind is Kind.PROFILES else entry.name]
+        listed = list[str]()
         while known := next((h for h in headers if content.endswith(h)), b""):
             content = content[: -len(known)]
+            listed.append(headers[known])
+        self._listed[entry.round, entry.name] = listed[::-1]
         if entry.kind is Kind.PROFILES:
             frame = self.match_keys.scoring.score_frame
             n_bytes = entry.n_values * (EXPONENT.size + frame.n_bytes)
             return "" if len(content) == n_bytes else "more than scores and headers"
         return self.sums.ciphertexts(content, entry.n_values)
+
+    def _relayed(self, entry: Entry, content: bytes) -> str:
+        sealed = self._blind.get((entry.round, entry.name))
+        if sealed and content == sealed.for_client(entry.receiver):
+            return ""
+        return "another total than the authority has sealed for it"
 
     def _no_ciphertext(self, frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
         masks = {ciphertext[len(ciphertext) // 2 :] for ciphertext in ciphertexts}

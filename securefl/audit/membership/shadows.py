@@ -111,7 +111,7 @@ def in_the_clear(config: Config) -> Config:
         ConfigError: the settings need ciphertexts.
     """
     changes: dict[str, dict[str, Any]] = {
-        "exchange": {"encrypt": (), "officers": 1, "threshold": None},
+        "exchange": {"encrypt": (), "officers": 1, "threshold": None, "blind": False},
         "selection": {"match": SelectionTable().match},  # of ciphertexts, where it is another
     }
     if config.privacy.level != "none":

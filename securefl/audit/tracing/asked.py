@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 import torch
 
@@ -59,7 +59,7 @@ class Asked:
         for client, own in zip(self._clients[: len(values)], values, strict=True):
             tensors = {"values": torch.from_numpy(own)}
             running.receive(client.contribute(RUN, round_number, spec, tensors))
-        return self._authority.open(running.request())
+        return cast("OpenedSum", self._authority.open(running.request()))
 
     def refusal(self, round_number: int, name: str, values: Sequence[Array]) -> str:
         """Why it refuses; empty where it opens."""

@@ -54,17 +54,22 @@ class Member:
     name: str
     weight: float
     equal_weight: float
+    blind: bool
+    """See `Client.blind`."""
     identity: bytes = field(repr=False)
 
     @classmethod
     def of(cls, client: Client) -> Member:
         """Copy a client's name, weights and signing key."""
-        return cls(client.name, client.weight, client.equal_weight, client.identity_secret())
+        weights = client.weight, client.equal_weight
+        return cls(client.name, *weights, client.blind, client.identity_secret())
 
     def client(self) -> Client:
         """Build the client that signs, and seals once it has keys."""
         key = Ed25519PrivateKey.from_private_bytes(self.identity)
-        return Client(self.name, self.weight, {}, self.equal_weight, signing_key=key)
+        return Client(
+            self.name, self.weight, {}, self.equal_weight, blind=self.blind, signing_key=key
+        )
 
 
 @dataclass(frozen=True, slots=True)
