@@ -19,12 +19,11 @@ from pydantic import TypeAdapter
 
 from securefl.audit.exposure.cards import wrongly_carded
 from securefl.audit.exposure.leak import Leak
-from securefl.audit.exposure.lengths import VARIANCES, Lengths
+from securefl.audit.exposure.lengths import Lengths
 from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.errors import RunFolderError
-from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.authority import Opening
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
@@ -129,8 +128,8 @@ def leaks_in(
     absences = Absences(finished, evidence.incidents, latecomers)
     log = Log(evidence.openings, evidence.sessions, logged)
     opened = finished - absences.spoiled
-    form, openings = FORMS[config.selection.match], evidence.openings
-    lengths = Lengths.of(form, dtype, openings, quorum_of(config))
+    openings = evidence.openings
+    lengths = Lengths.of(dtype, openings, quorum_of(config))
     return sorted(
         (
             *_wrong_forms(evidence),
@@ -154,13 +153,11 @@ def _scores(ledger: Sequence[Entry], scores: Mapping[str, int]) -> list[Entry]:
 
 
 def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
-    config = evidence.run.config
-    sealed = sealed_kinds(config)
-    in_clear = {VARIANCES} if config.selection.match == PLAIN_VARIANCE.name else set()
+    sealed = sealed_kinds(evidence.run.config)
     for entry in evidence.run.ledger:
         if entry.sender in {SERVER, AUTHORITY} or entry.kind not in sealed:
             continue
-        if entry.form == "plaintext" and entry.name not in in_clear:
+        if entry.form == "plaintext":
             yield Leak.of(entry, "in plaintext, and the settings seal it")
 
 
