@@ -137,7 +137,8 @@ def weighed(
     scale = 2.0**parameters.weight_bits
     total = np.zeros((2, parameters.poly_degree), np.uint64)
     for j in np.flatnonzero(weights.any(axis=1)):  # SEAL refuses to multiply by zero
-        row = of.weighed(of.common(about, int(j)), words[j, 0], baseline[j], weights[j], scale)
+        both = np.stack([words[j, 0], of.common_words(about, int(j))])
+        row = of.weighed(both, baseline[j], weights[j], scale)
         total = (total + row) % np.uint64(of.modulus)
     return int(total[0, 0]), total[1]
 
