@@ -117,7 +117,7 @@ class SealedMessages:
         return self._alone(key, SUMS).open(payload, digest, n)
 
     def slots_of_profile(self, about: MessageId, sender: str, nonce: str, content: bytes) -> Rows:
-        """Return the slots of one client's profile, which stands behind the bytes that it has drawn.
+        """Return the slots of one client's profile, behind the bytes that it has drawn.
 
         Raises:
             MessageRefused: it is not sealed as an honest client does.

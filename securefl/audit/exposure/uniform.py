@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.audit.kolmogorov import too_far
 from securefl.crypto.one_time import ring
