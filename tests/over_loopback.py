@@ -13,7 +13,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from key_folders import cheap
-from processes import PASSPHRASE, SERVER, Loop, Site
+from processes import SERVER, Loop, Site
 from torch import nn
 
 import securefl
@@ -24,7 +24,6 @@ from securefl.network.party import ClientParty
 from securefl.network.server import ServerProcess
 from securefl.runs.folder_reader import INCIDENTS, OPENINGS, RunRecord, read_run
 from securefl.task import own_settings
-from securefl_keys.loading import load_match
 from securefl_keys.sound_bundle import SoundBundle
 
 NAMES = ("alice", "bob", "carol", "dora", "eve")
@@ -84,11 +83,6 @@ class Consortium:
         if role not in self._bundles:
             self._bundles[role] = self.site.bundle(role)
         return self._bundles[role]
-
-    @cached_property
-    def match_keys(self):
-        """The key folder's, for a simulation."""
-        return load_match(self.site.keys, PASSPHRASE)
 
 
 @dataclass
@@ -153,9 +147,7 @@ class Job:
         if self.sealed:  # keys that outlive the run
             run = config.run.model_copy(update={"reproducible": False})
             config = config.model_copy(update={"run": run})
-        keys = key_set if config.exchange.seals_sums else None
-        matches = self.consortium.match_keys if config.exchange.seals_profiles else None
-        securefl.run(config, self.task, keys=keys, match_keys=matches, out=out)
+        securefl.run(config, self.task, keys=key_set if config.needs_cards else None, out=out)
         return out
 
 
