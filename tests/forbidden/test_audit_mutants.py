@@ -15,7 +15,6 @@ import pytest
 from audited_runs import in_folder, settings, task_of
 from matching_runs import make_task
 from on_the_wire import nothing_is_handed_over
-from securefl.exchange.match_forms import LINEAR, PLAIN_VARIANCE
 from without_error import encrypted_without_error
 
 import securefl
