@@ -16,16 +16,9 @@ from securefl_keys import sealed_file
 from securefl_keys.description import describe
 
 PASSPHRASE = "correct horse battery staple"
-CARD_SECRET, MATCH_SECRET = "authority/secret.key", "authority/match.key"
+CARD_SECRET = "authority/secret.key"
 CARD_KEYS = ("authority/public.key", "server/public.key", "clients/public.key")
 CARD_FILES = (CARD_SECRET, *CARD_KEYS)
-MATCH_FILES = (MATCH_SECRET, "server/match.json", "clients/match-public.key")
-
-
-def count_of(directory: Path) -> str:
-    """Where it is counted what the match key has released."""
-    key_id = json.loads((directory / MATCH_SECRET).read_text())["key_id"]
-    return f"authority/releases/{key_id[:16]}.json"
 
 
 def rewritten(path: Path, **fields: Any) -> str:
@@ -34,12 +27,6 @@ def rewritten(path: Path, **fields: Any) -> str:
     content = {name: value for name, value in file.items() if name != "sha256"}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     return json.dumps(file | {"sha256": hashlib.sha256(canonical).hexdigest()})
-
-
-def secret_alone(context: Any) -> bytes:
-    """The serialised secret key of a CKKS context, without its public key."""
-    keys = {"save_public_key": False, "save_galois_keys": False, "save_relin_keys": False}
-    return bytes(context.serialize(save_secret_key=True, **keys))
 
 
 def encoded(content: bytes) -> str:

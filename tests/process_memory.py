@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
-from key_folders import secret_alone
 from processes import CLIENTS, PASSPHRASE, passphrase_of
 
 from securefl_keys import layout
 from securefl_keys.identity import load_identity
 from securefl_keys.loading import load_authority
 from securefl_keys.sealed_identity import open_ca_key
-from securefl_keys.sealed_keys import open_match_secret
 
-SEALED = (layout.AUTHORITY_KEY, layout.MATCH_KEY, layout.CA_KEY, layout.AUTHORITY_IDENTITY)
+SEALED = (layout.AUTHORITY_KEY, layout.CA_KEY, layout.AUTHORITY_IDENTITY)
 OVERLAP = 64
 """Bytes that two stretches of memory share."""
 
@@ -31,11 +28,9 @@ def secrets_under(keys, passphrase, members):
     """By what they are, stretches of bytes that must not be at the server: of secrets, and of
     the files that a passphrase would open. `members` are folders and passphrases by name.
     """
-    match = open_match_secret((keys / layout.MATCH_KEY).read_text(), passphrase)
     ca = open_ca_key((keys / layout.CA_KEY).read_text(), passphrase)
     needles = {
         "key of cards": thirds_of(load_authority(keys, passphrase).to_secret_bytes()),
-        "key of matches": stretches_of(match._context),
         "CA's seed": [ca.private_bytes_raw()],
         "authority's seed": [seed_of(keys / layout.AUTHORITY, passphrase)],
         "authority's passphrase": [passphrase.encode()],
@@ -51,16 +46,6 @@ def secrets_under(keys, passphrase, members):
 def thirds_of(secret):
     """Return the parts of a card key's secret: both seeds of ML-KEM, and the key of X25519."""
     return [secret[at : at + 32] for at in (0, 32, 64)]
-
-
-def stretches_of(context):
-    """Return parts of a match key's secret: words as SEAL computes with them, and serialised."""
-    polynomial = context.secret_key().data.data()
-    n = polynomial.coeff_count()
-    words = [[polynomial[i + k] for k in range(4)] for i in (5, n // 3, n // 2 + 7, n - 20)]
-    written = secret_alone(context)
-    serialised = [written[at : at + 32] for at in (len(written) // 3, len(written) // 2)]
-    return [*(struct.pack("<4Q", *four) for four in words), *serialised]
 
 
 def seed_of(folder, passphrase):

@@ -37,14 +37,6 @@ def keys() -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @PASSPHRASE_FILE
 @click.option(
-    "--match",
-    "form",
-    type=click.Choice(["linear", "full", "plain-variance"]),
-    default="linear",
-    show_default=True,
-    help="How encrypted profiles will be matched; full and plain-variance take the same key.",
-)
-@click.option(
     "--consortium",
     metavar="NAME",
     help="Make a certificate authority too, which approves members and signs what they are given.",
@@ -60,26 +52,21 @@ def keys() -> None:
 def init(
     directory: Path,
     passphrase_file: Path | None,
-    form: str,
     consortium: str | None,
     policy_file: Path | None,
 ) -> None:
-    """Make two key pairs in the new folder DIR, with one folder for each role.
+    """Make a key pair in the new folder DIR, with one folder for each role.
 
-    One pair is for clients' cards, by which encrypted sums are opened, one for encrypted profile
-    matches.
+    Clients make their cards for it, by which what they seal is opened: sums and profile matches.
 
     \b
     Example:
       securefl keys init my-keys
-      securefl keys init my-keys --match full
       securefl keys init my-keys --consortium "Northern hospitals"
       securefl keys init my-keys --passphrase-file passphrase.txt
     """  # noqa: D301  (click wants the backspace itself)
     if policy_file and consortium is None:
         raise click.UsageError("--policy is what a consortium signs: give --consortium NAME too")
-    from securefl.exchange.match_forms import FORMS
-
     from securefl_keys.folder import init_folder
     from securefl_keys.kdf import measured
     from securefl_keys.policy import DEFAULT, read_policy
@@ -87,18 +74,13 @@ def init(
 
     policy = read_policy(policy_file) if policy_file else DEFAULT
     passphrase = read_passphrase(passphrase_file, confirm=True)
-    parameters = FORMS[form].parameters
-    made = init_folder(
-        directory, passphrase, match=parameters, consortium=consortium, policy=policy
-    )
+    made = init_folder(directory, passphrase, consortium=consortium, policy=policy)
     click.echo(
-        "Made two key pairs: for clients' cards (ML-KEM-768 with X25519), and for profile\n"
-        f"matches (CKKS of {made.match.parameters.security_bits}-bit security).\n"
-        f"Key id: {made.card.key_id}\n"
-        f"Match key id: {made.match.key_id}\n\n"
+        "Made a key pair for clients' cards (ML-KEM-768 with X25519).\n"
+        f"Key id: {made.card.key_id}\n\n"
         f"{directory / 'authority'}: for the authority alone; secret keys under the passphrase\n"
-        f"{directory / 'server'}: for the server; the public key of cards, match parameters\n"
-        f"{directory / 'clients'}: for every client; the public keys\n\n"
+        f"{directory / 'server'}: for the server; the public key\n"
+        f"{directory / 'clients'}: for every client; the public key\n\n"
         f"Passphrase: {measured(KDF_COST)}.\n"
         "Nothing recovers the secret keys without it.\n"
         f"Next: securefl run --keys {shlex.quote(str(directory))} …"
@@ -137,18 +119,12 @@ def show(directory: Path) -> None:
         return
     files = describe(directory)
     Console(highlight=False).print(_table(files))
-    for pair, label in {"cards": "Key id", "match": "Match key id"}.items():
-        ids = {entry.facts.key_id for entry in files if entry.pair == pair}
-        for key_id in sorted(ids - {None}, key=str):
-            click.echo(f"{label}: {key_id}")
-    in_use = {entry.facts.key_id for entry in files if entry.pair}
+    ids = {entry.facts.key_id for entry in files if entry.pair == "cards"}
+    for key_id in sorted(ids - {None}, key=str):
+        click.echo(f"Key id: {key_id}")
     for entry in files:
-        if entry.facts.n_released is not None:
-            retired = "" if entry.facts.key_id in in_use else "retired "
-            key = str(entry.facts.key_id)[:16]
-            click.echo(
-                f"Released under {retired}match key {key}: {entry.facts.n_released:,} scores"
-            )
+        for note in entry.notes:
+            click.echo(f"Note: {entry.path}: {note}")
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
@@ -185,24 +161,20 @@ def _table(files: list[Description]) -> Table:
     table.add_column("Held by", no_wrap=True)
     table.add_column("Key id", no_wrap=True)
     table.add_column("Epoch", no_wrap=True)
-    table.add_column("Bits", no_wrap=True)
     for entry in files:
         table.add_row(
             Text(str(entry.path)),
             entry.what,
             entry.holder,
-            "" if entry.pair == "consortium" else (entry.facts.key_id or "unknown")[:16],
+            _key_id(entry),
             "" if entry.facts.epoch is None else str(entry.facts.epoch),
-            _security(entry),
         )
     return table
 
 
-def _security(entry: Description) -> str:
-    if entry.facts.security_bits is not None:
-        return str(entry.facts.security_bits)
-    not_of_ckks = entry.pair in {"consortium", "cards"} or entry.facts.n_released is not None
-    return "" if not_of_ckks else "unknown"
+def _key_id(entry: Description) -> str:
+    unknown = "" if entry.pair == "consortium" or entry.notes else "unknown"
+    return (entry.facts.key_id or unknown)[:16]
 
 
 for command in (

@@ -11,7 +11,7 @@ from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
-    from securefl_keys.folder import NewPairs
+    from securefl_keys.folder import NewPair
 
 _NEXT = (
     "The old secret keys are deleted, and what was sealed under them is refused.\n"
@@ -61,8 +61,5 @@ def revoke(name: str, directory: Path, passphrase_file: Path | None) -> None:
     _tell(made)
 
 
-def _tell(made: NewPairs) -> None:
-    click.echo(
-        f"Epoch {made.card.epoch}.\nKey id: {made.card.key_id}\nMatch key id: "
-        f"{made.match.key_id}\n\n{_NEXT}"
-    )
+def _tell(made: NewPair) -> None:
+    click.echo(f"Epoch {made.card.epoch}.\nKey id: {made.card.key_id}\n\n{_NEXT}")

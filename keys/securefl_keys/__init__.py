@@ -1,1 +1,1 @@
-"""Key ceremony and key files: who makes the CKKS pair, and which folder each role is given."""
+"""Key ceremony and key files: who makes the keys, and what each role is given."""

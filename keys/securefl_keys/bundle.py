@@ -5,14 +5,13 @@ It is laid out as a key folder, so that `load_client` and `load_server` read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 
 from securefl.crypto.artefact import Sha256
 from securefl.crypto.cards import CardKey
@@ -28,21 +27,13 @@ from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now
 
-BUNDLE_FORMAT: Literal["securefl-bundle/2"] = "securefl-bundle/2"
+BUNDLE_FORMAT: Literal["securefl-bundle/3"] = "securefl-bundle/3"
 
 
 MAX_FILES = 100
 """In a folder, strangers included: each is named as a problem."""
 MAX_BYTES = 8 * 1024 * 1024
-"""In all of them, which are held at once. A roster of 2000 members has 1.5 MB, a match key 0.2."""
-
-
-class _Keyed(Protocol):
-    @property
-    def key_id(self) -> str: ...
-
-    @property
-    def epoch(self) -> int: ...
+"""In all of them, which are held at once. A roster of 2000 members has 1.5 MB."""
 
 
 CARDS: dict[Role, Path] = {
@@ -51,17 +42,6 @@ CARDS: dict[Role, Path] = {
     "authority": layout.AUTHORITY_PUBLIC_KEY,
 }
 """Place of the card key, by role; its text is the same in all."""
-MATCH: dict[Role, Path] = {
-    "client": layout.MATCH_PUBLIC_KEY,
-    "server": layout.MATCH_PARAMETERS,
-}
-PARSERS: dict[Path, Callable[[str], _Keyed]] = {
-    layout.CLIENT_KEY: CardKey.from_json,
-    layout.SERVER_KEY: CardKey.from_json,
-    layout.AUTHORITY_PUBLIC_KEY: CardKey.from_json,
-    layout.MATCH_PUBLIC_KEY: MatchPublicKey.from_json,
-    layout.MATCH_PARAMETERS: ScoringContext.from_json,
-}
 COMMON = (layout.CA_CERTIFICATE, layout.ROSTER, layout.POLICY)
 
 
@@ -78,10 +58,11 @@ class BundledFile(BaseModel):
 class Manifest(SignedFile):
     """The list of a bundle's files."""
 
-    format: Literal["securefl-bundle/2"]
+    anew: ClassVar[str] = "export it anew, with: securefl keys export"
+
+    format: Literal["securefl-bundle/3"]
     role: Role
     key_id: Sha256
-    match_key_id: Sha256 | None
     roster_version: Counting
     policy_version: Counting
     files: Annotated[tuple[BundledFile, ...], Field(max_length=10)]
@@ -160,11 +141,10 @@ class Bundle:
             raise FileSignatureRefused(f"not the file that was signed: {_WAY_OUT}")
 
     def _check_signed(self, path: Path) -> None:
-        if path in PARSERS:
-            key = parsed(self.texts[path], PARSERS[path])
-            listed = self.manifest
+        if path in CARDS.values():
+            key = parsed(self.texts[path], CardKey.from_json)
             self._require_epoch(key.epoch)
-            if key.key_id != (listed.key_id if path in CARDS.values() else listed.match_key_id):
+            if key.key_id != self.manifest.key_id:
                 raise KeyFileError(f"of another key than the signed list names: {_WAY_OUT}")
         if path == layout.ROSTER:
             roster = self.roster().file
@@ -210,8 +190,6 @@ def require_sound(bundle: Bundle, role: Role) -> None:
 
 def _expected(manifest: Manifest) -> Iterator[Path]:
     yield from (CARDS[manifest.role], *COMMON)
-    if manifest.match_key_id is not None and manifest.role in MATCH:
-        yield MATCH[manifest.role]
 
 
 def _regular_files(directory: Path) -> list[Path]:

@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from securefl.errors import KeyFileError
-from securefl_keys import layout, releases
+from securefl_keys import layout
 from securefl_keys.journal import CUT_OFF, left_by_rotation
 from securefl_keys.key_files import WAY_OUT, open_to_others, others_may_read, parsed, read
-from securefl_keys.kinds import KINDS, LAYOUT, Facts, Kind, kind_at
+from securefl_keys.kinds import KINDS, LAYOUT, OF_MATCHES, Facts, Kind, kind_at
 
 MAX_ENTRIES = 10_000
-"""In a folder: each rotation leaves a count of a match key, and its lock."""
+"""In a folder: in those of older releases each rotation left two files."""
 MAX_BYTES = 64 * 1024 * 1024
+UNUSED = (
+    "of no use any more: profiles are sealed under one-time keys, as sums are; delete it (the next "
+    "securefl keys rotate does)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +30,11 @@ class Description:
     holder: str
     """The role that may hold such a file."""
     pair: str
-    """The key pair that it is of: `cards`, `match`, `consortium`, or none where nobody can tell."""
+    """The key pair that it is of: `cards`, `consortium`, or none where nobody can tell."""
     facts: Facts
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """Of a file that is in order, and of no use."""
 
 
 def describe(directory: Path) -> list[Description]:
@@ -54,15 +60,7 @@ def describe(directory: Path) -> list[Description]:
     expected = [path for path in LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
     files = [_described(directory, path) for path in expected + others]
-    uncounted = sorted(_counts_of(files) - found)
-    files += [_described(directory, path) for path in uncounted]
     return _compared(files + [_cut_off(directory, left) for left in left_by_rotation(directory)])
-
-
-def _counts_of(files: list[Description]) -> set[Path]:
-    """Where the releases of the folder's match key must be counted."""
-    keys = (file for file in files if file.path == layout.MATCH_KEY)
-    return {layout.releases_of(key.facts.key_id) for key in keys if key.facts.key_id}
 
 
 def _cut_off(directory: Path, left: Path) -> Description:
@@ -100,12 +98,11 @@ def _described(directory: Path, path: Path) -> Description:
         if kind.secret and others_may_read(directory / path):
             problems.append(open_to_others(directory / path))
         facts = parsed(text, kind.facts)
-        if path.parent == layout.RELEASES and path != layout.releases_of(str(facts.key_id)):
-            problems.append(f"it counts for key {str(facts.key_id)[:16]}…; {_way_out(path)}")
     except KeyFileError as error:
         problems.append(str(error))
     what, holder, pair = (kind.what, kind.holder, kind.pair) if kind else ("unknown", "nobody", "")
-    return Description(path, what, holder, pair, facts, tuple(problems))
+    notes = (UNUSED,) if kind in OF_MATCHES and not problems else ()
+    return Description(path, what, holder, pair, facts, tuple(problems), notes)
 
 
 def _labelled(text: str) -> Kind:
@@ -124,7 +121,7 @@ def _misplaced(path: Path, kind: Kind) -> list[str]:
         gone = "a secret key outside authority/: delete it here"
         return [f"{gone}, and if others were given this folder, make new keys"]
     if belongs is not None:
-        return [f"a {kind.what} file where {belongs.what} belongs; {_way_out(path)}"]
+        return [f"a {kind.what} file where {belongs.what} belongs; {WAY_OUT}"]
     return [f"a {kind.what} file that nothing reads here: move it elsewhere"]
 
 
@@ -141,9 +138,4 @@ def _mixed(entry: Description, first: Description) -> Description:
     if entry.facts.key_id in {None, first.facts.key_id}:
         return entry
     mixed = f"of another key than {first.path}: files of two key pairs are mixed"
-    return replace(entry, problems=(*entry.problems, f"{mixed}; {_way_out(entry.path)}"))
-
-
-def _way_out(path: Path) -> str:
-    # A copy of a count is of a day before, and would let the key release more than it may.
-    return releases.WAY_OUT if path.parent == layout.RELEASES else WAY_OUT
+    return replace(entry, problems=(*entry.problems, f"{mixed}; {WAY_OUT}"))

@@ -10,7 +10,7 @@ from securefl_keys import layout
 from securefl_keys.key_files import load_secret
 from securefl_keys.policy import load_policy
 from securefl_keys.roster import load_roster
-from securefl_keys.sealed_keys import SealedKey, SealedMatchKey
+from securefl_keys.sealed_keys import SealedKey
 
 
 def require_one_epoch(directory: Path, at: datetime) -> None:
@@ -18,16 +18,14 @@ def require_one_epoch(directory: Path, at: datetime) -> None:
 
     Each would be genuine: a roster from before a revocation lists who was revoked.
     """
-    keys = {
-        path: load_secret(directory / path, kind.parse).epoch
-        for path, kind in ((layout.AUTHORITY_KEY, SealedKey), (layout.MATCH_KEY, SealedMatchKey))
-    }
-    signed = {
+    key = load_secret(directory / layout.AUTHORITY_KEY, SealedKey.parse)
+    epochs = {
+        layout.AUTHORITY_KEY: key.epoch,
         layout.ROSTER: load_roster(directory, at=at).file.epoch,
         layout.POLICY: load_policy(directory, at).epoch,
     }
-    newest = max(*keys.values(), *signed.values())
-    for path, epoch in (keys | signed).items():
+    newest = max(epochs.values())
+    for path, epoch in epochs.items():
         if epoch != newest:
             raise KeyFileError(
                 f"{directory / path}: of epoch {epoch}, and others are of {newest}: put the newest "

@@ -6,14 +6,13 @@ from datetime import datetime
 from os.path import lexists
 from pathlib import Path
 
+from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import (
     BUNDLE_FORMAT,
     CARDS,
     COMMON,
-    MATCH,
-    PARSERS,
     BundledFile,
     Manifest,
 )
@@ -69,10 +68,8 @@ def _signer_for(directory: Path, out: Path, passphrase: str, at: datetime) -> Si
 
 def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
     """The role's files; raises SecretFound."""
-    match = MATCH.get(role)
     require_not_older(directory, CARDS[role])
-    paths = [CARDS[role], *([match] if match else []), *COMMON]
-    texts = {path: text_of(directory / path) for path in paths}
+    texts = {path: text_of(directory / path) for path in (CARDS[role], *COMMON)}
     for path, text in texts.items():
         with found_in(directory / path):
             require_no_secret(text.encode())
@@ -82,7 +79,8 @@ def _without_secrets(directory: Path, role: Role) -> dict[Path, str]:
 def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]:
     """What a bundle for that role holds now; raises as `export`."""
     texts = _without_secrets(directory, role)
-    key_ids = {path: _public_key_id(path, text) for path, text in texts.items() if path in PARSERS}
+    with found_in(directory / CARDS[role]):
+        key = parsed(texts[CARDS[role]], CardKey.from_json)
     with found_in(directory / layout.POLICY):
         policy = PolicyFile.verified(texts[layout.POLICY], signer.ca)
     at = signer.roster.at
@@ -94,18 +92,12 @@ def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]
         format=BUNDLE_FORMAT,
         epoch=roster.epoch,
         role=role,
-        key_id=key_ids[CARDS[role]],
-        match_key_id=key_ids.get(MATCH.get(role, Path())),
+        key_id=key.key_id,
         roster_version=roster.version,
         policy_version=policy.version,
         files=tuple(_entry(path, text) for path, text in texts.items()),
     )
     return texts
-
-
-def _public_key_id(path: Path, text: str) -> str:
-    with found_in(path):
-        return parsed(text, PARSERS[path]).key_id
 
 
 def _entry(path: Path, text: str) -> BundledFile:

@@ -6,10 +6,6 @@ from dataclasses import dataclass, field
 from os.path import lexists
 from pathlib import Path
 
-from securefl.crypto.match_params import LINEAR, MatchParameters
-from securefl.crypto.match_public import MatchPublicKey
-from securefl.crypto.match_secret import MatchSecretKey
-
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
@@ -19,54 +15,45 @@ from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.consortium import new_consortium
 from securefl_keys.key_files import appearing_whole, write_new
 from securefl_keys.policy import DEFAULT
-from securefl_keys.releases import ReleasesFile
-from securefl_keys.sealed_keys import seal_match_secret, seal_secret
+from securefl_keys.sealed_keys import seal_secret
 
 
 @dataclass(frozen=True, slots=True)
 class MadeKeys:
-    """The public halves of the two pairs in a new folder, and its consortium if it has one."""
+    """The public half of the pair in a new folder, and its consortium if it has one."""
 
     card: CardKey
-    match: MatchPublicKey
     consortium: ConsortiumAuthority | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NewPairs:
-    """The texts of two new key pairs."""
+class NewPair:
+    """The texts of a new key pair."""
 
     card: CardKey
-    match: MatchPublicKey
     secret: dict[Path, str] = field(repr=False)
     """Sealed, but still for the authority alone."""
     public: dict[Path, str] = field(repr=False)
 
 
-def new_pairs(passphrase: str, match: MatchParameters, epoch: int = 1) -> NewPairs:
-    """Two fresh key pairs of that epoch; raises ConfigError where the passphrase is empty."""
-    key, match_key = CardSecret.generate(epoch), MatchSecretKey.generate(match, epoch)
+def new_pair(passphrase: str, epoch: int = 1) -> NewPair:
+    """A fresh key pair of that epoch; raises ConfigError where the passphrase is empty."""
+    key = CardSecret.generate(epoch)
     card = key.public.to_json()
-    secret = {
-        layout.AUTHORITY_KEY: seal_secret(key, passphrase),
-        layout.MATCH_KEY: seal_match_secret(match_key, passphrase),
-        layout.releases_of(match_key.key_id): ReleasesFile.stating(match_key.key_id, 0),
-    }
+    secret = {layout.AUTHORITY_KEY: seal_secret(key, passphrase)}
     public = {
         layout.AUTHORITY_PUBLIC_KEY: card,
         layout.SERVER_KEY: card,
         layout.CLIENT_KEY: card,
-        layout.MATCH_PARAMETERS: match_key.scoring_context().to_json(),
-        layout.MATCH_PUBLIC_KEY: match_key.public_key().to_json(),
     }
-    return NewPairs(key.public, match_key.public_key(), secret, public)
+    return NewPair(key.public, secret, public)
 
 
 def write_all(directory: Path, secret: dict[Path, str], public: dict[Path, str]) -> None:
     """New files in a new folder, secrets closed to other users; raises OSError."""
-    (directory / layout.RELEASES).mkdir(parents=True)
-    for closed in (layout.RELEASES, layout.RELEASES.parent):
-        (directory / closed).chmod(0o700)
+    closed = directory / layout.AUTHORITY
+    closed.mkdir(parents=True)
+    closed.chmod(0o700)
     for path, text in secret.items():
         write_new(directory / path, text, mode=0o600)
     for path, text in public.items():
@@ -77,11 +64,10 @@ def write_all(directory: Path, secret: dict[Path, str], public: dict[Path, str])
 def init_folder(
     directory: Path,
     passphrase: str,
-    match: MatchParameters = LINEAR,
     consortium: str | None = None,
     policy: Policy = DEFAULT,
 ) -> MadeKeys:
-    """Make two key pairs, for cards and for profile matches, and the folder that holds them.
+    """Make a key pair for clients' cards, and the folder that holds it.
 
     With the name of a `consortium`, its certificate authority too, which signs the `policy`. The
     folder appears whole or not at all.
@@ -95,7 +81,7 @@ def init_folder(
             f"{directory} exists: keys are never overwritten; name another folder, or move it away"
         )
     new = None if consortium is None else new_consortium(consortium, passphrase, policy)
-    made = new_pairs(passphrase, match)
+    made = new_pair(passphrase)
     secret, public = dict(made.secret), dict(made.public)
     if new:
         secret |= new.secret
@@ -108,4 +94,4 @@ def init_folder(
             f"{directory}: cannot make the key folder: {error.strerror or error}; "
             "nothing of it was left: name a folder on a disk that you can write"
         ) from error
-    return MadeKeys(made.card, made.match, new.ca if new else None)
+    return MadeKeys(made.card, new.ca if new else None)

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from securefl.errors import KeyFileError
 from securefl.io.files import settle
 from securefl_keys import layout
-from securefl_keys.releases import lock_of
+from securefl_keys.key_files import lock_of
 from securefl_keys.signer import changing
 
 LOCK_TIMEOUT_S = 60

@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 
-from securefl.exchange.match_open import for_scores
-
 from securefl.errors import KeyFileError
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.network.trust import Standing
@@ -17,7 +15,7 @@ from securefl_keys import layout
 from securefl_keys.export import bundle_texts
 from securefl_keys.holders import MEMBER_ROLES
 from securefl_keys.journal import hold, pending, settled
-from securefl_keys.loading import load_all, load_match
+from securefl_keys.loading import load_all
 from securefl_keys.reading import text_of
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
@@ -50,12 +48,10 @@ class FolderKeeper:
         """Opener under the key that is in force; it has the clients' cards."""
         self._lock = Lock()
 
-    def now(self, scores: int = 0) -> Standing:
-        """See `Keeper.now`; the folder is rotated where its match key is worn out."""
+    def now(self) -> Standing:
+        """See `Keeper.now`."""
         with self._lock:
             self._read_again()
-            if for_scores(self._matches, scores) is not self._matches:
-                self._read_again()
             return self._standing
 
     def _read_again(self) -> None:
@@ -66,13 +62,12 @@ class FolderKeeper:
             self._read()
 
     def _texts(self) -> tuple[str, ...]:
-        paths = (layout.AUTHORITY_KEY, layout.MATCH_KEY, layout.ROSTER, layout.POLICY)
+        paths = (layout.AUTHORITY_KEY, layout.ROSTER, layout.POLICY)
         return tuple(text_of(self._directory / path) for path in paths)
 
     def _read(self) -> None:
         texts = self._texts()
         keys = load_all(self._directory, self._passphrase)
-        self._matches = load_match(self._directory, self._passphrase)
         signer = open_signer(self._directory, self._passphrase, now())
         policy = keys.policy
         if policy is None:
@@ -94,7 +89,6 @@ class FolderKeeper:
             trust=RosterTrust(roster),
             policy=policy,
             bundles=bundles,
-            matches=self._matches,
         )
         self._seen = texts
 

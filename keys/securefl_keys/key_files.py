@@ -43,7 +43,7 @@ def parsed(text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
     except (ConfigError, KeyFileError):
         raise
     except (RuntimeError, ValueError) as error:
-        raise KeyFileError(f"damaged: TenSEAL does not read it: {error}") from error
+        raise KeyFileError(f"damaged: {error}") from error
 
 
 def read(path: Path) -> str:
@@ -82,6 +82,11 @@ def replace(path: Path, text: str, mode: int) -> None:
     for left in path.parent.glob(f".{path.name}.*.partial"):  # of a process that was killed
         left.unlink(missing_ok=True)
     files.write_whole(path, text.encode(), mode)
+
+
+def lock_of(path: Path) -> Path:
+    """The empty file beside it that a process locks while it alone may change it."""
+    return path.with_name(f".{path.name}.lock")
 
 
 @contextmanager

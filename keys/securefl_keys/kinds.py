@@ -7,19 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from securefl.crypto.match_public import (
-    MATCH_PARAMETERS_FILE,
-    MATCH_PUBLIC_KEY_FILE,
-    MatchPublicKey,
-    ScoringContext,
-)
-
 from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED, CardKey
 from securefl_keys import layout
 from securefl_keys.bundle import BUNDLE_FORMAT, Manifest
 from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.policy import POLICY_FORMAT, PolicyFile
-from securefl_keys.releases import RELEASES_FORMAT, ReleasesFile
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
 from securefl_keys.sealed_identity import (
     SEALED_CA_KEY_FORMAT,
@@ -27,12 +19,7 @@ from securefl_keys.sealed_identity import (
     SealedCaKey,
     SealedIdentityKey,
 )
-from securefl_keys.sealed_keys import (
-    SEALED_KEY_FORMAT,
-    SEALED_MATCH_KEY_FORMAT,
-    SealedKey,
-    SealedMatchKey,
-)
+from securefl_keys.sealed_keys import SEALED_KEY_FORMAT, SealedKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +28,6 @@ class Facts:
 
     key_id: str | None = None
     epoch: int | None = None
-    security_bits: int | None = None
-    n_released: int | None = None
-    """Scores, by the file that counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +49,12 @@ class Kind:
         return self.format.rstrip("0123456789"), *(f"{name}/" for name in self.replaced)
 
 
-class _Secure(Protocol):
-    @property
-    def security_bits(self) -> int: ...
-
-
 class _Keyed(Protocol):
     @property
     def key_id(self) -> str: ...
 
     @property
     def epoch(self) -> int: ...
-
-
-class _Ckks(_Keyed, Protocol):
-    @property
-    def parameters(self) -> _Secure: ...
 
 
 def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
@@ -91,25 +65,12 @@ def _key(parse: Callable[[str], _Keyed]) -> Callable[[str], Facts]:
     return facts
 
 
-def _ckks_key(parse: Callable[[str], _Ckks]) -> Callable[[str], Facts]:
-    def facts(text: str) -> Facts:
-        key = parse(text)
-        return Facts(key.key_id, key.epoch, key.parameters.security_bits)
-
-    return facts
-
-
 def _parses(parse: Callable[[str], object]) -> Callable[[str], Facts]:
     def facts(text: str) -> Facts:
         parse(text)
         return Facts()
 
     return facts
-
-
-def _releases(text: str) -> Facts:
-    file = ReleasesFile.parse(text)
-    return Facts(file.key_id, n_released=file.n_released)
 
 
 _SECRET = Kind(
@@ -123,29 +84,6 @@ _SECRET = Kind(
 )
 _PUBLIC = Kind(
     CARD_KEY_FORMAT, "card key", "any role", "cards", _key(CardKey.from_json), replaced=REPLACED
-)
-_MATCH_SECRET = Kind(
-    SEALED_MATCH_KEY_FORMAT,
-    "match secret",
-    "authority",
-    "match",
-    _ckks_key(SealedMatchKey.parse),
-    secret=True,
-)
-_RELEASES = Kind(RELEASES_FORMAT, "releases", "authority", "", _releases)
-_MATCH_PARAMETERS = Kind(
-    MATCH_PARAMETERS_FILE.format,
-    "match scoring",
-    "server",
-    "match",
-    _ckks_key(ScoringContext.from_json),
-)
-_MATCH_PUBLIC = Kind(
-    MATCH_PUBLIC_KEY_FILE.format,
-    "match public",
-    "clients",
-    "match",
-    _ckks_key(MatchPublicKey.from_json),
 )
 _CA_SECRET = Kind(
     SEALED_CA_KEY_FORMAT,
@@ -178,9 +116,6 @@ LAYOUT = {
     layout.AUTHORITY_PUBLIC_KEY: _PUBLIC,
     layout.SERVER_KEY: _PUBLIC,
     layout.CLIENT_KEY: _PUBLIC,
-    layout.MATCH_KEY: _MATCH_SECRET,
-    layout.MATCH_PARAMETERS: _MATCH_PARAMETERS,
-    layout.MATCH_PUBLIC_KEY: _MATCH_PUBLIC,
     layout.CA_KEY: _CA_SECRET,
     layout.AUTHORITY_IDENTITY: _IDENTITY,
     layout.AUTHORITY_CERTIFICATE: _CERTIFICATE,
@@ -188,12 +123,27 @@ LAYOUT = {
     layout.ROSTER: _ROSTER,
     layout.POLICY: _POLICY,
 }
-"""But for the counts of releases, each of which is named after its key."""
-KINDS = (*dict.fromkeys(LAYOUT.values()), _RELEASES, _MANIFEST)
+
+
+def _of_match(label: str, what: str, holder: str, *, secret: bool = False) -> Kind:
+    return Kind(label, what, holder, "", lambda _: Facts(), secret)
+
+
+_MATCHES = {
+    layout.MATCH_KEY: _of_match(
+        "securefl-match-secret-key/2", "match secret", "authority", secret=True
+    ),
+    layout.MATCH_PARAMETERS: _of_match("securefl-match-parameters/2", "match scoring", "server"),
+    layout.MATCH_PUBLIC_KEY: _of_match("securefl-match-public-key/2", "match public", "clients"),
+}
+_RELEASES = _of_match("securefl-releases/2", "releases", "authority")
+OF_MATCHES = (*_MATCHES.values(), _RELEASES)
+"""Files of older releases, which nothing reads: profiles had a key of their own."""
+KINDS = (*dict.fromkeys(LAYOUT.values()), *OF_MATCHES, _MANIFEST)
 
 
 def kind_at(path: Path) -> Kind | None:
     """What belongs there in a key folder or a bundle."""
     if path == layout.MANIFEST:
         return _MANIFEST
-    return _RELEASES if path.parent == layout.RELEASES else LAYOUT.get(path)
+    return _RELEASES if path.parent == layout.RELEASES else (LAYOUT | _MATCHES).get(path)

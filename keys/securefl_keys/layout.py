@@ -2,13 +2,9 @@
 
 DIR/authority/secret.key         opens clients' cards; sealed with the passphrase, mode 0600
 DIR/authority/public.key         makes cards; the same text for each role
-DIR/authority/match.key          of profile matches; sealed, mode 0600
-DIR/authority/releases/KEY.json  how many scores that match key has released
 DIR/authority/log/               what a process has opened and refused with the keys
 DIR/server/public.key
-DIR/server/match.json            no key at all
 DIR/clients/public.key
-DIR/clients/match-public.key
 
 A consortium's certificate authority adds:
 
@@ -40,14 +36,10 @@ MATCH_KEY = Path("authority/match.key")
 MATCH_PARAMETERS = Path("server/match.json")
 MATCH_PUBLIC_KEY = Path("clients/match-public.key")
 RELEASES = Path("authority/releases")
+"""These four are of older releases, which had a key for profile matches, and of no use."""
+
 LOG = Path("authority/log")
 """Of what a process has opened and refused with the keys."""
-
-
-def releases_of(key_id: str) -> Path:
-    """Where it is counted what that match key has released."""
-    return RELEASES / f"{key_id[:16]}.json"
-
 
 IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
-
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.exchange.match_open import MatchKeys
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
@@ -21,10 +17,7 @@ from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import WAY_OUT, load, load_secret
 from securefl_keys.older import require_not_older
 from securefl_keys.policy import load_policy
-from securefl_keys.reading import text_of
-from securefl_keys.releases import FileCount
-from securefl_keys.rotation import rotate
-from securefl_keys.sealed_keys import SealedMatchKey, open_match_secret, open_secret
+from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 
 
@@ -64,33 +57,6 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
     return KeySet((secret,), policy=_policy_in_force(directory))
 
 
-def load_match(directory: Path, passphrase: str) -> MatchKeys:
-    """What the three roles hold for profile matches, checked to be of one pair.
-
-    Raises:
-        WrongPassphrase: another passphrase, or the secret key's file was changed.
-        KeyFileError: a file is missing or damaged, or is not of the authority's key.
-    """
-    finish_rotation(directory)
-    public_path = directory / layout.MATCH_PUBLIC_KEY
-    scoring_path = directory / layout.MATCH_PARAMETERS
-    public = load(public_path, MatchPublicKey.from_json)
-    scoring = load(scoring_path, ScoringContext.from_json)
-    secret = load_secret(
-        directory / layout.MATCH_KEY, lambda text: open_match_secret(text, passphrase)
-    )
-    _require_same(public_path, public, secret.public_key())
-    _require_same(scoring_path, scoring, secret.scoring_context())
-    policy = _policy_in_force(directory)
-    count = FileCount(directory / layout.releases_of(secret.key_id), secret.key_id)
-
-    def successor() -> MatchKeys:
-        _rotate_unless_done(directory, passphrase, secret.key_id)
-        return load_match(directory, passphrase)
-
-    return MatchKeys(secret, public, scoring, count, successor, policy)
-
-
 def _card_key(directory: Path, path: Path) -> CardKey:
     require_not_older(directory, path)
     return load(directory / path, CardKey.from_json)
@@ -104,20 +70,7 @@ def _policy_in_force(directory: Path) -> Policy | None:
     return load_policy(directory).policy() if signed else None
 
 
-def _rotate_unless_done(directory: Path, passphrase: str, worn: str) -> None:
-    """Another process that uses the same keys may have been first."""
-    if SealedMatchKey.parse(text_of(directory / layout.MATCH_KEY)).key_id == worn:
-        rotate(directory, passphrase)
-
-
-class _Public(Protocol):
-    @property
-    def key_id(self) -> str: ...
-
-    def to_json(self) -> str: ...
-
-
-def _require_same(path: Path, found: _Public, ours: _Public) -> None:
+def _require_same(path: Path, found: CardKey, ours: CardKey) -> None:
     if found.key_id != ours.key_id:
         raise KeyFileError(
             f"{path}: of key {found.key_id[:16]}…, but the authority holds "

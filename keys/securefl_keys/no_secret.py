@@ -15,10 +15,7 @@ _WORDS = (b"secret-key/", b"PRIVATE KEY-----")
 
 
 def require_no_secret(content: bytes) -> None:
-    """Raises SecretFound for a sealed or open private key, in SecureFL's forms, PEM or DER.
-
-    CKKS contexts are left to the parsers of public files, which refuse one with a secret key.
-    """
+    """Raises SecretFound for a sealed or open private key, in SecureFL's forms, PEM or DER."""
     if _is_marked(content) or _is_der_private_key(content):
         raise SecretFound(
             "a secret key: only who made it may hold it; delete it here, and if others were given "

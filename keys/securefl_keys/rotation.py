@@ -5,26 +5,28 @@ All files change together: see `journal`.
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from securefl.errors import KeyFileError
 from securefl_keys import layout
-from securefl_keys.folder import NewPairs, new_pairs, write_all
+from securefl_keys.folder import NewPair, new_pair, write_all
 from securefl_keys.journal import NEXT, finish_locked, locked
 from securefl_keys.key_files import appearing_whole, load_secret
 from securefl_keys.membership import without
 from securefl_keys.policy import load_policy
-from securefl_keys.sealed_keys import SealedMatchKey, open_secret
+from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 
 
 def rotate(
     directory: Path, passphrase: str, revoking: str | None = None, at: datetime | None = None
-) -> NewPairs:
-    """New key pairs, matches' of the same parameters; roster and policy signed for the new epoch.
+) -> NewPair:
+    """A new key pair; roster and policy signed for the new epoch.
 
     Args:
         directory: the key folder, where the keys were made.
@@ -43,9 +45,8 @@ def rotate(
         old = load_secret(
             directory / layout.AUTHORITY_KEY, lambda text: open_secret(text, passphrase)
         )
-        match = load_secret(directory / layout.MATCH_KEY, SealedMatchKey.parse).parameters
         epoch = old.origin.epoch + 1
-        made = new_pairs(passphrase, match, epoch)
+        made = new_pair(passphrase, epoch)
         public = dict(made.public)
         if (directory / layout.ROSTER).exists():
             public |= _signed_anew(directory, passphrase, epoch, at, revoking)
@@ -60,7 +61,17 @@ def rotate(
                 "still in force"
             ) from error
         finish_locked(directory)
+        _delete_unused(directory)
     return made
+
+
+def _delete_unused(directory: Path) -> None:
+    """Delete the files that older releases had for profile matches, a secret key among them."""
+    with suppress(OSError):  # `keys show` tells of what is left
+        for path in (layout.MATCH_KEY, layout.MATCH_PARAMETERS, layout.MATCH_PUBLIC_KEY):
+            (directory / path).unlink(missing_ok=True)
+        if (directory / layout.RELEASES).is_dir():
+            shutil.rmtree(directory / layout.RELEASES)
 
 
 def _signed_anew(

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from securefl.crypto.artefact import (
-    CODEC,
     Epoch,
     Moment,
     Origin,
@@ -43,7 +42,7 @@ class SealedFile(BaseModel):
     holders: ClassVar[tuple[Role, ...]] = ("authority",)
     use: ClassVar[str]
     """What the key is for, and nothing else."""
-    serialisation: ClassVar[str] = CODEC
+    serialisation: ClassVar[str]
     """Of the plaintext: what reads it."""
     replaced: ClassVar[tuple[str, ...]] = ()
     """Names of older formats, without their version, whose place this one has taken."""
@@ -65,7 +64,7 @@ class SealedFile(BaseModel):
         """The header, and a ciphertext not yet opened.
 
         Raises:
-            KeyFileError: not a sealed secret key, costs out of bounds, or another TenSEAL version.
+            KeyFileError: not a sealed secret key, or costs out of bounds.
         """
         require_plain(text, KeyFileError)
         (wanted,) = get_args(cls.model_fields["format"].annotation)

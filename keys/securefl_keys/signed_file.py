@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,7 +26,6 @@ _DOMAIN = b"securefl-signed-file/1\n"
 Counting = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-_ANEW = "make the consortium anew, with: securefl keys init DIR --consortium NAME"
 _BY_SIGNING = {"consortium", "authority", "created", "signature"}
 
 
@@ -34,6 +33,9 @@ class SignedFile(BaseModel):
     """What all signed files have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    anew: ClassVar[str] = "make the consortium anew, with: securefl keys init DIR --consortium NAME"
+    """The way out of an older one."""
 
     format: str
     consortium: str
@@ -59,7 +61,7 @@ class SignedFile(BaseModel):
         """The file, whoever signed it; raises KeyFileError."""
         require_plain(text, KeyFileError)
         (wanted,) = get_args(cls.model_fields["format"].annotation)
-        require_version(text, wanted, _ANEW)
+        require_version(text, wanted, cls.anew)
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -15,8 +15,7 @@ from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.epochs import require_one_epoch
-from securefl_keys.key_files import load_secret
-from securefl_keys.releases import lock_of
+from securefl_keys.key_files import load_secret, lock_of
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.sealed_identity import open_ca_key
 

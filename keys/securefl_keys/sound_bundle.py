@@ -5,21 +5,19 @@ Nothing here reads a secret key but that of an identity: a server loads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 
 from securefl.crypto.cards import CardKey
-from securefl.errors import CertificateRefused, KeyFileError
+from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.federation.message import Roster
 from securefl.network.identity import Identity
 from securefl_keys import layout
-from securefl_keys.bundle import CARDS, MATCH, Bundle, load_bundle, require_sound
+from securefl_keys.bundle import CARDS, Bundle, load_bundle, require_sound
 from securefl_keys.certificate_text import read_pem
 from securefl_keys.certificates import ConsortiumAuthority, holder_certificate
 from securefl_keys.holders import Role
@@ -63,8 +61,6 @@ class SoundBundle(RosterTrust):
     bundle: Bundle
     card_keys: CardKeys = field(repr=False)
     """See `network.trust.Bundle.card_keys`."""
-    match_key: ScoringContext | MatchPublicKey | None = field(repr=False)
-    """None where the consortium has no match key."""
 
     @classmethod
     def load(cls, directory: Path, role: Role) -> SoundBundle:
@@ -74,7 +70,7 @@ class SoundBundle(RosterTrust):
     @classmethod
     def _of(cls, bundle: Bundle) -> SoundBundle:
         key = parsed(bundle.texts[CARDS[bundle.manifest.role]], CardKey.from_json)
-        return cls(bundle.roster(), bundle, CardKeys((key,)), _match_key(bundle))
+        return cls(bundle.roster(), bundle, CardKeys((key,)))
 
     @property
     def ca(self) -> ConsortiumAuthority:
@@ -85,20 +81,6 @@ class SoundBundle(RosterTrust):
     def age(self) -> tuple[int, int]:
         """Epoch, and version of the roster."""
         return self.bundle.manifest.epoch, self.bundle.manifest.roster_version
-
-    @property
-    def scoring(self) -> ScoringContext | None:
-        """The server's, for profile matches; None where the consortium has no match key."""
-        if isinstance(self.match_key, MatchPublicKey):
-            raise CertificateRefused("a client's bundle holds no server's parameters")
-        return self.match_key
-
-    @property
-    def match_public(self) -> MatchPublicKey | None:
-        """A client's, for profile matches; None where the consortium has no match key."""
-        if isinstance(self.match_key, ScoringContext):
-            raise CertificateRefused("a server's bundle holds no client's match key")
-        return self.match_key
 
     def newer(self, files: str) -> SoundBundle:
         """See `net.trust.Bundle.newer`."""
@@ -116,16 +98,6 @@ class SoundBundle(RosterTrust):
                 f"a bundle of epoch and roster version {after.age}, older than {self.age}"
             )
         return after
-
-
-def _match_key(bundle: Bundle) -> ScoringContext | MatchPublicKey | None:
-    path = MATCH.get(bundle.manifest.role)
-    if path is None or path not in bundle.texts:
-        return None
-    parse: Callable[[str], ScoringContext | MatchPublicKey] = ScoringContext.from_json
-    if path == layout.MATCH_PUBLIC_KEY:
-        parse = MatchPublicKey.from_json
-    return parsed(bundle.texts[path], parse)
 
 
 def process_identity(

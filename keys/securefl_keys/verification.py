@@ -17,7 +17,7 @@ from securefl_keys.epochs import require_one_epoch
 from securefl_keys.holders import Role
 from securefl_keys.identity import listed, load_identity, no_tls
 from securefl_keys.journal import require_settled
-from securefl_keys.loading import load_all, load_match
+from securefl_keys.loading import load_all
 from securefl_keys.no_secret import require_no_secret
 from securefl_keys.policy import load_policy
 from securefl_keys.reading import found_in, text_of
@@ -51,7 +51,7 @@ CAN = {
     "server": ("add ciphertexts", "check who signed a contribution"),
     "authority": (
         "check who signed a contribution",
-        "open cards, totals and scores, with secret keys that are in no bundle",
+        "open cards, totals and scores, with a secret key that is in no bundle",
     ),
     "owner": (
         "open cards, totals and scores, with the passphrase",
@@ -123,7 +123,6 @@ def _opened(verdict: Verdict, open_sealed: Callable[[], object]) -> Verdict:
 def _open_all(directory: Path, passphrase: str, at: datetime) -> None:
     require_settled(directory)  # a look changes nothing
     load_all(directory, passphrase)
-    load_match(directory, passphrase)
     if (directory / layout.CA_KEY).exists():
         open_signer(directory, passphrase, at)
         load_identity(directory / layout.AUTHORITY, passphrase)
@@ -150,7 +149,8 @@ def _key_folder(directory: Path, authority: str | None, at: datetime) -> Verdict
     for entry in files:
         if entry.path.parts[0] != "authority":
             problems += _secrets(directory / entry.path)
-    roster, notes = None, list[str]()
+    notes = [f"{entry.path}: {note}" for entry in files for note in entry.notes]
+    roster = None
     owner = "owner" if (directory / layout.AUTHORITY_KEY).exists() else None
     if (directory / layout.CA_CERTIFICATE).exists():
         try:

@@ -64,7 +64,7 @@ class Keeper(Protocol):
     """The authority's keys, roster and policy, which change while it runs."""
 
     def now(self) -> Standing:
-        """Return what holds.
+        """Return what holds from now on.
 
         Raises:
             KeyFileError: a file is missing or damaged, or cannot be written.

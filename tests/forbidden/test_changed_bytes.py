@@ -23,11 +23,10 @@ from securefl_keys.certificate_text import pem_blocks
 from securefl_keys.certificates import holder_certificate, read_authority
 from securefl_keys.holders import ROLES
 from securefl_keys.policy import PolicyFile
-from securefl_keys.releases import ReleasesFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.sealed_identity import open_ca_key, open_identity_key
-from securefl_keys.sealed_keys import open_match_secret, open_secret
+from securefl_keys.sealed_keys import open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.transport_certificates import transport_holder
 
@@ -72,13 +71,10 @@ SEALED = {
     "identity": ("alice/identity.key", open_identity_key, "of alice"),
     "authority's identity": ("keys/authority/identity.key", open_identity_key, PASSPHRASE),
     "secret key": ("keys/authority/secret.key", open_secret, PASSPHRASE),
-    "match key": ("keys/authority/match.key", open_match_secret, PASSPHRASE),
 }
-RELEASES = "keys/authority/releases"
-"""Its files have their keys' names."""
 BUNDLED = {
-    "client": ("clients/public.key", "clients/match-public.key"),
-    "server": ("server/public.key", "server/match.json"),
+    "client": ("clients/public.key",),
+    "server": ("server/public.key",),
     "authority": ("authority/public.key",),
 }
 """Files of public keys, in whose bundle they are."""
@@ -174,8 +170,6 @@ def parsers(made):
     for path, opened, passphrase in SEALED.values():
         text = (made.root / path).read_text()
         yield path, text, lambda changed, o=opened, p=passphrase: o(changed, p)
-    count = next((made.root / RELEASES).iterdir())
-    yield RELEASES, count.read_text(), ReleasesFile.parse
     for role, paths in BUNDLED.items():
         bundle = load_bundle(made.bundle(role), role)
         listed = {entry.path: entry for entry in bundle.manifest.files}
@@ -189,18 +183,15 @@ def parsers(made):
 
 
 ALL_FILES = [path for path, *_ in (*KINDS.values(), *SEALED.values())]
-ALL_FILES += [RELEASES]
 ALL_FILES += [f"bundles/{role}/{name}" for role, names in BUNDLED.items() for name in names]
-SPACED = {RELEASES, *(path for path, *_ in SEALED.values())}
+SPACED = {path for path, *_ in SEALED.values()}
 """Their white space may change."""
 
 
 def test_the_kinds_are_all_that_a_ceremony_makes(made):
     """No file of any folder is left out but copies of those that are in."""
     found = {path.relative_to(made.root) for path in made.root.rglob("*") if path.is_file()}
-    counted = {path for path in found if path.parent == Path(RELEASES)}
-    names = {"/".join(path.parts[-2:]) for path in found - counted if path.suffix != ".lock"}
-    assert len(counted) == 1
+    names = {"/".join(path.parts[-2:]) for path in found if path.suffix != ".lock"}
     covered = {"/".join(Path(path).parts[-2:]) for path in ALL_FILES}
     others = {f"{name}/identity.{end}" for name in CLIENTS for end in ("key", "csr", "crt")}
     assert names - covered - others == {"hub/identity.key"}
@@ -211,7 +202,7 @@ def test_the_kinds_are_all_that_a_ceremony_makes(made):
 def test_a_changed_file_is_refused(made, path, n):
     """Random changes of a signed, sealed or public kind: a typed refusal each, within seconds.
 
-    White space between tokens means nothing in sealed keys and counts; a signature covers it.
+    White space between tokens means nothing in sealed keys; a signature covers it.
     """
     text, parse = next((text, parse) for at, text, parse in parsers(made) if at == path)
     parse(text)

@@ -17,7 +17,6 @@ import torch
 from consortium_files import make_consortium
 from mutations import mutated, nasty
 from safetensors.torch import save_file
-from securefl.crypto.match_public import ScoringContext
 
 import securefl
 from securefl.audit.findings import holds_findings
@@ -39,7 +38,7 @@ from securefl.selection.round_participants import RoundParticipants
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity
-from securefl_keys.key_files import load, load_secret
+from securefl_keys.key_files import load_secret
 from securefl_keys.loading import load_client, load_server
 from securefl_keys.policy import load_policy, read_policy
 from securefl_keys.reading import found_in, text_of
@@ -118,7 +117,6 @@ KEYS = {
     ),
     "bundles/client/consortium/manifest.json": lambda p: Bundle.read(p.parents[1], None, now()),
     "bundles/server/server/public.key": lambda path: load_server(path.parents[1]),
-    "bundles/server/server/match.json": lambda path: load(path, ScoringContext.from_json),
     "alice/identity.csr": read_request_in,
     "alice/identity.crt": lambda path: load_identity(path.parent, "of alice"),
     "alice/identity.key": lambda path: load_identity(path.parent, "of alice"),

@@ -13,14 +13,12 @@ import sys
 import traceback
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from key_folders import secret_alone
 
 from securefl_keys.identity import load_identity
 from securefl_keys.keeper import FolderKeeper
-from securefl_keys.loading import load_all, load_match
+from securefl_keys.loading import load_all
 from securefl_keys.sealed_identity import open_ca_key
 from securefl_keys.sealed_keys import SealedKey, open_secret
 from securefl_keys.transport import transport_key
@@ -75,10 +73,6 @@ def site(tmp_path_factory):
 def secrets(site):
     """Every secret of the ceremony, in each of the forms in which it could be written."""
     keys, found = site / "my-keys", {"passphrase": PASSPHRASE.encode()}
-    context = load_match(keys, PASSPHRASE).secret._context
-    polynomial = context.secret_key().data.data()
-    found["match words"] = np.array([polynomial[i] for i in range(64)], np.uint64).tobytes()
-    found["match serialised"] = secret_alone(context)[-2000:-1000]
     card = card_secret(keys).to_secret_bytes()
     found |= {f"cards from byte {at}": card[at : at + 32] for at in (0, 32, 64)}
     seeds = {name: load_identity(site / name, PASSPHRASE).private_key for name in CLIENTS}
@@ -130,7 +124,7 @@ def test_no_command_sends_a_file_that_holds_a_secret(site, secrets):
     """What goes from one party to another: requests, certificates and bundles."""
     sent = [*site.glob("*/identity.csr"), *site.glob("*/identity.crt")]
     sent += [path for path in (site / "bundles").rglob("*") if path.is_file()]
-    assert len(sent) == 2 * len(CLIENTS) + 6 + 6 + 5
+    assert len(sent) == 2 * len(CLIENTS) + 3 * 5
     for path in sent:
         assert not found_in(path.read_bytes(), secrets), path
         assert "sealed" not in path.name
@@ -158,7 +152,7 @@ def test_secrets_are_closed_to_other_users(site):
     """Files 0600, and the folders that they lie in 0700."""
     closed = [*site.rglob("*.key")]
     closed = [path for path in closed if b"secret-key/" in path.read_bytes()]
-    assert len(closed) == 4 + len(CLIENTS)
+    assert len(closed) == 3 + len(CLIENTS)
     for path in closed:
         assert path.stat().st_mode & 0o777 == 0o600, path
         assert path.parent.stat().st_mode & 0o777 == 0o700, path
@@ -169,7 +163,6 @@ def test_objects_and_tracebacks_say_nothing(site, secrets):
     keys = site / "my-keys"
     held = [
         load_all(keys, PASSPHRASE),
-        load_match(keys, PASSPHRASE),
         card_secret(keys),
         load_all(keys, PASSPHRASE).opener(),
         load_identity(site / "alice", PASSPHRASE),
@@ -190,7 +183,7 @@ def test_objects_and_tracebacks_say_nothing(site, secrets):
 def test_keys_cannot_be_pickled(site):
     """Neither alone nor in what holds them."""
     keys = site / "my-keys"
-    held, match = load_all(keys, PASSPHRASE), load_match(keys, PASSPHRASE)
-    for thing in (card_secret(keys), held, [held], held.opener(), match.secret, match, [match]):
+    held = load_all(keys, PASSPHRASE)
+    for thing in (card_secret(keys), held, [held], held.opener()):
         with pytest.raises((TypeError, AttributeError)):
             pickle.dumps(thing)

@@ -216,11 +216,9 @@ def test_a_server_that_is_revoked_meanwhile_is_told_and_ends(site):
 DAMAGES = {
     "a changed roster": lambda keys: flip(keys / layout.ROSTER),
     "a changed secret key": lambda keys: flip(keys / layout.AUTHORITY_KEY),
-    "a changed match key": lambda keys: flip(keys / layout.MATCH_KEY),
     "a changed policy": lambda keys: flip(keys / layout.POLICY),
     "no policy": lambda keys: (keys / layout.POLICY).unlink(),
     "a secret key open to all": lambda keys: replaced(keys / layout.AUTHORITY_KEY),
-    "no count of releases": lambda keys: [p.unlink() for p in (keys / layout.RELEASES).iterdir()],
 }
 
 
@@ -235,7 +233,7 @@ def replaced(path):
     path.chmod(0o644)
 
 
-FIRST_DAMAGES = ("a changed roster", "no count of releases")
+FIRST_DAMAGES = ("a changed roster", "no policy")
 
 
 @pytest.mark.parametrize(
@@ -858,7 +856,6 @@ def with_more(relayed):
 
 FILES = (
     "clients/public.key",
-    "clients/match-public.key",
     "consortium/ca.crt",
     "consortium/roster.json",
     "consortium/policy.json",

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from consortium_files import CLIENTS, PASSPHRASE, CrashError, cut_off_rotation, joined
-from securefl.exchange.match_flood import MAX_RELEASES
 
 import securefl
 from securefl.crypto.params import SUMS
@@ -17,7 +16,6 @@ from securefl.errors import (
     CertificateRevoked,
     KeyFileError,
     KeyMismatch,
-    KeyWornOut,
     MessageRefused,
     SenderRevoked,
     UnknownClient,
@@ -31,7 +29,7 @@ from securefl_keys.export import export
 from securefl_keys.folder import init_folder
 from securefl_keys.identity import load_identities
 from securefl_keys.keeper import FolderKeeper
-from securefl_keys.loading import load_all, load_client, load_match
+from securefl_keys.loading import load_all, load_client
 from securefl_keys.policy import load_policy
 from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
@@ -44,11 +42,9 @@ RUN = "ab" * 32
 
 
 def key_ids(folder):
-    """Key ids of cards and matches that are in force there, by file."""
+    """Key ids that are in force there, by file."""
     return {
-        str(entry.path): entry.facts.key_id
-        for entry in describe(folder)
-        if entry.pair in {"cards", "match"}
+        str(entry.path): entry.facts.key_id for entry in describe(folder) if entry.pair == "cards"
     }
 
 
@@ -56,32 +52,27 @@ def sound(folder):
     """Nothing is wrong with it, and its secrets are of its public keys."""
     assert verify(folder).problems == ()
     assert load_all(folder, PASSPHRASE).public.key_id == load_client(folder).key_id
-    load_match(folder, PASSPHRASE)
     return True
 
 
 def test_all_keys_change_and_only_they(keys):
-    """Another pair each, of the same parameters and the next epoch; one more in each rotation."""
-    before = load_match(keys, PASSPHRASE)
+    """Another pair of the next epoch; one more in each rotation."""
     for epoch in (2, 3):
         ids = key_ids(keys)
         made = rotate(keys, PASSPHRASE)
         after = load_all(keys, PASSPHRASE)
-        assert made.card.epoch == made.match.epoch == after.public.epoch == epoch
+        assert made.card.epoch == after.public.epoch == epoch
         assert not set(ids.values()) & set(key_ids(keys).values())
-        assert load_match(keys, PASSPHRASE).secret.parameters == before.secret.parameters
         assert sound(keys)
 
 
 def test_the_old_secret_is_gone(keys):
-    """No file holds what it was sealed in; the count of a match key's releases is a record."""
-    old = load_match(keys, PASSPHRASE).secret.key_id
-    sealed = [(keys / path).read_text() for path in (layout.AUTHORITY_KEY, layout.MATCH_KEY)]
+    """No file holds what it was sealed in."""
+    sealed = json.loads((keys / layout.AUTHORITY_KEY).read_text())["ciphertext"]
     rotate(keys, PASSPHRASE)
     for path in keys.rglob("*"):
         if path.is_file():
-            assert not any(json.loads(text)["ciphertext"] in path.read_text() for text in sealed)
-    assert (keys / layout.releases_of(old)).is_file()
+            assert sealed not in path.read_text()
 
 
 def test_roster_and_policy_go_along(consortium):
@@ -147,7 +138,7 @@ def test_a_full_disk_leaves_the_old_keys(consortium, monkeypatch):
     assert sound(consortium.keys)
 
 
-@pytest.mark.parametrize("n_moved", range(0, 10, 2))
+@pytest.mark.parametrize("n_moved", range(6))
 def test_a_rotation_that_was_cut_off_is_finished(consortium, monkeypatch, n_moved):
     """After so many of the new files are in place: whoever opens the folder next finds all."""
     moved, replace = [], Path.replace
@@ -169,7 +160,7 @@ def test_a_rotation_that_was_cut_off_is_finished(consortium, monkeypatch, n_move
     assert sound(consortium.keys)
 
 
-@pytest.mark.parametrize("path", [layout.ROSTER, layout.POLICY, layout.MATCH_KEY], ids=str)
+@pytest.mark.parametrize("path", [layout.ROSTER, layout.POLICY], ids=str)
 def test_a_file_of_an_older_epoch_is_found(consortium, path):
     """Genuine, and from before a revocation: nothing is opened, signed or exported with it."""
     older = (consortium.keys / path).read_bytes()
@@ -225,20 +216,6 @@ def test_cards_are_kept_as_long_as_their_key_is_in_force(consortium):
     assert keeper.now().opener.epoch == 2
     with pytest.raises(MessageRefused, match="does not open"):
         keeper.now().opener.take_cards(RUN, "bob", old.cards(RUN, Sender("bob", bytes(32))))
-
-
-def test_a_folder_is_rotated_once_its_match_key_is_worn_out(consortium):
-    """Both of its pairs, before a round that would open more than the match key may release."""
-    keeper = FolderKeeper(consortium.keys, PASSPHRASE)
-    load_match(consortium.keys, PASSPHRASE).count.spend(MAX_RELEASES - 3, MAX_RELEASES)
-    assert keeper.now(3).age[0] == 1
-    standing = keeper.now(4)
-    assert standing.age[0] == standing.opener.epoch == load_client(consortium.keys).epoch == 2
-    assert load_match(consortium.keys, PASSPHRASE).left == MAX_RELEASES
-    with pytest.raises(KeyWornOut, match="have fewer clients"):
-        keeper.now(MAX_RELEASES + 1)
-    assert load_client(consortium.keys).epoch == 2
-    assert sound(consortium.keys)
 
 
 def test_what_a_killed_process_has_left_is_swept_up(consortium):
@@ -444,7 +421,7 @@ def test_a_bundle_without_its_list_is_no_key_folder(consortium):
 
 def test_what_is_sealed_is_looked_into_with_the_passphrase_alone(consortium):
     """One character of a ciphertext."""
-    path = consortium.keys / layout.MATCH_KEY
+    path = consortium.keys / layout.AUTHORITY_KEY
     fields = json.loads(path.read_text())
     first = "B" if fields["ciphertext"][0] == "A" else "A"
     path.write_text(json.dumps(fields | {"ciphertext": first + fields["ciphertext"][1:]}, indent=1))

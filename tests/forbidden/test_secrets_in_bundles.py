@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from securefl.errors import CertificateRefused, SecretFound
+from securefl.errors import SecretFound
 from securefl_keys.export import export, export_all
 from securefl_keys.holders import ROLES
 from securefl_keys.loading import load_all
@@ -31,9 +31,7 @@ def problems_of(*arguments, **options):
     return "\n".join(verify(*arguments, **options).problems)
 
 
-@pytest.mark.parametrize(
-    "secret", ["authority/secret.key", "authority/match.key", "authority/identity.key"]
-)
+@pytest.mark.parametrize("secret", ["authority/secret.key", "authority/identity.key"])
 @pytest.mark.parametrize("place", ["server/public.key", "consortium/policy.json"])
 def test_no_secret_gets_into_a_bundle(consortium, secret, place):
     """A secret key under a public file's name stops the export, and nothing is written."""
@@ -62,8 +60,8 @@ def test_bundles_hold_just_these_files(consortium):
         if path.is_file()
     }
     own = {
-        "client": {"clients/public.key", "clients/match-public.key"},
-        "server": {"server/public.key", "server/match.json"},
+        "client": {"clients/public.key"},
+        "server": {"server/public.key"},
         "authority": {"authority/public.key"},
     }
     common = {f"consortium/{n}" for n in ("ca.crt", "roster.json", "policy.json", "manifest.json")}
@@ -71,16 +69,12 @@ def test_bundles_hold_just_these_files(consortium):
 
 
 def test_every_role_is_told_the_same_key(consortium):
-    """Which makes cards and opens none; what is a role's own no other has."""
+    """Which makes cards and opens none."""
     sound = {role: SoundBundle.load(consortium.bundle(role), role) for role in ROLES}
     own = load_all(consortium.keys, PASSPHRASE).public
     for bundle in sound.values():
         assert (bundle.card_keys.key_id, bundle.card_keys.epoch) == (own.key_id, own.epoch)
         assert not any(hasattr(key, "secrets_in") for key in bundle.card_keys.keys)
-    with pytest.raises(CertificateRefused):
-        _ = sound["client"].scoring
-    with pytest.raises(CertificateRefused):
-        _ = sound["server"].match_public
 
 
 @pytest.mark.parametrize("kind", [Ed25519PrivateKey, X25519PrivateKey, MLKEM768PrivateKey])

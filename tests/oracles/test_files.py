@@ -13,7 +13,6 @@ from threading import Barrier, BrokenBarrierError, Thread
 import pytest
 
 from securefl.config.load import load_config
-from securefl.crypto.artefact import digest
 from securefl.errors import KeyFileError, RunFolderError
 from securefl.federation.authority import Opening
 from securefl.federation.terms import Terms
@@ -25,7 +24,6 @@ from securefl.runs import folder_writer as runfolder
 from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import key_files
-from securefl_keys.releases import FileCount, ReleasesFile
 
 HANDLES = Path("/proc/self/fd")
 OPENING = Opening(1, "update/parameters", 10, ("client-1",), 3)
@@ -50,16 +48,9 @@ def disk(monkeypatch):
     return seen
 
 
-def a_count(folder):
-    path = folder / "count.json"
-    path.write_text(ReleasesFile.stating(digest(b""), 0))
-    return lambda: FileCount(path, digest(b"")).spend(4, 100)
-
-
 REPLACING = {
     "a file": lambda folder: lambda: write_whole(folder / "count.json", b"new"),
     "a key's": lambda folder: lambda: key_files.replace(folder / "count.json", "new", 0o600),
-    "a count of releases": a_count,
     "a history": lambda folder: lambda: RunFolder(folder).note_history(History()),
     "a model": lambda folder: lambda: RunFolder(folder).note_model({}),
 }

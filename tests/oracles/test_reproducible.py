@@ -5,8 +5,6 @@ Sums repeat to the rounding of sealing, whose noise is drawn anew; scores of pro
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -16,10 +14,9 @@ from securefl.exchange.match_forms import LINEAR
 from securefl.exchange.match_open import MatchKeys
 
 import securefl
-from securefl.errors import ConfigError
 from securefl.exchange.gaussian import seeded
 from securefl.exchange.keyset import KeySet
-from securefl_keys.loading import load_all, load_match
+from securefl_keys.loading import load_all
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -88,18 +85,6 @@ def test_without_the_name_nobody_can_repeat_the_noise():
     assert keys.seed is None
     assert keys.draw is None
     assert not hasattr(KeySet.ephemeral(), "seed")
-
-
-@pytest.mark.usefixtures("cheap_guesses")
-def test_a_key_that_outlives_the_run_has_no_seeded_noise(keys, tiny_config, tiny_task):
-    """By construction: neither a run under the folder's keys nor an authority process has a way."""
-    matches = load_match(keys, PASSPHRASE)
-    with pytest.raises(ConfigError, match="would hide nothing of the key"):
-        replace(matches, seed=0)
-    config = make_config("linear", 2, 0.8, encrypt="profiles")
-    config = config.model_copy(update={"run": config.run.model_copy(update={"reproducible": True})})
-    with pytest.raises(ConfigError, match="leave out --keys"):
-        securefl.run(config, make_task(), match_keys=matches)
 
 
 @pytest.mark.usefixtures("cheap_guesses")

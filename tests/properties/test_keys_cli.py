@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from securefl.crypto.match_params import LINEAR, SQUARE
 
 from securefl.errors import ConfigError, KeyFileError
 from securefl_cli.keys import keys
 from securefl_cli.passphrase import read_passphrase
 from securefl_keys.folder import init_folder
-from securefl_keys.loading import load_all, load_match
+from securefl_keys.loading import load_all
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 PASSPHRASE = "correct horse battery staple"
@@ -156,52 +155,6 @@ def test_show_lists_each_file_and_the_whole_key_id(made, monkeypatch):
         (line,) = [line for line in lines if line.startswith(file)]
         assert line.split()[-2:] == [key_id[:16], "1"]
     assert result.stdout.count(key_id) == 1
-
-
-def test_show_lists_the_match_key_and_what_it_has_released(made, monkeypatch):
-    """The second pair has an id of its own; it alone is counted."""
-    monkeypatch.setenv("COLUMNS", "80")
-    keys = load_match(made, PASSPHRASE)
-    keys.count.spend(96, 4096)
-    result = run("show", made)
-    assert result.exit_code == 0
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    for file in (
-        "authority/match.key",
-        "server/match.json",
-        "clients/match-public.key",
-    ):
-        line = next(line for line in lines if line.startswith(file))
-        assert line.split()[-3:] == [keys.public.key_id[:16], "1", "128"]
-    assert f"Match key id: {keys.public.key_id}" in lines
-    assert f"Released under match key {keys.public.key_id[:16]}: 96 scores" in lines
-    assert result.stdout.count("Released under") == 1
-    run("rotate", made, env={"SECUREFL_PASSPHRASE": PASSPHRASE})
-    retired = f"Released under retired match key {keys.public.key_id[:16]}: 96 scores"
-    assert retired in run("show", made).stdout.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("option", "parameters"),
-    [([], LINEAR), (["linear"], LINEAR), (["full"], SQUARE), (["plain-variance"], SQUARE)],
-)
-def test_init_makes_the_match_key_for_the_form_asked_for(tmp_path, monkeypatch, option, parameters):
-    """Without the option it is the linear form's."""
-    monkeypatch.setenv("SECUREFL_PASSPHRASE", PASSPHRASE)
-    arguments = ["--match", *option] if option else []
-    result = run("init", tmp_path / "keys", *arguments)
-    assert result.exit_code == 0
-    keys = load_match(tmp_path / "keys", PASSPHRASE)
-    assert keys.secret.parameters == parameters
-    assert f"Match key id: {keys.public.key_id}" in result.stdout
-
-
-def test_init_knows_no_other_form(tmp_path, monkeypatch):
-    """A mistyped form makes no key."""
-    monkeypatch.setenv("SECUREFL_PASSPHRASE", PASSPHRASE)
-    assert run("init", tmp_path / "keys", "--match", "plain_variance").exit_code == 2
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("target", ["server/secret.key", "clients/backup", "server/[red]x.key"])

@@ -8,26 +8,18 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from securefl.crypto.match_params import LINEAR, SQUARE
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext, Weights
-from securefl.crypto.match_secret import MatchSecretKey
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import kdf, sealed_file
-from securefl_keys.sealed_keys import (
-    SealedKey,
-    SealedMatchKey,
-    open_match_secret,
-    open_secret,
-    seal_match_secret,
-    seal_secret,
-)
+from securefl_keys.holders import Holder
+from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
+from securefl_keys.sealed_keys import SealedKey, open_secret, seal_secret
 
 PASSPHRASE = "correct horse battery staple"
 RECOMMENDED = sealed_file.KDF_COST
@@ -43,7 +35,7 @@ def _cheap_guesses():
 
 @dataclass(frozen=True)
 class Kind:
-    """What there is of each for the two kinds of keys."""
+    """What there is of each for a kind of key."""
 
     key: type
     file: type
@@ -53,7 +45,6 @@ class Kind:
 
 KINDS = {
     "cards": Kind(CardSecret, SealedKey, seal_secret, open_secret),
-    "match": Kind(MatchSecretKey, SealedMatchKey, seal_match_secret, open_match_secret),
 }
 
 
@@ -89,24 +80,6 @@ def test_a_sealed_key_opens_the_cards_of_its_public_half():
     secrets = [bytes(32), bytes(range(32))]
     card = CardKey.from_json(key.public.to_json()).card(secrets, b"about")
     assert opened.secrets_in(card, 2, b"about") == secrets
-
-
-@pytest.mark.parametrize("parameters", [LINEAR, SQUARE], ids=["linear", "square"])
-def test_a_sealed_match_key_reads_what_its_public_half_encrypts(parameters):
-    """The same as for cards, through text forms of all three parts."""
-    key = MatchSecretKey.generate(parameters)
-    opened = open_match_secret(seal_match_secret(key, PASSPHRASE), PASSPHRASE)
-    assert opened.key_id == key.key_id
-    assert opened.parameters == parameters
-    public = MatchPublicKey.from_json(key.public_key().to_json())
-    scoring = ScoringContext.from_json(key.scoring_context().to_json())
-    assert public.key_id == scoring.key_id == key.key_id
-    assert public.parameters == scoring.parameters == parameters
-    slots = np.linspace(-1, 1, parameters.slots)[None]
-    squared = slots if parameters.degree == 2 else np.zeros_like(slots)
-    weights = Weights(np.zeros_like(slots), np.ones_like(slots), squared, 0.5)
-    score = opened.score(scoring.score(public.encrypt(slots), weights))
-    assert score == pytest.approx(0.5 + (slots + squared * slots**2).mean(), abs=1e-7)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -192,66 +165,16 @@ def test_a_header_with_another_value_opens_nothing(kind, sealed, fields):
         kind.open(changed(sealed, **fields), PASSPHRASE)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"degree": 2, "scale_bits": 28},
-        {"modulus_bits": [46, 47, 16]},
-        {"scale_bits": 58},
-        {"weight_bits": 27},
-        {"range_bits": 4},
-    ],
-    ids=str,
-)
-def test_a_header_with_other_match_parameters_opens_nothing(fields):
-    """Also those that the context itself does not show."""
-    sealed = seal_match_secret(MatchSecretKey.generate(), PASSPHRASE)
-    parameters = json.loads(sealed)["parameters"] | fields
-    with pytest.raises(WrongPassphrase):
-        open_match_secret(changed(sealed, parameters=parameters), PASSPHRASE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "what"),
-    [
-        ({"poly_degree": 2048}, "128-bit"),
-        ({"poly_degree": 4095}, "poly_degree = 4095"),
-        ({"modulus_bits": [47, 46, 17]}, "128-bit"),
-        ({"modulus_bits": [60] * 100_000}, "100000 primes"),
-        ({"modulus_bits": [93, 16]}, "each prime"),
-        ({"modulus_bits": []}, "0 primes"),
-        ({"degree": 3}, "degree = 3"),
-        ({"degree": True}, "valid integer"),
-        ({"scale_bits": 60}, "94 bits"),
-        ({"weight_bits": 0}, "1 or more"),
-        ({"range_bits": -40}, "1 or more"),
-        ({"range_bits": 10**9}, "data primes"),
-        ({"more": 1}, "keyword"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_match_parameters_that_make_no_sense_are_refused_first(fields, what):
-    """Before the passphrase is turned into a key."""
-    sealed = seal_match_secret(MatchSecretKey.generate(), PASSPHRASE)
-    parameters = json.loads(sealed)["parameters"] | fields
-    with pytest.raises(
-        KeyFileError, match=f"not a sealed secret key: parameters.*{what}"
-    ) as refusal:
-        open_match_secret(changed(sealed, parameters=parameters), PASSPHRASE)
-    assert len(str(refusal.value)) < 300
-
-
-def test_neither_kind_opens_as_the_other():
-    """A match key's file is no key of cards, nor the other way round, even under its name."""
-    keys = {name: kind.key.generate() for name, kind in KINDS.items()}
-    for name, other in (("cards", "match"), ("match", "cards")):
-        text = KINDS[name].seal(keys[name], PASSPHRASE)
+def test_no_other_key_opens_as_a_key_of_cards(sealed):
+    """Neither the certificate authority's, nor an identity; also under its name."""
+    key = Ed25519PrivateKey.generate()
+    alice = Holder("alice", "client")
+    for text in (seal_ca_key(key, PASSPHRASE), seal_identity_key(key, alice, PASSPHRASE)):
         with pytest.raises(KeyFileError, match="not a sealed secret key: format"):
-            KINDS[other].open(text, PASSPHRASE)
-        named = json.loads(KINDS[other].seal(keys[other], PASSPHRASE))
-        swapped = named | {"ciphertext": json.loads(text)["ciphertext"]}
+            open_secret(text, PASSPHRASE)
+        ciphertext = json.loads(text)["ciphertext"]
         with pytest.raises(WrongPassphrase):
-            KINDS[other].open(json.dumps(swapped), PASSPHRASE)
+            open_secret(changed(sealed, ciphertext=ciphertext), PASSPHRASE)
 
 
 def test_headers_of_two_files_cannot_be_swapped(kind, sealed):
@@ -305,10 +228,10 @@ def test_too_little_memory_is_an_error_with_a_way_out(kind, sealed, monkeypatch)
         kind.open(sealed, PASSPHRASE)
 
 
-def test_another_tenseal_is_named(kind, sealed):
-    """A key of another TenSEAL release is refused by that name, without the passphrase."""
-    with pytest.raises(KeyFileError, match=r"made by tenseal-0\.3\.16"):
-        kind.open(changed(sealed, codec="tenseal-0.3.16"), PASSPHRASE)
+def test_another_form_of_what_is_inside_is_named(kind, sealed):
+    """Without the passphrase."""
+    with pytest.raises(KeyFileError, match=r"made by mlkem1024-raw"):
+        kind.open(changed(sealed, codec="mlkem1024-raw"), PASSPHRASE)
 
 
 @pytest.mark.parametrize("name", ["securefl-secret-key/2", "securefl-card-secret-key/2"])
@@ -324,7 +247,7 @@ def test_what_was_sealed_must_be_the_key_that_the_header_names(kind, key, monkey
     monkeypatch.setattr(kind.key, "key_id", "0" * 64)
     forged = kind.seal(key, PASSPHRASE)
     monkeypatch.undo()
-    with pytest.raises(KeyFileError, match=r"inside is (CardSecret|MatchSecretKey)"):
+    with pytest.raises(KeyFileError, match="inside is CardSecret"):
         kind.open(forged, PASSPHRASE)
 
 

@@ -29,17 +29,17 @@ def ca():
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "kind"),
+    ("file", "name", "kind", "way_out"),
     [
-        ("roster", "roster", RosterFile),
-        ("policy", "policy", PolicyFile),
-        ("manifest", "bundle", Manifest),
+        ("roster", "roster", RosterFile, "init DIR --consortium"),
+        ("policy", "policy", PolicyFile, "init DIR --consortium"),
+        ("manifest", "bundle", Manifest, "keys export"),
     ],
 )
-def test_a_signed_file_of_version_1_says_what_to_do(ca, file, name, kind):
+def test_a_signed_file_of_version_1_says_what_to_do(ca, file, name, kind, way_out):
     """Not that it was changed."""
     with pytest.raises(
-        KeyFileError, match=f"securefl-{name}/1 file, of another SecureFL.*init DIR --consortium"
+        KeyFileError, match=f"securefl-{name}/1 file, of another SecureFL.*{way_out}"
     ):
         kind.verified((FILES / f"bundle/consortium/{file}.json").read_text(), ca)
 

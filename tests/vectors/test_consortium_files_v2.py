@@ -39,8 +39,8 @@ def roster():
 def test_a_bundle_of_version_2_says_what_to_do():
     """Its list is of other files than those of today: to its reader, and to who looks at it."""
     told = (
-        "securefl-bundle/1 file, of another SecureFL; this one reads securefl-bundle/2: make the "
-        "consortium anew, with: securefl keys init DIR --consortium NAME"
+        "securefl-bundle/1 file, of another SecureFL; this one reads securefl-bundle/3: export it "
+        "anew, with: securefl keys export"
     )
     with pytest.raises(KeyFileError, match=told):
         load_bundle(FILES / "bundle", "server", AUTHORITY, THEN)

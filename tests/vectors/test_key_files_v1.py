@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
 
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
-from securefl_keys.releases import ReleasesFile
-from securefl_keys.sealed_keys import open_match_secret, open_secret
+from securefl_keys.sealed_keys import open_secret
 
 FILES = Path(__file__).parent / "v1"
 PASSPHRASE = "correct horse battery staple"
@@ -26,9 +24,6 @@ def sealed(opens):
         ("public.key", CardKey.from_json, "ckks-public-key", "card-key/3"),
         ("parameters.json", CardKey.from_json, "ckks-parameters", "card-key/3"),
         ("secret.key", sealed(open_secret), "secret-key", "card-secret-key/3"),
-        ("match-public.key", MatchPublicKey.from_json, "match-public-key", "match-public-key/2"),
-        ("match.json", ScoringContext.from_json, "match-parameters", "match-parameters/2"),
-        ("match.key", sealed(open_match_secret), "match-secret-key", "match-secret-key/2"),
     ],
 )
 def test_a_key_file_of_version_1_is_refused_with_the_way_out(file, read, old, wanted):
@@ -39,9 +34,3 @@ def test_a_key_file_of_version_1_is_refused_with_the_way_out(file, read, old, wa
         f"a securefl-{old}/1 file, of another SecureFL; this one reads securefl-{wanted}: "
         "make the keys anew"
     )
-
-
-def test_a_count_of_version_1_is_none():
-    """It was of scores alone, and of a key that is not read any more."""
-    with pytest.raises(KeyFileError, match="no count of releases"):
-        ReleasesFile.parse((FILES / "match.releases").read_text())

@@ -10,8 +10,7 @@ import pytest
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl_keys.description import describe
-from securefl_keys.loading import load_all, load_authority, load_client, load_match, load_server
-from securefl_keys.releases import ReleasesFile
+from securefl_keys.loading import load_all, load_authority, load_client, load_server
 from securefl_keys.rotation import rotate
 from securefl_keys.sealed_keys import open_secret
 
@@ -87,20 +86,12 @@ def test_a_folder_of_version_2_is_told_as_such(folder, load, place):
 
 
 def test_the_description_of_a_folder_of_version_2_says_what_to_do(folder):
-    """Each old file is named, and each that is missing; files of matches are as they were."""
+    """Each old file is named, and each that is missing; files of matches are of no use."""
     problems = {str(entry.path): entry.problems for entry in describe(folder) if entry.problems}
     assert problems.keys() == {
         *OLD,
         "authority/public.key",
         "server/public.key",
-        "authority/releases/0aa0914230abb6ac.json",
     }
     for place in OLD:
         assert line(place) in problems[place]
-    assert load_match(folder, PASSPHRASE).count.n_released == 7
-
-
-def test_a_count_of_sums_is_none():
-    """Nothing of sums is counted any more."""
-    with pytest.raises(KeyFileError, match="no count of releases"):
-        ReleasesFile.parse((FILES / "releases.json").read_text())
