@@ -2,7 +2,7 @@
 
 A tap sees that each is what a client may send: its key follows from the client's card and from the
 nonce in its header and was used for nothing else, and it is masked by a key and an error of full
-size. What its slots may hold is for `sealed_sums` and `sealed_profiles` to say.
+size. What its slots may hold is for `opened_contribution` and `opened_profile` to say.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from securefl.errors import MessageRefused
 from securefl.exchange.base import MessageId, Values
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_match import SCORE_BYTES, split_score
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.federation.client import Client
 from securefl.federation.identities import Identities
 from securefl.federation.message import split_message
-from securefl.types import Kind
 
 _OFF = 0.25
 """Largest relative error of a key's variance: eight standard deviations of that of 2048 draws."""
@@ -155,8 +153,8 @@ class SealedMessages:
         return alone
 
     def _honest(self, sender: str) -> Client:
-        sealers = {Kind.STATISTICS: OneTimeSealer(self.public)}
-        return Client(sender, 1.0, sealers, signing_key=self.identities.keys[sender])
+        identity = self.identities.keys[sender]
+        return Client(sender, 1.0, {}, card_keys=self.public, signing_key=identity)
 
 
 def require_error(slots: Values, noise: float) -> None:

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from securefl.audit.exposure.leak import Leak
+from securefl.audit.exposure.opened_contribution import ERROR, contribution_in
+from securefl.audit.exposure.opened_profile import require_profile
 from securefl.audit.exposure.sealed_messages import SealedMessages, too_alike
-from securefl.audit.exposure.sealed_profiles import require_profile
-from securefl.audit.exposure.sealed_sums import ERROR, contribution_in
 from securefl.audit.exposure.singled import Sent, singled_out
 from securefl.build.exchange import sealed_kinds
 from securefl.build.training import equal_weight
