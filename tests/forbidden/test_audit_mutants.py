@@ -687,7 +687,7 @@ def the_authority_opens_scores_twice(patch):
 
     def twice(self, request):
         opened(self, request)
-        self._authority._history = OpeningHistory()
+        self._authority.history = OpeningHistory()
         return opened(self, request)
 
     patch.setattr(ScoreAuthority, "open", twice)
@@ -795,7 +795,7 @@ def the_authority_opens_a_total_twice(patch):
 
     def twice(self, request):
         opened(self, request)
-        self._history = OpeningHistory()
+        self.history = OpeningHistory()
         return opened(self, request)
 
     patch.setattr(Authority, "open", twice)
