@@ -639,8 +639,8 @@ def a_score_is_plaintext(patch):
     """Means fill the polynomial, which the authority is shown."""
 
     def as_bytes(self):
-        polynomial = struct.pack("<d", 0.3) * 4096
-        scores = [score[:-32768] + polynomial for score in self.scores]
+        means = [struct.pack("<d", 0.3 / (i + 1)) for i in range(len(self.scores))]
+        scores = [s[:-32768] + 4096 * mean for s, mean in zip(self.scores, means, strict=True)]
         return b"".join(scores) + headers_bytes(self.signed)
 
     patch.setattr(ScoreRequest, "as_bytes", as_bytes)
@@ -648,7 +648,7 @@ def a_score_is_plaintext(patch):
 
 @mutant("profiles", SCORE, TAP)
 def a_scores_constant_is_a_double(patch):
-    """It takes as many bytes, and no score is that large."""
+    """It takes as many bytes, and is not below the prime."""
 
     def as_bytes(self):
         scores = [score[:1] + struct.pack("<d", -0.3) + score[9:] for score in self.scores]
