@@ -263,9 +263,8 @@ def test_profiles_have_a_row_of_their_own_and_scores_no_wear(ledger, sums):
     assert "Decrypted by the 2 of 3 officers" in found.words
     decrypted, keys, parameters = found.tables
     assert all(row[1] == "2 of 3 officers" for row in decrypted.rows)
-    assert ("a score of a session, round and client, once" in keys.rows[-1][1]) == (
-        not keys.alarming
-    )
+    assert keys.rows[-1][1] == "a score of a session, round and client, once"
+    assert not keys.alarming
     assert [row[0] for row in parameters.rows] == ["sums"] * sums + ["profiles"]
     assert parameters.rows[-1][1:5] == ("4096", "60", "109 / 75 / 58", "192 bits")
     assert parameters.rows[-1][-2] == "one score"
