@@ -119,7 +119,8 @@ class Signed:
         self._spec = MessageSpec("update/statistics", Kind.STATISTICS, n_values)
         sealers = {Kind.STATISTICS: OneTimeSealer(keys.public)}
         self._clients = [
-            Client(f"client-{k + 1}", weight, sealers) for k, weight in enumerate(weight_K.tolist())
+            Client(f"client-{k + 1}", weight, sealers, card_keys=keys.public)
+            for k, weight in enumerate(weight_K.tolist())
         ]
         self._roster = Roster({client.name: client.identity for client in self._clients})
         self._server = roles.Server(RUN, self._roster, {Kind.STATISTICS: OneTimeAdder(keys.public)})

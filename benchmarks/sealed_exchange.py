@@ -124,8 +124,9 @@ class SealedExchange:
         await link.send(Frame.MESSAGE, message)
 
     def _client(self, own: Identity) -> Client:
-        sealers = {Kind.PARAMETERS: OneTimeSealer(self.bundles["client"].card_keys)}
-        return Client(own.name, 1 / len(self.clients), sealers, signing_key=own.key)
+        keys, weight = self.bundles["client"].card_keys, 1 / len(self.clients)
+        sealers = {Kind.PARAMETERS: OneTimeSealer(keys)}
+        return Client(own.name, weight, sealers, card_keys=keys, signing_key=own.key)
 
     def _timed(self, part: str, work: Callable[[], Answer]) -> Answer:
         start = time.perf_counter()

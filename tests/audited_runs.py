@@ -37,15 +37,10 @@ TABLES = {
     "fixbn": {"algorithm": {"name": "fixbn", "freeze": "both"}},
     "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
     "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
-    "full": {
-        "run": {"rounds": 1},
-        "exchange": {"encrypt": "model"},
-        "selection": FEDPROF | {"match": "full"},
-    },
-    "plain variances": {
-        "run": {"rounds": 1},
-        "exchange": {"encrypt": "profiles"},
-        "selection": FEDPROF | {"match": "plain-variance"},
+    "profiles in the clear": {"selection": FEDPROF},
+    "profiles and officers": {
+        "exchange": {"encrypt": "model", "officers": 3},
+        "selection": FEDPROF,
     },
     "losses": {"exchange": {"encrypt": "model"}, "selection": {"name": "afl", "fraction": 0.75}},
     "drawn twice": {

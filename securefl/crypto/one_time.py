@@ -211,12 +211,12 @@ class CipherSum:
 class KeySum:
     """Sum of the keys of one message over clients, or over a group of officers' part of it."""
 
-    def __init__(self, coefficients: Coefficients, parameters: SumParameters) -> None:
+    def __init__(self, coefficients: Coefficients, parameters: RingParameters) -> None:
         self.coefficients = coefficients
         self._parameters = parameters
 
     @classmethod
-    def of(cls, keys: Iterable[OneTimeKey], parameters: SumParameters = SUMS) -> KeySum:
+    def of(cls, keys: Iterable[OneTimeKey], parameters: RingParameters = SUMS) -> KeySum:
         """Add the keys of one message, each once."""
         total = np.zeros(parameters.poly_degree, np.int64)
         for key in keys:
@@ -238,7 +238,7 @@ class KeySum:
         return self.coefficients.astype(_COEFFICIENT).tobytes()
 
     @classmethod
-    def from_bytes(cls, content: bytes, n_keys: int, parameters: SumParameters = SUMS) -> KeySum:
+    def from_bytes(cls, content: bytes, n_keys: int, parameters: RingParameters = SUMS) -> KeySum:
         """Parse what `to_bytes` wrote.
 
         Raises:

@@ -1,8 +1,7 @@
 """SEAL's and TenSEAL's serialised forms: written for what they only let one load, and read.
 
 Written uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parsers check what is
-written. Ciphertexts are read only of this process's own making. Of a key file, lengths are read
-before SEAL believes them: it would unpack gigabytes from a few kilobytes.
+written. What is read is of this process's own making.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ _PARMS_ID = struct.Struct("<4Q")
 def ciphertext(
     parms_id: Sequence[int], residues: Words, scale: float, *, transformed: bool = True
 ) -> bytes:
-    """SEAL's ciphertext of shape (polynomials, primes, N), most often in the transform's form.
-
-    A public key is one, of the whole modulus and scale 1.
-    """
+    """SEAL's ciphertext of shape (polynomials, primes, N), most often in the transform's form."""
     n_polynomials, n_primes, poly_degree = residues.shape
     members = _CIPHERTEXT.pack(
         _PARMS_ID.pack(*parms_id),
@@ -46,33 +42,6 @@ def ciphertext(
         1,  # BGV's correction factor
     )
     return _sealed(members + _array(residues))
-
-
-def residues(vector: bytes, shape: tuple[int, int, int]) -> Words:
-    """The coefficients in a serialised vector of one ciphertext, of this process's own making.
-
-    Args:
-        vector: TenSEAL's message.
-        shape: (polynomials, primes, N).
-
-    Raises:
-        RuntimeError: it is of another shape, or TenSEAL writes it in another way.
-    """
-    start = vector.find(_HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, 0, 0, 0)[:5])
-    try:
-        *_, compression, _, size = _HEADER.unpack_from(vector, start)
-        content = vector[start + _HEADER.size : start + size]
-        if compression == _ZSTANDARD:
-            # SEAL writes the frame as a stream, which does not say how large it is.
-            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
-        _, _, *found, _, _ = _CIPHERTEXT.unpack_from(content)
-    except (struct.error, zstandard.ZstdError) as error:
-        raise RuntimeError(f"not a ciphertext as TenSEAL writes it: {error}") from error
-    n_polynomials, n_primes, poly_degree = shape
-    n_bytes = 8 * n_polynomials * n_primes * poly_degree
-    if found != [n_polynomials, poly_degree, n_primes] or len(content) < n_bytes:
-        raise RuntimeError(f"ciphertext of {found}, expected {shape}")
-    return np.frombuffer(content[-n_bytes:], "<u8").reshape(shape)
 
 
 def own_content(sealed: bytes) -> bytes:

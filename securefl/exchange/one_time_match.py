@@ -72,7 +72,7 @@ class OneTimeMatcher(_ProfilesUnderCards):
 
     def n_bytes(self, q: int) -> int:
         """Exact payload length."""
-        return HEADER_BYTES + SEED_BYTES + _n_ciphertexts(2 * q + 1) * MATCHES.ciphertext_bytes
+        return profile_bytes(q)
 
     def match(self, payload: bytes, baseline: Profile) -> bytes:
         """The score divided by a power of two, and the polynomial that a client's key opens it by.
@@ -98,6 +98,11 @@ class OneTimeMatcher(_ProfilesUnderCards):
         size = float(np.sqrt(2 * (_rows(_values(baseline)) ** 2).mean()))
         rounding = size * 2.0**-MATCHES.weight_bits
         return ldexp(6 * MATCHES.noise + rounding, _weights(baseline)[1])
+
+
+def profile_bytes(q: int) -> int:
+    """Return the exact payload length of a sealed profile of so many elements."""
+    return HEADER_BYTES + SEED_BYTES + _n_ciphertexts(2 * q + 1) * MATCHES.ciphertext_bytes
 
 
 def split_score(content: bytes) -> tuple[int, int, bytes]:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import BlindTotalRefused, DataError, PeerError
 from securefl.exchange.base import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
-from securefl.exchange.blind import BlindTotal
+from securefl.exchange.blind import BlindReader, BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.matching import PROFILE, ProfileSealer

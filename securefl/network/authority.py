@@ -267,7 +267,7 @@ class AuthorityProcess:
                 await link.send(Frame.REFUSED, bodies.refusal(error))
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
-        """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
+        """Take up what holds now: keys may be rotated, and members revoked, between rounds."""
         if asked.settings != self._log.settings:
             raise OpeningRefused(
                 "the authority has other settings than the server: give all processes the same file"

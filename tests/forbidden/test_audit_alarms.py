@@ -207,9 +207,10 @@ def test_a_card_too_many_is_found(tmp_path, run, way, n_bytes, why):
     assert any(why in leak.why for leak in in_folder(folder, task))
 
 
-def test_a_sealed_sum_without_a_card_is_found(tmp_path):
+@pytest.mark.parametrize("name", ["fedavg", "profiles"])
+def test_a_message_without_a_card_is_found(tmp_path, name):
     """Its keys follow from something that the authority was never given in this session."""
-    folder, task = played("fedavg", tmp_path / "run"), task_of("fedavg")
+    folder, task = played(name, tmp_path / "run"), task_of(name)
     ledger = folder / "ledger.jsonl"
     rows = ledger.read_text().splitlines(keepends=True)
     kept = [row for row in rows if '"card"' not in row or '"client-2"' not in row]
@@ -243,7 +244,7 @@ def chapter_of(name, folder):
     [
         ("model", Verdict.HOLDS, "The server could read nothing of any single client"),
         ("fedavg", Verdict.WEAK, "could read the parameters of every single client"),
-        ("plain variances", Verdict.WEAK, "parameters and profiles and statistics"),
+        ("profiles in the clear", Verdict.WEAK, "the parameters and profiles of every single"),
         ("nothing", Verdict.LEAKS, "Nothing was encrypted"),
     ],
 )

@@ -19,13 +19,12 @@ from pydantic import TypeAdapter
 
 from securefl.audit.exposure.cards import wrongly_carded
 from securefl.audit.exposure.leak import Leak
-from securefl.audit.exposure.lengths import VARIANCES, Lengths
+from securefl.audit.exposure.lengths import Lengths
 from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
 from securefl.config.schema import Config
 from securefl.errors import RunFolderError
-from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.opening import Opening
@@ -135,8 +134,8 @@ def leaks_in(
     absences = Absences(finished, evidence.incidents, latecomers)
     log = Log(evidence.openings, evidence.sessions, logged, evidence.officers)
     opened = finished - absences.spoiled
-    form, openings = FORMS[config.selection.match], evidence.openings
-    lengths = Lengths.of(form, dtype, openings, quorum_of(config))
+    openings = evidence.openings
+    lengths = Lengths.of(dtype, openings, quorum_of(config))
     return sorted(
         (
             *_wrong_forms(evidence),
@@ -160,17 +159,15 @@ def _scores(ledger: Sequence[Entry], scores: Mapping[str, int]) -> list[Entry]:
 
 
 def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
-    config = evidence.run.config
-    sealed = sealed_kinds(config)
-    in_clear = {VARIANCES} if config.selection.match == PLAIN_VARIANCE.name else set()
+    sealed = sealed_kinds(evidence.run.config)
     for entry in evidence.run.ledger:
         if entry.sender in {SERVER, AUTHORITY}:
-            if entry.form == "plaintext" and _for_clients_alone(config, entry):
+            if entry.form == "plaintext" and _for_clients_alone(evidence.run.config, entry):
                 yield Leak.of(entry, "in plaintext, and the settings seal it for its clients")
             continue
         if entry.kind not in sealed:
             continue
-        if entry.form == "plaintext" and entry.name not in in_clear:
+        if entry.form == "plaintext":
             yield Leak.of(entry, "in plaintext, and the settings seal it")
 
 

@@ -111,18 +111,18 @@ def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[L
 
 
 def _never_opened(ledger: Sequence[Entry], finished: Collection[int]) -> Iterator[Leak]:
-    sealed = {(e.round, e.name) for e in ledger if is_sealed_sum(e)}
+    sums = (e for e in ledger if is_sealed(e) and e.kind is not Kind.PROFILES)
+    sealed = {(e.round, e.name) for e in sums}
     for number, name in sealed - {(e.round, e.name) for e in ledger if e.sender == AUTHORITY}:
         if number in finished:
             why = "a round went on with a sealed total that the authority has never opened"
             yield Leak(number, name, f"clients -> {SERVER}", why)
 
 
-def is_sealed_sum(entry: Entry) -> bool:
-    """Return whether this is a client's contribution to a sum, and ciphertext."""
+def is_sealed(entry: Entry) -> bool:
+    """Return whether this is a client's contribution to a sum, or its profile, and ciphertext."""
     from_client = entry.sender not in {SERVER, AUTHORITY}
-    other = {Kind.PROFILES, Kind.CARDS}
-    return from_client and entry.form == "ciphertext" and entry.kind not in other
+    return from_client and entry.form == "ciphertext" and entry.kind is not Kind.CARDS
 
 
 def _not_written_down(

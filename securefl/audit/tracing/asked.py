@@ -38,7 +38,14 @@ class Asked:
         weight = equal_weight(n_clients)
         sealers = {Kind.STATISTICS: OneTimeSealer(keys.public)}
         self._clients = [
-            Client(name, weight, sealers, weight, signing_key=identities.keys[name])
+            Client(
+                name,
+                weight,
+                sealers,
+                weight,
+                card_keys=keys.public,
+                signing_key=identities.keys[name],
+            )
             for name in names
         ]
         self.log: list[Opening] = []

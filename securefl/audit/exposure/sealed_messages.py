@@ -1,8 +1,8 @@
 """Messages under one-time keys, opened one by one by a tap that has the officers' keys.
 
 A tap sees that each is what a client may send: its key follows from the client's card and from the
-nonce in its header and was used for nothing else, it is masked by a key and an error of full size,
-and nothing stands in slots that no value takes.
+nonce in its header and was used for nothing else, and it is masked by a key and an error of full
+size. What its slots may hold is for `opened_contribution` and `opened_profile` to say.
 """
 
 from __future__ import annotations
@@ -14,29 +14,25 @@ from typing import final
 
 import numpy as np
 
-from securefl.audit.exposure.uniform import UNEVEN, uneven_sum
-from securefl.crypto.one_time import KeySum, OneTimeKey, ring
-from securefl.crypto.params import BOOKKEEPING_SLOTS, KEY_DEVIATION, SUMS
+from securefl.audit.exposure.uniform import UNEVEN, uneven
+from securefl.crypto.derived import SEED_BYTES
+from securefl.crypto.one_time import KeySum, OneTimeKey, Rows, ring
+from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, RingParameters
 from securefl.crypto.ring import split_payload
 from securefl.errors import MessageRefused, PeerError
 from securefl.exchange.base import NONCE_BYTES, MessageId, Values
 from securefl.exchange.blind import BlindTotal, n_sealed_bytes, names_in
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.decode_total import EMPTY
-from securefl.exchange.digits import Digits
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time_match import SCORE_BYTES, split_score
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.federation.client import Client
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import AUTHORITY
 from securefl.federation.message import split_message
 from securefl.federation.total import RELEASED, n_total_bytes, read_total
-from securefl.types import Kind
 
-ERROR = EMPTY + 16 * SUMS.noise(1)
-"""Largest error of a slot of one client's message: its encryption's, 16 standard deviations of it,
-and the rounding of encoder and decoder. 1.3e-8."""
 _OFF = 0.25
 """Largest relative error of a key's variance: eight standard deviations of that of 2048 draws."""
 _ENOUGH = 100
@@ -44,24 +40,16 @@ _ENOUGH = 100
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class Plaintext:
-    """One client's message, opened."""
-
-    values: Values
-    """Its values, as gains leave them, shape (n_values,)."""
-    weight: float
-
-
-@final
 @dataclass(slots=True)
-class SealedSums:
+class SealedMessages:
     """Cards of clients, and their messages under one-time keys."""
 
     keys: KeySet
     identities: Identities
     nonces: list[bytes] = field(default_factory=list)
     """Nonces so far."""
+    drawn: list[bytes] = field(default_factory=list)
+    """Bytes so far that common polynomials of profiles follow from."""
     public: CardKeys = field(init=False)
     _opener: OneTimeOpener = field(init=False)
     _used: set[bytes] = field(default_factory=set)
@@ -88,40 +76,64 @@ class SealedSums:
             return "its cards hold something else than the secret of its keys"
         return ""
 
-    def ciphertexts(self, payload: bytes, n_values: int) -> str:
+    def ciphertexts(
+        self, payload: bytes, n_ciphertexts: int, parameters: RingParameters = SUMS
+    ) -> str:
         """Return the reason why a message or a sum of them is no ciphertext; empty where it may be.
 
         Raises:
             MessageRefused: it is of another length.
         """
-        n = SUMS.n_ciphertexts(n_values)
-        chunks = split_payload(payload, SUMS.ciphertext_bytes, n)
+        chunks = split_payload(payload, parameters.ciphertext_bytes, n_ciphertexts)
         found = set(chunks)
-        if len(found) < n or found & self._polynomials:
+        if len(found) < n_ciphertexts or found & self._polynomials:
             return "its ciphertext is the same as another one"
         self._polynomials |= found
-        return uneven_sum(chunks, SUMS.poly_degree, ring().modulus)
+        return uneven(chunks, parameters)
 
-    def opened(self, about: MessageId, sender: str, nonce: str, payload: bytes) -> Plaintext:
-        """Return what one client's message holds.
+    def scores(self, content: bytes, n_scores: int) -> str:
+        """Return the reason why what the server asks for are no scores; empty where they may be.
 
         Raises:
-            MessageRefused: it is not what an honest client may send.
+            MessageRefused: they are of another length.
         """
-        if why := self.ciphertexts(payload, about.n_values):
+        parts = [split_score(part) for part in split_payload(content, SCORE_BYTES, n_scores)]
+        exponents, constants, polynomials = zip(*parts, strict=True)
+        if len(set(exponents)) > 1:
+            return "its scores are of several scales"
+        if max(constants) >= ring(MATCHES).modulus:
+            return "its score is not below the prime"
+        return self.ciphertexts(b"".join(polynomials), n_scores, MATCHES)
+
+    def slots_of_sum(self, about: MessageId, sender: str, nonce: str, payload: bytes) -> Rows:
+        """Return the slots of one client's message of a sum, shape (ciphertexts, N).
+
+        Raises:
+            MessageRefused: it is not sealed as an honest client does.
+        """
+        n, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
+        if why := self.ciphertexts(payload, n):
             raise MessageRefused(why)
-        key = self._key(about, sender, nonce)
-        slots = key.open(payload, about.digest(), SUMS.n_ciphertexts(about.n_values))
-        weight = float(slots[0, -BOOKKEEPING_SLOTS])
-        if np.abs(slots[:, -BOOKKEEPING_SLOTS:] - [weight, 1.0]).max() > ERROR or weight <= 0:
-            raise MessageRefused("it opens to no contribution of one client")
-        filled, digits = slots[:, :-BOOKKEEPING_SLOTS].ravel(), Digits.of(SUMS, about.n_values)
-        empty = filled[len(digits.gain_bits) * about.n_values :]
-        if np.abs(empty).max(initial=0.0) > ERROR:
-            raise MessageRefused("something stands behind its values")
-        if len(empty) >= _ENOUGH and np.mean(empty**2) < SUMS.noise(1) ** 2 / 4:
-            raise MessageRefused("its encryption has no error, or a small one: the key is readable")
-        return Plaintext(digits.joined(filled, about.n_values) / weight, weight)
+        secrets, noted = self._secrets(about.run, sender), self._noted(nonce)
+        key = OneTimeKey.of(secrets, digest, sender, noted)
+        return self._alone(key, SUMS).open(payload, digest, n)
+
+    def slots_of_profile(self, about: MessageId, sender: str, nonce: str, content: bytes) -> Rows:
+        """Return the slots of one client's profile, behind the bytes that it has drawn.
+
+        Raises:
+            MessageRefused: it is not sealed as an honest client does.
+        """
+        drawn, message = content[:SEED_BYTES], content[SEED_BYTES:]
+        n = len(message) // MATCHES.ciphertext_bytes
+        if why := self.ciphertexts(message, n, MATCHES):
+            raise MessageRefused(why)
+        if drawn in self.drawn:
+            raise MessageRefused("its common polynomials are those of another profile")
+        self.drawn.append(drawn)
+        secrets, noted = self._secrets(about.run, sender), self._noted(nonce)
+        key = OneTimeKey.of(secrets, about.digest("profile"), sender, noted, MATCHES)
+        return self._alone(key, MATCHES).open(message, drawn, n)
 
     def for_clients(self, about: MessageId, total: BlindTotal, names: Sequence[str]) -> Values:
         """Return what a total holds, with gains, that is sealed for these clients.
@@ -146,40 +158,48 @@ class SealedSums:
             raise MessageRefused(f"it counts {opened.n_clients} clients, of {len(names)}")
         return opened.values
 
-    def _key(self, about: MessageId, sender: str, nonce: str) -> KeySum:
-        """Return the key of one message; raises MessageRefused where it hides nothing.
-
-        It is made of the client's own secret, as officers open no message alone.
-        """
-        if self._opener.without_card(about.run, [sender]):
+    def _secrets(self, run: str, sender: str) -> list[bytes]:
+        """Return the client's own secrets, as officers open no message alone."""
+        if self._opener.without_card(run, [sender]):
             raise MessageRefused("sealed before its sender has handed its cards over")
+        return self.public.secrets(self._honest(sender).sender(run, self.public.key_id))
+
+    def _noted(self, nonce: str) -> bytes:
         self.nonces.append(bytes.fromhex(nonce))
-        secrets = self.public.secrets(self._honest(sender).sender(about.run, self.public.key_id))
-        key = OneTimeKey.of(secrets, about.digest(), sender, bytes.fromhex(nonce))
-        alone = KeySum.of([key])
+        return self.nonces[-1]
+
+    def _alone(self, key: OneTimeKey, parameters: RingParameters) -> KeySum:
+        """Return the key of one message; raises MessageRefused where it hides nothing."""
+        alone = KeySum.of([key], parameters)
         if (found := alone.to_bytes()) in self._used:
             raise MessageRefused("its key is that of another message")
         self._used.add(found)
-        due = len(secrets) * KEY_DEVIATION**2
+        due = len(self.keys.quorum.groups) * KEY_DEVIATION**2
         if abs(float(np.mean(alone.coefficients**2)) / due - 1) > _OFF:
             raise MessageRefused("its key is not as large as keys are")
         return alone
 
     def _honest(self, sender: str) -> Client:
-        sealers = {Kind.STATISTICS: OneTimeSealer(self.public)}
-        return Client(sender, 1.0, sealers, signing_key=self.identities.keys[sender])
+        identity = self.identities.keys[sender]
+        return Client(sender, 1.0, {}, card_keys=self.public, signing_key=identity)
 
 
-def too_alike(nonces: Sequence[bytes]) -> bool:
-    """Return whether nonces have more bytes in common, in one place, than chance makes.
+def require_error(slots: Values, noise: float) -> None:
+    """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
+    if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
+        raise MessageRefused("its encryption has no error, or a small one: the key is readable")
+
+
+def too_alike(drawn: Sequence[bytes]) -> bool:
+    """Return whether random strings have more bytes in common, in one place, than chance makes.
 
     Values would: their first bytes are few. Of n coincidences where E are due, as many or more come
     with a probability of at most exp(n - E - n ln(n / E)) (Chernoff's bound for Poisson's law).
     """
-    if len(nonces) < 2:
+    if len(drawn) < 2:
         return False
-    columns = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
+    columns = np.frombuffer(b"".join(drawn), np.uint8).reshape(len(drawn), -1)
     counts = np.stack([np.bincount(column, minlength=256) for column in columns.T])
     found = float((counts * (counts - 1)).sum() / 2)
-    due = columns.shape[1] * len(nonces) * (len(nonces) - 1) / 2 / 256
+    due = columns.shape[1] * len(drawn) * (len(drawn) - 1) / 2 / 256
     return found > due and found * log(found / due) - found + due > -log(UNEVEN)
