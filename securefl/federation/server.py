@@ -279,7 +279,10 @@ class ServerSum:
             Duplicate: the client has contributed already.
             MessageRefused: the message fails another check.
         """
-        signed, payload = split_message(memoryview(message), self._n_bytes)
+        try:
+            signed, payload = split_message(memoryview(message), self._n_bytes)
+        except MessageRefused as error:
+            raise MessageRefused(f"{client}: {error}" if client else str(error)) from error
         sender = signed.header.sender
         self._roster.check(signed, self._expected.under(self._terms.get(sender, Terms())))
         if client not in {None, sender}:

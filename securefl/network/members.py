@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from securefl.errors import PeerError
 from securefl.federation.remote import Lost
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import SentHome, part
+from securefl.network.room import Place
 from securefl.network.settings import differing
 
 HELLO_S = 10.0
@@ -159,17 +161,20 @@ class Members:
         sent = await asyncio.gather(*(one(*item) for item in links.items()))
         return {name: lost for name, lost in zip(links, sent, strict=True) if lost}
 
-    async def next_message(self, name: str, link: Link, size: int) -> bytes | Lost:
+    async def next_message(
+        self, name: str, link: Link, size: int, place: Place | None = None
+    ) -> bytes | Lost:
         """Return a client's next message, of at most so many bytes, or why there is none.
 
-        It is empty where the client is done and sends none.
+        It is empty where the client is done and sends none. In its `place` it may have to wait.
 
         Who is late, gone, or breaks the protocol is dropped.
         """
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s) as limit:
                 allowed = {Frame.MESSAGE: size, Frame.LEAVE: SMALL, Frame.DONE: 0}
-                received = await link.receive(allowed)
+                keep = partial(place.keep, limit) if place else None
+                received = await link.receive(allowed, keep)
             if received.frame is not Frame.LEAVE:
                 return received.body
             told = bodies.parsed(bodies.Reason, received.body, name)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from securefl.errors import MessageRefused, PeerError
+from securefl.errors import PeerError
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
-from securefl.federation.message import split_message
+from securefl.federation.message import claimed_name
 from securefl.federation.query import Query
-from securefl.federation.remote import Lost, Outcome, RemoteRound, answers, counted
+from securefl.federation.remote import Begun, Lost, Outcome, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import (
@@ -38,6 +38,7 @@ from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.proof import name_of
+from securefl.network.room import Place, Room
 from securefl.network.saying import Warned
 from securefl.network.trust import ServerBundle
 from securefl.runs.in_flight import InFlight
@@ -76,6 +77,8 @@ class NetworkSites:
     """First round of each client that has joined in mid-study."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
+    room: Room = field(default_factory=Room)
+    """Room for contributions that come before their turn."""
     in_memory: bool = False
     _stopped: bool = False
     _call: asyncio.Task[Any] | None = None
@@ -153,11 +156,14 @@ class NetworkSites:
                 heard(*reply)
             return reply is not None
 
+        if ongoing:
+            self.loop.call_soon_threadsafe(self.room.begin, ongoing.awaited)
         with self.phase(TRAIN):
             called = self._submitted(self._called(requests, ongoing, replies))
             called.add_done_callback(lambda _: replies.put(None))
             while hear_next():
-                pass
+                if ongoing:
+                    self.loop.call_soon_threadsafe(self.room.keep_for, ongoing.awaited)
             called.result()
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -259,11 +265,22 @@ class NetworkSites:
         replies: SimpleQueue[tuple[str, Outcome] | None],
     ) -> None:
         async def one(name: str, request: Request) -> None:
-            replies.put((name, await self._one(name, request, ongoing)))
+            def said(outcome: Outcome) -> None:
+                replies.put((name, outcome))
+
+            if isinstance(outcome := await self._one(name, request, ongoing, said), Lost):
+                self.room.let_go(name)
+            said(outcome)
 
         await asyncio.gather(*(one(*item) for item in requests.items()))
 
-    async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Outcome:
+    async def _one(
+        self,
+        name: str,
+        request: Request,
+        ongoing: ServerRound | None,
+        said: Callable[[Outcome], None],
+    ) -> Outcome:
         link = self.members.links.get(name)
         if link is None:
             return Lost(f"{name}: is not connected")
@@ -281,7 +298,7 @@ class NetworkSites:
             return Answers({name: answer})
         if ongoing is None:
             raise RuntimeError("clients train in no round")
-        return await self._trained(name, link, ongoing)
+        return await self._trained(name, link, ongoing, said)
 
     async def _sent(self, name: str, link: Link, request: Request) -> Lost | None:
         tensors = b""
@@ -324,24 +341,34 @@ class NetworkSites:
             self._encoded = known, state, bodies.state_bytes(state, known)
         return known is None, self._encoded[2]
 
-    async def _trained(self, name: str, link: Link, ongoing: ServerRound) -> Outcome:
+    async def _trained(
+        self, name: str, link: Link, ongoing: ServerRound, said: Callable[[Outcome], None]
+    ) -> Outcome:
         """Return what a client sends next: for a sum, or all messages of its update."""
-        possible = ongoing.possible
-        first = await self.members.next_message(name, link, ongoing.most_bytes(name, possible))
+        possible, update, asked = ongoing.possible, ongoing.context.plan.update, ""
+
+        def begins(beginning: bytes, to_come_bytes: int) -> None:
+            nonlocal asked
+            claimed = claimed_name(beginning)
+            if claimed not in {spec.name for spec in possible}:
+                raise _other_message(name)
+            asked = "" if update and claimed == update[0].name else claimed
+            if to_come_bytes:
+                said(Begun(asked))
+
+        place, size = Place(self.room, name, link, begins), ongoing.most_bytes(name, possible)
+        first = await self.members.next_message(name, link, size, place)
         if isinstance(first, Lost):
             return first
-        claimed, update = _claimed_name(first), ongoing.context.plan.update
-        if not (first or update):
-            return Done({name: ()})
-        if claimed not in {spec.name for spec in possible}:
-            self.members.drop(name, link)  # who knows what else it has sent
-            return Lost(f"{name}: sent another message")
-        if not update or claimed != update[0].name:
-            return Asked(claimed, {name: [first]})
-        sent = [first]
+        if asked:
+            return Asked(asked, {name: [first]})
+        if update and not first:
+            self.members.drop(name, link)
+            return Lost(str(_other_message(name)))
+        sent = [first] if first else []
         for spec in update[1:]:
             size = ongoing.most_bytes(name, [spec])
-            message = await self.members.next_message(name, link, size)
+            message = await self.members.next_message(name, link, size, place)
             if isinstance(message, Lost):
                 return message
             sent.append(message)
@@ -360,10 +387,5 @@ def _away(round_number: int, name: str) -> Incident:
     return Incident(round_number, "round", name, f"{name}: is not connected as the round begins")
 
 
-def _claimed_name(message: bytes) -> str:
-    """Return what a message says that it is, which nobody believes before it is verified."""
-    try:
-        signed, _ = split_message(memoryview(message), len(message))
-    except MessageRefused:
-        return ""
-    return signed.header.name
+def _other_message(name: str) -> PeerError:
+    return PeerError(f"{name}: sent another message")

@@ -169,7 +169,7 @@ LOSSES = {
     "gone": (in_round_3(hangs_up), "carol: has closed the connection"),
     "late": (in_round_3(lambda: time.sleep(1.5)), "carol: late"),
     "failing": (in_round_3(fails), "carol: leaves the round: has failed, and its own log says why"),
-    "lying": (lies, "carol: sent another message"),
+    "lying": (lies, "carol: the payload does not match its SHA-256"),
 }
 """What becomes of carol, and what the server says of it."""
 

@@ -23,13 +23,12 @@ from securefl.exchange.base import MessageId, OpenedSum, Sender
 from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
-from securefl.federation.message import MAGIC
+from securefl.federation.message import MAGIC, claimed_name
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
-from securefl.network.sites import _claimed_name
 from securefl.types import Kind, State
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.sound_bundle import SoundBundle
@@ -282,7 +281,7 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
     """Before its signature is verified, the server asks which sum it is for."""
     federation = federate()
     message = federation.message("client-1", federation.plain_spec)
-    assert _claimed_name(message) == federation.plain_spec.name
+    assert claimed_name(message) == federation.plain_spec.name
     start = len(MAGIC) + 2
 
     def json_first(content, rng):
@@ -293,7 +292,7 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
         )
 
     for mutate in (mutated, json_first):
-        found = try_all(message, _claimed_name, mutate=mutate)
+        found = try_all(message, claimed_name, mutate=mutate)
         assert all(len(name) <= 500 for _, name in found)
 
 
