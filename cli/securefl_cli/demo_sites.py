@@ -72,7 +72,7 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
         def join(name: str) -> _Process:
             own = ("--identity", name, "--data", f"{name}/site.toml", "--server", at)
             return start(
-                name, "client", "join", "job.toml", "--bundle", "bundles/client", *own, *words
+                name, "site", "join", "job.toml", "--bundle", "bundles/client", *own, *words
             )
 
         sites = {name: join(name) for name in HOSPITALS}

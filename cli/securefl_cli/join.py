@@ -1,4 +1,4 @@
-"""`securefl client join`."""
+"""`securefl site join`."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from securefl_cli.review import review
 
 
 @click.group()
-def client() -> None:
+def site() -> None:
     """Take part in the rounds of a server in another process, or look first what that would send.
 
     \b
     Example:
-      securefl client review job.toml --data site.toml --name alice
-      securefl client join job.toml --bundle bundles/client --identity alice \\
+      securefl site review job.toml --data site.toml --name alice
+      securefl site join job.toml --bundle bundles/client --identity alice \\
         --server 127.0.0.1:7443
     """  # noqa: D301
 
 
-client.add_command(review)
+site.add_command(review)
 
 
-@client.command()
+@site.command()
 @config_argument
 @settings_option
-@log_option("client")
+@log_option("site")
 @member_options
 @PASSPHRASE_FILE
 @click.option(
     "--data",
     type=FILE,
     metavar="SITE.toml",
-    help="Where this client's own samples lie, of the form that the settings' [samples] says.",
+    help="Where this site's own samples lie, of the form that the settings' [samples] says.",
 )
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
 @seconds_option("--wait", 60.0, 0, "to wait for the server to be there.")
@@ -62,17 +62,17 @@ def join(  # noqa: PLR0913, PLR0917
     server: str,
     wait: float,
 ) -> None:
-    """Train on this client's own data, and send what is sealed and signed.
+    """Train on this site's own data, and send what is sealed and signed.
 
     Where the settings have a table [samples], the data are those of SITE.toml, which stay here.
-    Else they are a part of the data set that the settings name, by the name of the client's
+    Else they are a part of the data set that the settings name, by the name in the site's
     certificate and data.names. Keys of a new epoch come from the authority by way of the
     server, signed. What it keeps between rounds lies in the folder of its identity, under runs/; a
-    client that has stopped goes on with the same command.
+    site that has stopped goes on with the same command.
 
     \b
     Example:
-      securefl client join job.toml --bundle bundles/client --identity alice \\
+      securefl site join job.toml --bundle bundles/client --identity alice \\
         --server 127.0.0.1:7443 --data site.toml
     """  # noqa: D301
     from securefl.config.load import load_config

@@ -1,4 +1,4 @@
-"""`securefl client review`: what a job would have leave this machine."""
+"""`securefl site review`: what a job would have leave this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def review(
 
     \b
     Example:
-      securefl client review job.toml --data site.toml --name north
+      securefl site review job.toml --data site.toml --name north
     """  # noqa: D301
     from securefl.build.own_data import site_job
     from securefl.build.review import review as reviewed
