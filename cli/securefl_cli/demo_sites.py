@@ -47,7 +47,7 @@ local_steps = 5
 lr = 0.1
 
 [sites]
-short = "pass"                 # a round without one of the three passes, and the next waits
+late = "pass"                  # a round without one of the three passes, and the next waits
 """
 
 

@@ -120,14 +120,18 @@ class Members:
     async def all_here(
         self, awaited: Collection[str], within_s: float, at_least: int | None = None
     ) -> bool:
-        """Wait for those, or so many of them; return whether they are here at once."""
+        """Wait for those, or so many of them; return whether they are here at once.
+
+        Where `within_s` is infinite, as long as it takes.
+        """
         wanted = len(awaited) if at_least is None else min(at_least, len(awaited))
 
         def here() -> bool:
             return self.are_here(awaited, wanted)
 
         try:
-            async with asyncio.timeout(within_s), self._changed:
+            limit_s = within_s if math.isfinite(within_s) else None
+            async with asyncio.timeout(limit_s), self._changed:
                 await self._changed.wait_for(here)
         except TimeoutError:
             return False

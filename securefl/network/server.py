@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -213,7 +214,7 @@ class ServerProcess:
             lambda: self.bundle,
             lambda: self.for_clients,
             quorum,
-            config.sites.wait_s,
+            math.inf if config.sites.late == "wait" else config.sites.wait_s,
             self.patience.joining_s,
             config.run.reproducible,
             self.say,

@@ -6,6 +6,7 @@ The loop runs in a thread of its own; connections live in the event loop, and ea
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -61,7 +62,7 @@ class NetworkSites:
     quorum: int
     """Clients without whom no round begins."""
     wait_s: float
-    """Seconds that a round waits for them."""
+    """Seconds that a round waits for them; infinite where it waits as long as it takes."""
     joining_s: float
     """For all clients to join, before the first round; before each of a reproducible run."""
     reproducible: bool
@@ -201,11 +202,8 @@ class NetworkSites:
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
-        elif not members.are_here(awaited, self.quorum):
-            away = ", ".join(name for name in awaited if name not in members.here())
-            waits = f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}"
-            self.say(Warned(waits))
-            await members.all_here(awaited, self.wait_s, self.quorum)
+        if math.isinf(self.wait_s) or not (first or self.reproducible):
+            await self._wait_on(round_number, awaited)
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
@@ -237,6 +235,16 @@ class NetworkSites:
                 if name not in lost and name not in gone:
                     self.server.report(_away(round_number, name))
         return present
+
+    async def _wait_on(self, round_number: int, awaited: Sequence[str]) -> None:
+        """Wait for a quorum, or for all clients of a reproducible run."""
+        members, wanted = self.members, len(awaited) if self.reproducible else self.quorum
+        if not members.are_here(awaited, wanted):
+            away = ", ".join(name for name in awaited if name not in members.here())
+            long = "as long as it takes" if math.isinf(self.wait_s) else f"{self.wait_s:g} s"
+            whom = "all clients" if self.reproducible else "a quorum"
+            self.say(Warned(f"Round {round_number} waits {long} for {whom}; away: {away}"))
+            await members.all_here(awaited, self.wait_s, wanted)
 
     def _left_out(self, round_number: int, names: Sequence[str]) -> list[str]:
         """Return the clients without whom a round was begun that is run again.
