@@ -49,6 +49,19 @@ site.add_command(review)
     metavar="SITE.toml",
     help="Where this site's own samples lie, of the form that the settings' [samples] says.",
 )
+@click.option(
+    "--require-approval",
+    is_flag=True,
+    help="Take part only if this site has approved exactly this job, with: securefl site review "
+    '--approve. The same as approval = "required" in SITE.toml.',
+)
+@click.option(
+    "--approved",
+    type=FILE,
+    metavar="FILE",
+    help="The approval that is required. Default: approved.json beside SITE.toml, else in the "
+    "folder of the identity.",
+)
 @click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
 @seconds_option("--wait", 60.0, 0, "to wait for the server to be there.")
 @ended_by_sigterm()
@@ -59,6 +72,8 @@ def join(  # noqa: PLR0913, PLR0917
     identity: Path,
     passphrase_file: Path | None,
     data: Path | None,
+    require_approval: bool,
+    approved: Path | None,
     server: str,
     wait: float,
 ) -> None:
@@ -76,6 +91,7 @@ def join(  # noqa: PLR0913, PLR0917
         --server 127.0.0.1:7443 --data site.toml
     """  # noqa: D301
     from securefl.config.load import load_config
+    from securefl.network.approval import APPROVED
     from securefl.network.client import ClientProcess
     from securefl.network.connect import Address
     from securefl.network.party import client_party
@@ -86,5 +102,7 @@ def join(  # noqa: PLR0913, PLR0917
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")
     introduce(mine, "client", identity)
-    party = client_party(config, mine, identity, data)
+    if require_approval and approved is None:
+        approved = (data.parent if data else identity) / APPROVED
+    party = client_party(config, mine, identity, data, approved)
     run_until_done(ClientProcess(mine, party, sound, say).run(at, wait))
