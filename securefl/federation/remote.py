@@ -120,7 +120,7 @@ class _InTurn:
     name: str | None = None
     """The sum's; empty at the end of the round, None before it is known."""
     said: dict[str, Outcome] = field(default_factory=dict)
-    """What has come of each site before the sum was known."""
+    """Outcomes that came before the sum was known, by site."""
     due: list[str] = field(init=False)
     """Clients whose turn has not come."""
     early: dict[str, Sent | Lost | None] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _InTurn:
         ongoing.begin_sum(name) if name else ongoing.begin_update()
 
     def hear(self, site: str, outcome: Outcome) -> None:
-        """Add what has come of a site, and what has waited for it."""
+        """Add the contributions of a site, and those that have waited for it."""
         if self.name is not None:
             self._heard(site, outcome)
             return
