@@ -229,7 +229,7 @@ class Site:
     def client(self, name, *more):
         return self.start(
             name,
-            *("client", "join", self.job, *self.member(name, "client")),
+            *("site", "join", self.job, *self.member(name, "client")),
             *("--server", self.server_at, *more),
         )
 

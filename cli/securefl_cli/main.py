@@ -15,7 +15,7 @@ from securefl_cli.compare import compare
 from securefl_cli.demo import demo
 from securefl_cli.evaluate import evaluate_run
 from securefl_cli.interrupt import remembered_interrupts
-from securefl_cli.join import client
+from securefl_cli.join import site
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
 from securefl_cli.log import begin, is_plain, say, say_error
@@ -80,5 +80,5 @@ def main() -> None:
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for part in (keys, privacy, authority, server, client, nvflare, status):
+for part in (keys, privacy, authority, server, site, nvflare, status):
     main.add_command(part)

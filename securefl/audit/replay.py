@@ -134,7 +134,7 @@ def replayed(
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
     # A round in which nobody counted passes again, whatever the run did with others.
-    passing = config.sites.model_copy(update={"short": "pass"})
+    passing = config.sites.model_copy(update={"late": "pass"})
     config = in_the_clear(config).model_copy(update={"sites": passing})
     rounds = simulated(config, task, record=record)
     rounds.follow(participants)

@@ -39,7 +39,7 @@ class BlindText:
     message: bytes
     """Digest of session, round, name and size."""
     about: bytes
-    """What is bound beside it: the list of clients."""
+    """List of clients, bound beside it."""
     salt: bytes
     ciphertext: bytes
 
@@ -52,7 +52,7 @@ class BlindText:
 
     @property
     def bound(self) -> bytes:
-        """What the ciphertext is bound to."""
+        """Return the bytes that the ciphertext is bound to."""
         return self.message + self.about
 
 

@@ -72,7 +72,7 @@ class BlindReader(Keyed, Protocol):
     """A sealer whose client has a secret that totals are sealed for."""
 
     def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
-        """What the client reads: see `opened`."""
+        """Return what the client reads: see `opened`."""
 
 
 def listed(names: Sequence[str]) -> bytes:

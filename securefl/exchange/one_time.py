@@ -59,7 +59,7 @@ class OneTimeSealer(UnderCards):
         return gains_of(spec)
 
     def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
-        """What a total holds that is sealed for this client, and the length of its list.
+        """Return what a total holds that is sealed for this client, and the length of its list.
 
         Raises:
             BlindTotalRefused: see `blind.opened`; or several officers, who seal no totals.

@@ -39,7 +39,7 @@ class Policy:
         raise OpeningRefused(f"the policy opens no {name!r:.100}")
 
     def is_blind(self, name: str) -> bool:
-        """Whether totals of this name are sealed for their clients, and the server reads none."""
+        """Returns True where totals of this name are sealed for their clients."""
         return self.read is not None and name not in self.read
 
 

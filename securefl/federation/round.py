@@ -75,6 +75,12 @@ class ServerRound:
         return tuple(self._present)
 
     @property
+    def awaited(self) -> tuple[str, ...]:
+        """Clients that are in the round and not in the sums that were begun last, in order."""
+        taken = set(self._collecting.counted) if self._collecting else ()
+        return tuple(name for name in self._present if name not in taken)
+
+    @property
     def due(self) -> bool:
         """True where a sum may come before the update."""
         return bool(self._due)

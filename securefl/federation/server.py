@@ -65,7 +65,7 @@ class DueWeight:
     """True where it is the weight; False where it bounds it, as nobody tells a size."""
 
     def is_that_of(self, total: OpenedSum) -> bool:
-        """Whether a total weighs as much, but for its rounding."""
+        """Return True where a total weighs as much, but for its rounding."""
         too_much = total.weight > (1 + WEIGHT_MARGIN) * self.weight
         return not too_much and not (self.told and total.weight < (1 - WEIGHT_MARGIN) * self.weight)
 
@@ -159,7 +159,7 @@ class Server:
         return n_total_bytes(spec.n_values, self.plain.dtype)
 
     def is_blind(self, spec: MessageSpec) -> bool:
-        """Whether a total in mid-round is sealed for its clients."""
+        """Return True where a total in mid-round is sealed for its clients."""
         return self.blind and spec.kind in self.sealed
 
     def note_broadcast(self, state: State, news: Sequence[MessageSpec], client: str) -> None:
@@ -317,7 +317,10 @@ class ServerSum:
             Duplicate: the client has contributed already.
             MessageRefused: the message fails another check.
         """
-        signed, payload = split_message(memoryview(message), self._n_bytes)
+        try:
+            signed, payload = split_message(memoryview(message), self._n_bytes)
+        except MessageRefused as error:
+            raise MessageRefused(f"{client}: {error}" if client else str(error)) from error
         sender = signed.header.sender
         self._roster.check(signed, self._expected.under(self._terms.get(sender, Terms())))
         if client not in {None, sender}:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from io import BytesIO
@@ -22,6 +22,8 @@ from securefl.network.stream import CHUNK_BYTES, Chunks
 _HEAD = struct.Struct(">BI")
 SMALL = 4096
 """Bytes of a JSON body that says one thing."""
+Keep = Callable[["Frame", bytes, int], Awaitable[None]]
+"""Function that returns once a chunk of a body may be kept, of which so many bytes are to come."""
 
 
 class Frame(IntEnum):
@@ -128,8 +130,10 @@ class Link:
         except PeerError as error:
             raise self._loss(error) from error
 
-    async def receive(self, allowed: Mapping[Frame, int]) -> Received:
+    async def receive(self, allowed: Mapping[Frame, int], keep: Keep | None = None) -> Received:
         """Return the next frame: one of the `allowed` kinds, of at most so many bytes.
+
+        Where `keep` waits with a chunk, no further one is read, and the peer has to wait as well.
 
         Raises:
             PeerError: another kind, a larger one, or the peer is gone. Nothing was kept.
@@ -144,8 +148,14 @@ class Link:
                 f"{self.name}: {frame.name} of {length} bytes, at most {allowed[frame]} fit"
             )
         body = BytesIO()  # whose value, unlike a list's joined chunks, is no second copy
+        to_come = length - len(start)
+        if keep:
+            await keep(frame, start, to_come)
         body.write(start)
-        async for chunk in self._rest(length - len(start)):
+        async for chunk in self._rest(to_come):
+            to_come -= len(chunk)
+            if keep:
+                await keep(frame, chunk, to_come)
             body.write(chunk)
         return Received(frame, body.getvalue())
 

@@ -14,6 +14,7 @@ from securefl.build.job import Job
 from securefl.build.own_data import site_job
 from securefl.build.selection import most_times, numbers_of, profiling_of
 from securefl.config.schema import Config
+from securefl.data.site_file import read_site
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
@@ -28,6 +29,7 @@ from securefl.federation.query import Respondent
 from securefl.federation.site import Site
 from securefl.federation.total import RELEASED, n_total_bytes, state_digest
 from securefl.network import bodies
+from securefl.network.approval import APPROVED, ApprovedJob
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import Identity
 from securefl.network.settings import check_scope
@@ -136,7 +138,7 @@ class ClientParty:
         return self.job.plain.dtype
 
     def takes_blind(self, spec: MessageSpec) -> bool:
-        """Whether this client takes a total in mid-round as sealed for it alone."""
+        """Return True where the client takes this total in mid-round as sealed for it alone."""
         return self.client.blind and spec.kind in self.job.sealed
 
     def most_total_bytes(self, spec: MessageSpec) -> int:
@@ -198,13 +200,33 @@ def _hollow(state: State) -> State:
 
 
 def client_party(
-    config: Config, identity: Identity, folder: Path, data: Path | None = None
+    config: Config,
+    identity: Identity,
+    folder: Path,
+    data: Path | None = None,
+    approved: Path | None = None,
 ) -> ClientParty:
-    """Build the part of the client of that identity; `data` is its site.toml, if it has one.
+    """Build the part of the client of that identity.
+
+    Args:
+        config: the settings of all parties.
+        identity: the client's.
+        folder: its own, for what it keeps between rounds.
+        data: its site.toml, if it has one.
+        approved: its approval of the job, where one is required; site.toml may require the one
+            beside it.
 
     Raises:
-        ConfigError: there is no such client, or the settings do not fit.
+        ConfigError: there is no such client, the settings do not fit, or are not approved.
         DataError: its data cannot be used.
     """
     check_scope(config)
-    return ClientParty(site_job(config, identity.name, data), identity, folder)
+    if approved is None and data and read_site(data).approval:
+        approved = data.parent / APPROVED
+    if approved is None:
+        return ClientParty(site_job(config, identity.name, data), identity, folder)
+    approval = ApprovedJob(approved, identity)
+    approval.require_settings(config)
+    party = ClientParty(site_job(config, identity.name, data), identity, folder)
+    approval.require_job(party.job)
+    return party

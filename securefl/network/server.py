@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -257,7 +258,7 @@ class ServerProcess:
             lambda: self.bundle,
             lambda: self.for_clients,
             quorum,
-            config.sites.wait_s,
+            math.inf if config.sites.late == "wait" else config.sites.wait_s,
             self.patience.joining_s,
             config.run.reproducible,
             self.say,

@@ -402,7 +402,7 @@ class Rounds:
         """Return a round's participants, and the state after it.
 
         The state stays where no client is present, or where one has spoilt a sealed total; with
-        `sites.short = "pass"` also where clients are too few.
+        `sites.late = "pass"` or `"wait"` also where clients are too few.
 
         Raises:
             TooFewContributions: clients are too few.
@@ -515,7 +515,7 @@ class Rounds:
 
     def _require_passing(self, error: TooFewContributions) -> None:
         """Raise the error unless rounds without enough clients are to pass."""
-        if self.config.sites.short == "end":
+        if self.config.sites.late == "go-on":
             raise error
 
     def _passed(self) -> State:

@@ -18,8 +18,8 @@ COMMANDS = [
     ["authority", "serve"],
     ["server"],
     ["server", "serve"],
-    ["client"],
-    ["client", "join"],
+    ["site"],
+    ["site", "join"],
 ]
 
 
@@ -112,7 +112,7 @@ def serving(site, *more):
 
 
 def joining(site, *more):
-    return ["client", "join", site.job, *site.member("alice", "client"), *more]
+    return ["site", "join", site.job, *site.member("alice", "client"), *more]
 
 
 def opening(site, *more):

@@ -60,10 +60,10 @@ def test_an_epsilon_is_that_of_all_rounds():
 
 def test_the_command_says_it_in_words():
     options = [part for setting in FEW for part in ("--set", setting)]
-    done = CliRunner().invoke(main, ["client", "review", *options])
+    done = CliRunner().invoke(main, ["site", "review", *options])
     assert done.exit_code == 0, done.output
     assert "update/parameters" in done.output
     assert "no ε bounds what the model tells" in done.output
-    done = CliRunner().invoke(main, ["client", "review", "--name", "alice"])
+    done = CliRunner().invoke(main, ["site", "review", "--name", "alice"])
     assert done.exit_code == 2
     assert "go together" in done.output
