@@ -19,7 +19,14 @@ from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
 from securefl_keys import kdf, sealed_file
 from securefl_keys.holders import Holder
 from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
-from securefl_keys.sealed_keys import SealedKey, open_secret, seal_secret
+from securefl_keys.sealed_keys import (
+    SealedKey,
+    SealedOfficerKey,
+    open_officer_secret,
+    open_secret,
+    seal_officer_secret,
+    seal_secret,
+)
 
 PASSPHRASE = "correct horse battery staple"
 RECOMMENDED = sealed_file.KDF_COST
@@ -45,6 +52,7 @@ class Kind:
 
 KINDS = {
     "cards": Kind(CardSecret, SealedKey, seal_secret, open_secret),
+    "officer": Kind(CardSecret, SealedOfficerKey, seal_officer_secret, open_officer_secret),
 }
 
 
@@ -175,6 +183,17 @@ def test_no_other_key_opens_as_a_key_of_cards(sealed):
         ciphertext = json.loads(text)["ciphertext"]
         with pytest.raises(WrongPassphrase):
             open_secret(changed(sealed, ciphertext=ciphertext), PASSPHRASE)
+
+
+def test_neither_role_opens_the_others():
+    """The authority's key is no officer's, nor the other way round, even under its role."""
+    for one, other in (("cards", "officer"), ("officer", "cards")):
+        text = KINDS[one].seal(CardSecret.generate(), PASSPHRASE)
+        with pytest.raises(KeyFileError, match="not a sealed secret key of"):
+            KINDS[other].open(text, PASSPHRASE)
+        role = "officer" if other == "officer" else "authority"
+        with pytest.raises(WrongPassphrase):
+            KINDS[other].open(changed(text, role=role), PASSPHRASE)
 
 
 def test_headers_of_two_files_cannot_be_swapped(kind, sealed):
