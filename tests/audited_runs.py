@@ -15,7 +15,7 @@ FEDPROF = {"name": "fedprof", "fraction": 0.75, "alpha": 1.0}
 SEEDED = {"noise": "seeded", "delta": 0.01}
 TABLES = {
     "fedtan": {"algorithm": {"name": "fedtan"}},
-    "fedavg": {},
+    "fedavg": {"exchange": {"encrypt": "statistics"}},
     "model": {"exchange": {"encrypt": "model"}},
     "nothing": {"exchange": {"encrypt": "none"}},
     "momentum": {

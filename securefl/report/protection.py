@@ -76,10 +76,10 @@ def opening_said(config: Config) -> str:
         f"Server and {one} together could open single contributions, and are no adversary that ε "
         "speaks of."
     )
-    scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
+    scores = " Scores of profiles have one authority." if config.seals_scores else ""
     if n == 1 or not exchange.seals_sums:
         totals = ["totals"] if exchange.seals_sums else []
-        opened = [*totals, "scores"] if exchange.seals_profiles else totals
+        opened = [*totals, "scores"] if config.seals_scores else totals
         return f"The authority opens {' and '.join(opened)} alone. {together}"
     return (
         f"The answers of {needed} of {n} officers open a total, and whoever has them reads it. "
