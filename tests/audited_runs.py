@@ -15,17 +15,20 @@ FEDPROF = {"name": "fedprof", "fraction": 0.75, "alpha": 1.0}
 SEEDED = {"noise": "seeded", "delta": 0.01}
 TABLES = {
     "fedtan": {"algorithm": {"name": "fedtan"}},
-    "blind": {"algorithm": {"name": "fedtan"}, "exchange": {"blind": True}},
+    "blind": {
+        "algorithm": {"name": "fedtan"},
+        "exchange": {"encrypt": "statistics", "blind": True},
+    },
     "blind, whole models": {
         "algorithm": {"name": "fedtan", "moments": "fused"},
         "exchange": {"encrypt": "model", "blind": True},
     },
     "blind records": {
         "algorithm": {"name": "fixbn"},
-        "exchange": {"blind": True},
+        "exchange": {"encrypt": "statistics", "blind": True},
         "privacy": SEEDED | {"level": "record", "records": 16, "statistics_sigma": 0.05},
     },
-    "fedavg": {},
+    "fedavg": {"exchange": {"encrypt": "statistics"}},
     "model": {"exchange": {"encrypt": "model"}},
     "nothing": {"exchange": {"encrypt": "none"}},
     "momentum": {

@@ -63,7 +63,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="securefl")
 def main() -> None:
-    """Federated learning whose statistics travel encrypted.
+    """Federated learning in which all that clients send travels encrypted.
 
     \b
     Example:

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 )
 @click.option("--devices", help="Simulated: gasturbine, emnist or cifar10.")
 @click.option(
-    "--encrypt", help="none, statistics, profiles, model, or several: statistics,profiles"
+    "--encrypt", help="model (all, the default), statistics, profiles, statistics,profiles, or none"
 )
 @click.option(
     "--officers",
@@ -164,8 +164,8 @@ def run(  # noqa: PLR0913, PLR0917
     Example:
       securefl run --rounds 50 --out runs/first
       securefl run --algorithm fedavg --encrypt none --partition dirichlet:0.5
-      securefl run --algorithm fixbn --solver scaffold --encrypt model
-      securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
+      securefl run --algorithm fixbn --solver scaffold --encrypt statistics
+      securefl run --select fedprof:alpha=10 --clients 20
       securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
       securefl run --officers 3
       securefl run --algorithm fixbn --privacy record:sigma=1.2,records=250,budget=8 \\

@@ -233,8 +233,8 @@ class TrainTable(Table):
 class ExchangeTable(Table):
     """The table `[exchange]`."""
 
-    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.STATISTICS,)
-    """`none`, `statistics`, `profiles`, `model`, or several: `statistics,profiles`."""
+    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.MODEL,)
+    """`model` (everything), `statistics`, `profiles` or both (`statistics,profiles`), or `none`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
     precision_bits: Annotated[int, Field(ge=16, le=32, strict=True)] = 32
