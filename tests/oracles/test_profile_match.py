@@ -136,7 +136,7 @@ def test_a_score_is_the_divergence(parties, q, spread):
 
 @pytest.mark.parametrize("q", SIZES)
 def test_profiles_in_the_unit_that_a_run_publishes_err_by_little(parties, q):
-    """1e-5, at the distances that clients have; the policy rounds scores to 2^-24."""
+    """1e-5, at the distances that clients have."""
     rng = np.random.default_rng(q + 1)
     baseline = random_profile(q, rng)
     unit = range_unit(baseline)
