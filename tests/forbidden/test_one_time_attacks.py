@@ -213,7 +213,7 @@ def test_a_nonce_that_was_exchanged_opens_nothing(cohort):
 
 def test_a_copied_machine_uses_no_key_for_two_values(cohort, monkeypatch):
     """With the same random bytes the nonce still follows from the values, and so does the key."""
-    monkeypatch.setattr("securefl.exchange.one_time.os.urandom", lambda n: b"r" * n)
+    monkeypatch.setattr("securefl.exchange.base.os.urandom", lambda n: b"r" * n)
     sealer = OneTimeSealer(cohort.keys.public)
     alice, values = cohort.senders["alice"], cohort.values["alice"]
     once, again = (sealer.seal(of, 0.25, ABOUT, alice).nonce for of in (values, values + 1e-9))
