@@ -19,8 +19,6 @@ from securefl_cli.progress import progress_bar, say_engine, say_rate
 from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
-    from securefl.exchange.match_open import MatchKeys
-
     from securefl.config.schema import Config
     from securefl.exchange.keyset import KeySet
     from securefl.federation.identities import Identities
@@ -294,7 +292,6 @@ class _Keys(TypedDict, total=False):
     """What `securefl.run` and `securefl.resume` take."""
 
     keys: KeySet
-    match_keys: MatchKeys
     identities: Identities
 
 
@@ -326,7 +323,7 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
         click.echo(f"No --keys given: using {made}, which end with this process.", err=True)
         return {}
     from securefl_keys.identity import load_identities
-    from securefl_keys.loading import load_all, load_match
+    from securefl_keys.loading import load_all
 
     try:
         found = folder.is_dir()
@@ -336,10 +333,8 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
         raise KeyFileError(f"{folder}: no such folder; make it with: securefl keys init {folder}")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     keys: _Keys = {}
-    if config.exchange.seals_sums:
+    if config.needs_cards:
         keys["keys"] = load_all(folder, passphrase)
-    if config.exchange.seals_profiles and config.selection.asks_for_profiles:
-        keys["match_keys"] = load_match(folder, passphrase)
     if identities:
         keys["identities"] = load_identities(folder, identities, passphrase)
     return keys
