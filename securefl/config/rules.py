@@ -273,9 +273,9 @@ def _officers(config: Config) -> Iterator[str]:
             "the server adds up officers' answers, so nobody could add noise to a score before it "
             "is read; have one authority, or select by something else than profiles"
         )
-    if n_officers > 1 and not exchange.seals_anything:
+    if n_officers > 1 and not config.needs_cards:
         yield (
-            f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves "
+            f"exchange.officers = {n_officers} open what is encrypted, and exchange.encrypt leaves "
             'all in the clear: set exchange.encrypt = "statistics" or "model", or leave them out'
         )
 

@@ -106,12 +106,15 @@ class Combiner(UnderCards):
             MessageRefused: wrong length.
         """
         exponent, constant, _ = split_score(content)
-        for parts, liars in self._agreed(self._answers(heard)):
-            for number in liars:
-                self.say(number, f"gave a wrong part of the score of {sender}")
-            score = score_of([constant, *parts])
-            return None if score is None else ldexp(score, exponent)
-        raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
+        agreed = list(self._agreed(self._answers(heard)))
+        likely = [(p, liars) for p, liars in agreed if len(liars) == len(agreed[0][1])]
+        if not likely or any(parts != likely[0][0] for parts, _ in likely):
+            raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
+        parts, liars = likely[0]  # nothing in a score tells a liar from whom it contradicts
+        for number in liars:
+            self.say(number, f"gave a wrong part of the score of {sender}")
+        score = score_of([constant, *parts])
+        return None if score is None else ldexp(score, exponent)
 
     def _answers(
         self, heard: Mapping[int, Mapping[int, Part] | SecureFLError]
