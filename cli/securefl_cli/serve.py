@@ -65,8 +65,7 @@ def serve_openings(
     The settings are the same file that server and clients have. Whatever is opened or refused is
     written to authority/log in the key folder first, and nothing is opened twice, also after a
     restart. One process serves a key folder.
-    Before a round whose openings could wear the key out, the keys are rotated; what `securefl keys
-    rotate` and `revoke` change meanwhile holds from the next round on.
+    What `securefl keys rotate` and `revoke` change meanwhile holds from the next round on.
 
     \b
     Example:
@@ -162,8 +161,8 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
 
     Holds no key that opens anything, and no client's data. A client that drops out or is late
     leaves the round, and may join again for the next one. Whatever `securefl run` runs runs here,
-    but for simulated devices ([devices]) and several officers (exchange.officers). A run
-    that has stopped goes on with the same command and the same --out.
+    but for simulated devices ([devices]). A run that has stopped goes on with the same command and
+    the same --out.
 
     \b
     Example:
