@@ -120,11 +120,11 @@ class LogRequest(Body):
     """Number of rows that it has."""
 
 
-Bundles = dict[Literal["client", "server"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
+Bundles = dict[Literal["client", "server", "officer"], Annotated[str, Field(max_length=MAX_BUNDLE)]]
 
 
 def _all_or_none(bundles: Bundles) -> Bundles:
-    if len(bundles) == 1:
+    if bundles and not {"client", "server"} <= bundles.keys():
         raise ValueError("a bundle for one role alone")
     return bundles
 
