@@ -173,16 +173,16 @@ def test_a_header_with_another_value_opens_nothing(kind, sealed, fields):
         kind.open(changed(sealed, **fields), PASSPHRASE)
 
 
-def test_no_other_key_opens_as_a_key_of_cards(sealed):
+def test_no_other_key_opens_as_a_key_of_cards(kind, sealed):
     """Neither the certificate authority's, nor an identity; also under its name."""
     key = Ed25519PrivateKey.generate()
     alice = Holder("alice", "client")
     for text in (seal_ca_key(key, PASSPHRASE), seal_identity_key(key, alice, PASSPHRASE)):
         with pytest.raises(KeyFileError, match="not a sealed secret key: format"):
-            open_secret(text, PASSPHRASE)
+            kind.open(text, PASSPHRASE)
         ciphertext = json.loads(text)["ciphertext"]
         with pytest.raises(WrongPassphrase):
-            open_secret(changed(sealed, ciphertext=ciphertext), PASSPHRASE)
+            kind.open(changed(sealed, ciphertext=ciphertext), PASSPHRASE)
 
 
 def test_neither_role_opens_the_others():
