@@ -100,9 +100,9 @@ class Federation:
         self.spec = MessageSpec("layer/mean", Kind.STATISTICS, self.n_values)
         self.plain_spec = MessageSpec("update/parameters", Kind.PARAMETERS, self.n_values)
         names = [f"client-{i}" for i in range(1, self.n_clients + 1)]
+        keys = self.keys.public
         self.clients = {
-            name: Client(name, i / 64, sealers, card_keys=self.keys.public)
-            for i, name in enumerate(names, 1)
+            name: Client(name, i / 64, sealers, card_keys=keys) for i, name in enumerate(names, 1)
         }
         rng = np.random.default_rng(0)
         self.values = {name: rng.normal(size=self.n_values) for name in names}

@@ -41,6 +41,18 @@ def near(profile, rng, distance):
     return Profile(*(torch.from_numpy(np.asarray(part)) for part in moved), profile.version)
 
 
+def embedded(polynomial):
+    """What a polynomial of small whole numbers is at SEAL's slots, as `Rows` have them."""
+    around_zero = np.where(2 * polynomial > MODULUS, polynomial - MODULUS, polynomial)
+    powers, place = [], 1
+    for _ in range(N // 2):
+        powers.append(place)
+        place = place * 3 % (2 * N)
+    roots = np.exp(1j * np.pi * np.outer(powers, np.arange(N)) / N)
+    slots = roots @ around_zero.astype(float)
+    return np.concatenate([slots.real, slots.imag])
+
+
 class Parties:
     """Clients that have given their cards, the server's matcher, and the officers."""
 

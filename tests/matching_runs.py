@@ -74,10 +74,11 @@ def participants(folder):
 
 
 def sealed_values(keys, sender, about, profile, values, drawn=None, nonce=None):
-    """Any values in the place of a profile's x, one ciphertext, under the client's key."""
+    """Any values in the place of a profile's x, in whole copies, under the client's key."""
     drawn, nonce = drawn or os.urandom(SEED_BYTES), nonce or os.urandom(16)
     rows = np.zeros((1, MATCHES.poly_degree))
-    rows[0, : len(values)] = values
+    copies = np.tile(values, MATCHES.poly_degree // len(values))
+    rows[0, : len(copies)] = copies
     secrets = keys.secrets(sender)
     key = OneTimeKey.of(secrets, about.digest("profile"), sender.name, nonce, MATCHES)
     return Sealed(with_header(profile, drawn + key.seal(rows, drawn)), nonce.hex())
@@ -148,12 +149,12 @@ class Sending:
         sender = Sender(self.client.name, b"another".ljust(32))
         return self.signed(self.client.profile_sealer.seal(self.profile, self.about, sender))
 
-    def under(self, keys):
-        """Sealed for other officers, as the header says."""
+    def under(self, keys, **says):
+        """Sealed for other officers, as the header says or not."""
         sealer = type(self.client.profile_sealer)(keys.public)
         sender = self.client.sender(self.run, sealer.key_id)
         sealed = sealer.seal(self.profile, self.about, sender)
-        return self.signed(sealed, key_id=sealer.key_id)
+        return self.signed(sealed, **{"key_id": sealer.key_id} | says)
 
 
 Change = Callable[[Sending], bytes]

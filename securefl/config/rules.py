@@ -265,9 +265,9 @@ def _officers(config: Config) -> Iterator[str]:
             f"exchange.threshold = {threshold} of exchange.officers = {n_officers}: must be more "
             "than half of them, or two halves could be shown two lists of clients; and at most all"
         )
-    if n_officers > 1 and not exchange.seals_sums:
+    if n_officers > 1 and not config.needs_cards:
         yield (
-            f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves "
+            f"exchange.officers = {n_officers} open what is encrypted, and exchange.encrypt leaves "
             'all in the clear: set exchange.encrypt = "statistics" or "model", or leave them out'
         )
 

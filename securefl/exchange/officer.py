@@ -54,7 +54,7 @@ class Officer:
     _secrets: dict[str, dict[str, list[bytes]]] = field(default_factory=dict, repr=False)
     """Secrets of the officer's groups by client, of the session that has given cards last."""
     _answered: dict[tuple[str, int, str], bytes] = field(default_factory=dict, repr=False)
-    """Digest of the list that each message was answered for."""
+    """Digest of the list that each message was answered for; of a profile, of the polynomial."""
 
     def take_card(self, run: str, sender: str, card: bytes, commitments: Sequence[bytes]) -> None:
         """Keep what a client's card holds; those of another session are forgotten.
@@ -107,7 +107,8 @@ class Officer:
         """
         if self.without_card(about.run, [sender]):
             raise PeerError(f"has no card of {sender:.100}")
-        words, asked = polynomial_in(polynomial), hashlib.sha256(polynomial).digest()
+        words = polynomial_in(polynomial)
+        asked = hashlib.sha256(nonce.encode() + polynomial).digest()
         what = about.run, about.round, f"{about.name}/{sender}"
         if self._answered.setdefault(what, asked) != asked:
             raise PeerError(f"has answered for the {about.name} of {sender} already")

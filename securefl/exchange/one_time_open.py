@@ -109,12 +109,15 @@ class OneTimeOpener(UnderCards):
         exponent, constant, polynomial = split_score(content)
         asked = about, sender, nonce, polynomial
         answers = self._answers(about.run, lambda officer: officer.score_parts(*asked))
-        for parts, liars in self._agreed(answers):
-            for number in liars:
-                self.say(f"officer {number + 1}: gave a wrong part of the score of {sender}")
-            score = score_of([constant, *parts])
-            return None if score is None else ldexp(score, exponent)
-        raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
+        agreed = list(self._agreed(answers))
+        likely = [(p, liars) for p, liars in agreed if len(liars) == len(agreed[0][1])]
+        if not likely or any(parts != likely[0][0] for parts, _ in likely):
+            raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
+        parts, liars = likely[0]  # nothing in a score tells a liar from who it contradicts
+        for number in liars:
+            self.say(f"officer {number + 1}: gave a wrong part of the score of {sender}")
+        score = score_of([constant, *parts])
+        return None if score is None else ldexp(score, exponent)
 
     def _answers(
         self, run: str, ask: Callable[[Answering], Mapping[int, Part]]

@@ -39,8 +39,8 @@ class ScoreAuthority:
         A score is None where the ciphertext holds none under its client's key: it is rubbish.
 
         Raises:
-            OpeningRefused: the policy opens no scores, or a client's score was opened in this
-                round before (`OpeningHistory.claim_scores`).
+            OpeningRefused: the policy opens no scores, a client has given no card, or its score was
+                opened in this round before (`OpeningHistory.claim_scores`).
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold, or the profiles were sent under another key.
         """
@@ -84,6 +84,8 @@ class ScoreAuthority:
         require_own_key(authority.opener, ONE_TIME_PROFILE, expected)
         for signed in request.signed:
             authority.roster.check(signed, expected)
+        if without := authority.opener.without_card(expected.run, signers):
+            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         authority.history.claim_scores(expected.run, expected.round, signers)
         scores = zip(signers, request.signed, request.scores, strict=True)
         opened = [

@@ -124,7 +124,7 @@ class ServerProcess:
             code_of(config),
         )
         SESSION.set(members.run)
-        key_id = self.bundle.card_keys.key_id if config.exchange.seals_sums else ""
+        key_id = self.bundle.card_keys.key_id if config.needs_cards else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
         rounds, sites = self._rounds(members, line, key_id, folder)

@@ -76,15 +76,16 @@ def opening_said(config: Config) -> str:
         f"Server and {one} together could open single contributions, and are no adversary that ε "
         "speaks of."
     )
-    scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
-    if n == 1 or not exchange.seals_sums:
+    if n == 1:
         totals = ["totals"] if exchange.seals_sums else []
         opened = [*totals, "scores"] if exchange.seals_profiles else totals
         return f"The authority opens {' and '.join(opened)} alone. {together}"
+    totals = ["a total"] if exchange.seals_sums else []
+    opened = " or ".join([*totals, "a score"] if exchange.seals_profiles else totals)
     return (
-        f"The answers of {needed} of {n} officers open a total, and whoever has them reads it. "
-        f"{needed - 1} officers with the server read nothing, and {n - needed} may be away."
-        f"{scores} {together}"
+        f"The answers of {needed} of {n} officers open {opened}, and whoever has them reads it. "
+        f"{needed - 1} officers with the server read nothing, and {n - needed} may be away. "
+        f"{together}"
     )
 
 

@@ -446,7 +446,7 @@ def request_of(
     arriving, cards = server.start(round_number, SPEC, state, terms), {}
     for name in names:
         sealing = {SPEC.kind: OneTimeSealer(keys)}
-        client = Client(name, 0.25, sealing, signing_key=site.signing_key(name))
+        client = Client(name, 0.25, sealing, card_keys=keys, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
         about, times = (run, round_number, SPEC, tensors), terms[name].times
         arriving.receive(client.contribute(*about, times, terms[name].bind(state)))

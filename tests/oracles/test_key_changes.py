@@ -70,6 +70,7 @@ def taken_up(rounds, keys):
     parts.server._adders |= dict.fromkeys(parts.server.sealed, OneTimeAdder(keys.public))
     for client in parts.engine._clients.values():
         client.sealers |= dict.fromkeys(parts.server.sealed, OneTimeSealer(keys.public))
+        client.card_keys = keys.public
 
 
 @pytest.fixture

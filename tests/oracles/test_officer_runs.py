@@ -198,10 +198,6 @@ def test_keys_that_are_given_are_of_the_settings_officers(tiny_config, tiny_task
         (["exchange.officers=3", "exchange.threshold=4"], "at most all"),
         (["exchange.threshold=2"], "exchange.threshold = 2 of exchange.officers = 1"),
         (["exchange.officers=3", "exchange.encrypt=none"], "leaves all in the clear"),
-        (
-            ["exchange.officers=3", "exchange.encrypt=profiles", "selection.name=fedprof"],
-            "leaves all in the clear",
-        ),
     ],
 )
 def test_officers_that_make_no_sense_are_refused(settings, message):

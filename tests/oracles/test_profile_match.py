@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from match_parties import MODULUS, N, Parties, near, random_profile
+from match_parties import MODULUS, N, Parties, embedded, near, random_profile
 from ring_by_hand import untransformed
 from scipy import stats
 
@@ -50,18 +50,6 @@ def product(left, right):
 def constant(left, right):
     """The first of them alone."""
     return int(left[0] * right[0] - left[1:] @ right[:0:-1]) % MODULUS
-
-
-def embedded(polynomial):
-    """What a polynomial of small whole numbers is at SEAL's slots, as `Rows` have them."""
-    around_zero = np.where(2 * polynomial > MODULUS, polynomial - MODULUS, polynomial)
-    powers, place = [], 1
-    for _ in range(N // 2):
-        powers.append(place)
-        place = place * 3 % (2 * N)
-    roots = np.exp(1j * np.pi * np.outer(powers, np.arange(N)) / N)
-    slots = roots @ around_zero.astype(float)
-    return np.concatenate([slots.real, slots.imag])
 
 
 def encoded(reals, scale):
@@ -148,7 +136,7 @@ def test_a_score_is_the_divergence(parties, q, spread):
 
 @pytest.mark.parametrize("q", SIZES)
 def test_profiles_in_the_unit_that_a_run_publishes_err_by_little(parties, q):
-    """1e-5, at the distances that clients have; the policy rounds scores to 2^-24."""
+    """1e-5, at the distances that clients have."""
     rng = np.random.default_rng(q + 1)
     baseline = random_profile(q, rng)
     unit = range_unit(baseline)
