@@ -41,6 +41,10 @@ TABLES = {
     "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
     "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
     "profiles in the clear": {"selection": FEDPROF},
+    "profiles alone and officers": {
+        "exchange": {"encrypt": "profiles", "officers": 3},
+        "selection": FEDPROF,
+    },
     "profiles and officers": {
         "exchange": {"encrypt": "model", "officers": 3},
         "selection": FEDPROF,

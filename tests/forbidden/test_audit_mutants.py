@@ -659,8 +659,12 @@ def drawn_bytes_repeat(patch):
 
 @mutant("profiles", PROFILE, TAP)
 def drawn_bytes_are_not_those_of_the_ciphertext(patch):
-    """Something else travels in their place; the score comes out as noise."""
-    sealing(patch, lambda rows, drawn, _sender: (rows, drawn, os.urandom(32)))
+    """Of one client something else travels in their place; its score comes out as noise."""
+
+    def make(rows, drawn, sender):
+        return rows, drawn, os.urandom(32) if sender.name == "client-2" else drawn
+
+    sealing(patch, make)
 
 
 @mutant("profiles", PROFILE, TAP)
