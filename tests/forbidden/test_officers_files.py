@@ -132,7 +132,7 @@ def test_an_officer_knows_its_number_and_the_quorum(panel):
 
 
 def test_the_order_of_the_files_is_the_officers(made):
-    """As they are set, and as they were in each rotation, whatever the order of its files."""
+    """In the order they are set, and as they were in each rotation, whatever the order of its files."""
     set_officers(made.keys, PASSPHRASE, [made.card("otto", 2), made.card("olga", 2)], needed=3)
     assert load_officers(made.keys, now()).names == ("authority", "otto", "olga")
     rotate(made.keys, PASSPHRASE, cards=made.cards(3))
@@ -169,7 +169,7 @@ def test_the_authority_can_be_alone_again(panel):
 
 
 def test_a_folder_with_officers_is_in_order(panel):
-    """By all that looks at it, with and without the passphrase."""
+    """Nothing that looks at it finds a problem, with and without the passphrase."""
     assert problems_of(panel.keys) == {}
     verdict = verify(panel.keys, passphrase=PASSPHRASE)
     assert verdict.problems == ()
@@ -219,7 +219,7 @@ def test_an_officer_is_renewed(panel):
 
 
 def signed_by(name, made, officer):
-    """What somebody signs with their identity key."""
+    """A card key that somebody signs with their identity key."""
     return OfficerCard.signing(officer, load_identity(made.root / name, f"of {name}").private_key)
 
 
@@ -315,7 +315,7 @@ def test_no_other_quorum_is_set(made, needed, n):
 
 
 def test_seven_officers_are_the_most(made):
-    """Of eight, nobody is asked."""
+    """Eight are refused before anything else is looked at."""
     card = made.card("olga", 2)
     assert_refused(made, [card] * 7, ConfigError, r"8 officers: must be 1\.\.7", needed=5)
 
@@ -600,7 +600,7 @@ def test_a_list_of_another_consortium_is_refused(panel, tmp_path):
 
 
 def test_every_bundle_lists_the_officers_file(panel):
-    """By its SHA-256, as all others."""
+    """With its SHA-256, like all others."""
     for role in ROLES:
         bundle = load_bundle(panel.export(f"of {role}") / role, role)
         entry = next(e for e in bundle.manifest.files if e.path == layout.OFFICERS.as_posix())
@@ -608,7 +608,7 @@ def test_every_bundle_lists_the_officers_file(panel):
 
 
 def test_a_process_takes_up_new_officers(panel):
-    """As a newer bundle of its role; nobody goes back to the ones before."""
+    """They come in a newer bundle of its role; nobody goes back to the ones before."""
     old = SoundBundle.load(panel.export("two") / "client", "client")
     rotate(panel.keys, PASSPHRASE, cards=panel.cards(3))
     new = SoundBundle.load(panel.export("three") / "client", "client")
@@ -619,7 +619,7 @@ def test_a_process_takes_up_new_officers(panel):
 
 
 def test_an_authority_passes_on_a_bundle_for_officers(made):
-    """Of its role, sound, and news to one that has an older one."""
+    """It is of its role, sound, and news to one that has an older one."""
     standing = FolderKeeper(made.keys, PASSPHRASE).now()
     assert {*standing.bundles} == {"client", "server", "officer"}
     old = SoundBundle.load(made.export() / "officer", "officer")
