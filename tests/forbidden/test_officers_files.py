@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from dataclasses import replace
@@ -42,7 +43,7 @@ from securefl_keys.renewal import renew, write_request
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, set_officers
-from securefl_keys.sealed_keys import open_secret
+from securefl_keys.sealed_keys import open_officer_secret, open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import RosterTrust, SoundBundle, process_identity
@@ -132,7 +133,7 @@ def test_an_officer_knows_its_number_and_the_quorum(panel):
 
 
 def test_the_order_of_the_files_is_the_officers(made):
-    """In the order they are set, and as they were in each rotation, whatever the order of its files."""
+    """In each rotation too, in whatever order it is given them."""
     set_officers(made.keys, PASSPHRASE, [made.card("otto", 2), made.card("olga", 2)], needed=3)
     assert load_officers(made.keys, now()).names == ("authority", "otto", "olga")
     rotate(made.keys, PASSPHRASE, cards=made.cards(3))
@@ -502,6 +503,31 @@ def test_no_secret_of_an_officer_gets_into_a_bundle(panel):
         assert not any(text.encode() in content for text in sealed), path
     for path in panel.root.glob("*.json"):
         assert not any(text in path.read_text() for text in sealed), path
+
+
+def test_no_byte_of_an_officers_secret_is_anywhere(panel):
+    """In no file of any party, raw, as digits or in base64, also of the next epoch's key."""
+    panel.card("olga", 3)
+    panel.export()
+    stretches = []
+    for path in panel.root.glob("*/card-*.key"):
+        text = path.read_text()
+        secret = open_officer_secret(text, f"of {path.parent.name}").to_secret_bytes()
+        stretches += [secret[at : at + 32] for at in (0, 32, 64)]
+    assert len(stretches) == 9
+    written = [form for stretch in stretches for form in forms(stretch)]
+    files = contents(panel.root)
+    assert len(files) > 40
+    for path, content in files.items():
+        assert not any(form in content for form in written), path
+    leaked = base64.b64encode(b'{"name": "olga", "key": "' + stretches[0])
+    assert any(form in leaked for form in written)
+
+
+def forms(secret):
+    """Raw, as hexadecimal digits, and in base64 at each of the three alignments."""
+    encoded = [base64.b64encode(bytes(shift) + secret)[8:-8] for shift in range(3)]
+    return [secret, secret.hex().encode(), *encoded]
 
 
 # The signed list.
