@@ -67,7 +67,7 @@ class Manifest(SignedFile):
     format: Literal["securefl-bundle/3"]
     role: Role
     key_id: Sha256
-    """Of all officers' card keys together: see `CardKeys.key_id`."""
+    """Key id of all officers' card keys together: see `CardKeys.key_id`."""
     roster_version: Counting
     policy_version: Counting
     files: Annotated[tuple[BundledFile, ...], Field(max_length=10)]

@@ -34,7 +34,7 @@ class Description:
     facts: Facts
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """Of a file that is in order, and of no use."""
+    """Remarks on a file that is in order, and of no use."""
 
 
 def describe(directory: Path) -> list[Description]:

@@ -53,7 +53,7 @@ class AuthorityKeys:
     secret: CardSecret = field(repr=False)
     """The authority's own: of the first officer, or of the only one."""
     public: CardKeys
-    """Of all officers."""
+    """All officers' card keys."""
     policy: Policy | None
     """The consortium's; None where there is none."""
 
@@ -78,7 +78,7 @@ def load_all(directory: Path, passphrase: str) -> KeySet:
 
 
 def load_authority_keys(directory: Path, passphrase: str) -> AuthorityKeys:
-    """What the authority holds, checked against each role's file and the consortium's.
+    """The authority's keys, checked against each role's file and the consortium's.
 
     Raises:
         WrongPassphrase: another passphrase, or the secret key's file was changed.

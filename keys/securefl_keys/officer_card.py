@@ -70,7 +70,7 @@ class OfficerCard(BaseModel):
 
     @property
     def name(self) -> str:
-        """Who says that the key is theirs."""
+        """Name of the officer who says that the key is theirs."""
         return self.officer.name
 
     def require_signed(self, by: HolderCertificate, epoch: int) -> None:
@@ -99,7 +99,7 @@ class OfficerCard(BaseModel):
         return json.dumps(self._fields() | {"signature": self.signature}, indent=1) + "\n"
 
     def to_be_signed(self) -> bytes:
-        """What the signature is over."""
+        """Return the bytes that are signed."""
         return _SIGNED_AS + canonical(self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class OfficerCard(BaseModel):
 
 
 def way_out(epoch: int) -> str:
-    """How an officer makes its file."""
+    """Return the command that makes an officer's file, as a way out."""
     return f"the officer makes it with: securefl keys officers card DIR --epoch {epoch} --out FILE"
 
 

@@ -61,7 +61,7 @@ class OfficersFile(SignedFile):
         return tuple(officer.name for officer in self.officers)
 
     def told(self) -> str:
-        """Who opens sums, in words; empty where the authority alone does."""
+        """Return names and quorum in words; empty where the authority is alone."""
         if len(self.names) == 1:
             return ""
         return f"{self.needed} of {len(self.names)} officers open sums: {', '.join(self.names)}"

@@ -48,7 +48,7 @@ class Revoked(BaseModel):
     key_id: Sha256
     at: Moment
     epoch: Counting
-    """Of the keys that a client knew."""
+    """Epoch of the keys that a client knew."""
 
 
 class RosterFile(VersionedFile):

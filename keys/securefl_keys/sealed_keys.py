@@ -42,7 +42,7 @@ def seal_secret(key: CardSecret, passphrase: str) -> str:
 
 
 def seal_officer_secret(key: CardSecret, passphrase: str) -> str:
-    """As `seal_secret`, for an officer."""
+    """The text of a file that only `passphrase` opens, for an officer; raises as `seal_secret`."""
     return _sealed(SealedOfficerKey, key, passphrase, "officer")
 
 

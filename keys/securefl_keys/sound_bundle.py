@@ -90,7 +90,7 @@ class SoundBundle(RosterTrust):
 
     @property
     def policy(self) -> Policy:
-        """What may be opened."""
+        """The consortium's signed policy."""
         return self.bundle.policy().policy()
 
     def newer(self, files: str) -> SoundBundle:

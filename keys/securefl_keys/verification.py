@@ -43,7 +43,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     """What is in order, and not enough for everything."""
     officers: str = ""
-    """Who opens sums, in words; empty where the authority alone does."""
+    """Names of several officers and their quorum, in words; empty where the authority is alone."""
 
 
 CAN = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from dataclasses import replace
@@ -42,7 +43,7 @@ from securefl_keys.renewal import renew, write_request
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, set_officers
-from securefl_keys.sealed_keys import open_secret
+from securefl_keys.sealed_keys import open_officer_secret, open_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 from securefl_keys.sound_bundle import RosterTrust, SoundBundle, process_identity
@@ -132,7 +133,7 @@ def test_an_officer_knows_its_number_and_the_quorum(panel):
 
 
 def test_the_order_of_the_files_is_the_officers(made):
-    """As they are set, and as they were in each rotation, whatever the order of its files."""
+    """In each rotation too, in whatever order it is given them."""
     set_officers(made.keys, PASSPHRASE, [made.card("otto", 2), made.card("olga", 2)], needed=3)
     assert load_officers(made.keys, now()).names == ("authority", "otto", "olga")
     rotate(made.keys, PASSPHRASE, cards=made.cards(3))
@@ -169,7 +170,7 @@ def test_the_authority_can_be_alone_again(panel):
 
 
 def test_a_folder_with_officers_is_in_order(panel):
-    """By all that looks at it, with and without the passphrase."""
+    """Nothing that looks at it finds a problem, with and without the passphrase."""
     assert problems_of(panel.keys) == {}
     verdict = verify(panel.keys, passphrase=PASSPHRASE)
     assert verdict.problems == ()
@@ -219,7 +220,7 @@ def test_an_officer_is_renewed(panel):
 
 
 def signed_by(name, made, officer):
-    """What somebody signs with their identity key."""
+    """A card key that somebody signs with their identity key."""
     return OfficerCard.signing(officer, load_identity(made.root / name, f"of {name}").private_key)
 
 
@@ -315,7 +316,7 @@ def test_no_other_quorum_is_set(made, needed, n):
 
 
 def test_seven_officers_are_the_most(made):
-    """Of eight, nobody is asked."""
+    """Eight are refused before anything else is looked at."""
     card = made.card("olga", 2)
     assert_refused(made, [card] * 7, ConfigError, r"8 officers: must be 1\.\.7", needed=5)
 
@@ -504,6 +505,31 @@ def test_no_secret_of_an_officer_gets_into_a_bundle(panel):
         assert not any(text in path.read_text() for text in sealed), path
 
 
+def test_no_byte_of_an_officers_secret_is_anywhere(panel):
+    """In no file of any party, raw, as digits or in base64, also of the next epoch's key."""
+    panel.card("olga", 3)
+    panel.export()
+    stretches = []
+    for path in panel.root.glob("*/card-*.key"):
+        text = path.read_text()
+        secret = open_officer_secret(text, f"of {path.parent.name}").to_secret_bytes()
+        stretches += [secret[at : at + 32] for at in (0, 32, 64)]
+    assert len(stretches) == 9
+    written = [form for stretch in stretches for form in forms(stretch)]
+    files = contents(panel.root)
+    assert len(files) > 40
+    for path, content in files.items():
+        assert not any(form in content for form in written), path
+    leaked = base64.b64encode(b'{"name": "olga", "key": "' + stretches[0])
+    assert any(form in leaked for form in written)
+
+
+def forms(secret):
+    """Raw, as hexadecimal digits, and in base64 at each of the three alignments."""
+    encoded = [base64.b64encode(bytes(shift) + secret)[8:-8] for shift in range(3)]
+    return [secret, secret.hex().encode(), *encoded]
+
+
 # The signed list.
 
 
@@ -600,7 +626,7 @@ def test_a_list_of_another_consortium_is_refused(panel, tmp_path):
 
 
 def test_every_bundle_lists_the_officers_file(panel):
-    """By its SHA-256, as all others."""
+    """With its SHA-256, like all others."""
     for role in ROLES:
         bundle = load_bundle(panel.export(f"of {role}") / role, role)
         entry = next(e for e in bundle.manifest.files if e.path == layout.OFFICERS.as_posix())
@@ -608,7 +634,7 @@ def test_every_bundle_lists_the_officers_file(panel):
 
 
 def test_a_process_takes_up_new_officers(panel):
-    """As a newer bundle of its role; nobody goes back to the ones before."""
+    """They come in a newer bundle of its role; nobody goes back to the ones before."""
     old = SoundBundle.load(panel.export("two") / "client", "client")
     rotate(panel.keys, PASSPHRASE, cards=panel.cards(3))
     new = SoundBundle.load(panel.export("three") / "client", "client")
@@ -619,7 +645,7 @@ def test_a_process_takes_up_new_officers(panel):
 
 
 def test_an_authority_passes_on_a_bundle_for_officers(made):
-    """Of its role, sound, and news to one that has an older one."""
+    """It is of its role, sound, and news to one that has an older one."""
     standing = FolderKeeper(made.keys, PASSPHRASE).now()
     assert {*standing.bundles} == {"client", "server", "officer"}
     old = SoundBundle.load(made.export() / "officer", "officer")
