@@ -289,7 +289,9 @@ class AuthorityProcess:
             name_of(standing.trust.holder, link.certificate, "server")
         except PeerError as error:
             raise OpeningRefused(str(error)) from error  # it is told
-        bundles = standing.bundles if standing.age != asked.known else {}
+        alone = standing.opener.keys.quorum.officers == 1
+        news = standing.bundles if standing.age != asked.known else {}
+        bundles = {role: of for role, of in news.items() if role != "officer" or not alone}
         return bodies.News.model_validate({"bundles": bundles}).to_bytes()
 
     def _taken(self, link: Link, body: bytes, announced: Announced) -> bytes:
