@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
 
-from over_loopback import NAMES, Consortium, Job, OnTask
-from processes import PASSPHRASE, SERVER
+from key_folders import cheap
+from over_loopback import Consortium, Job, OnTask
+from processes import PASSPHRASE, passphrase_of
 
-from securefl.crypto.card_secret import CardSecret
-from securefl.errors import KeyFileError
-from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.officer import Officer
 from securefl.exchange.quorum import Quorum
-from securefl.federation.message import Roster
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.officer import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.loading import load_authority
+from securefl_keys.officer_card import load_officer, make_card
+from securefl_keys.roster import load_roster
+from securefl_keys.rotation import rotate, set_officers
 
 OTHERS = ("olga", "otto")
 """The officers beside the authority."""
@@ -33,99 +31,43 @@ SEALED = (
 )
 
 
-class Secrets:
-    """The officers' card secrets, by epoch."""
-
-    def __init__(self):
-        self._of = {}
-
-    def of(self, epoch):
-        if epoch not in self._of:
-            self._of[epoch] = tuple(CardSecret.generate(epoch) for _ in OFFICERS)
-        return self._of[epoch]
-
-    def keys(self, epoch):
-        return CardKeys(tuple(secret.public for secret in self.of(epoch)), QUORUM)
-
-
-@dataclass(frozen=True)
-class Officered:
-    """What a bundle says, and that two of its members are officers."""
-
-    sound: object
-    secrets: Secrets = field(repr=False)
-
-    def holder(self, certificate, role):
-        return self._named(self.sound.holder, certificate, role)
-
-    def transport_holder(self, certificate, role):
-        return self._named(self.sound.transport_holder, certificate, role)
-
-    def _named(self, holder, certificate, role):
-        if role not in {"client", "officer"}:
-            return holder(certificate, role)
-        name = holder(certificate, "client")
-        if (name in OTHERS) != (role == "officer"):
-            raise KeyFileError(f"{name}: is no {role}")
-        return name
-
-    def clients(self):
-        roster = self.sound.clients()
-        return Roster({name: roster.key_of(name) for name in roster.names - {*OTHERS}})
-
-    def officers(self):
-        return OFFICERS
-
-    @property
-    def age(self):
-        return self.sound.age
-
-    @property
-    def card_keys(self):
-        return self.secrets.keys(self.age[0])
-
-    @property
-    def policy(self):
-        return self.sound.bundle.policy().policy()
-
-    def newer(self, files):
-        return Officered(self.sound.newer(files), self.secrets)
-
-    def __getattr__(self, name):
-        return getattr(self.sound, name)
-
-
-class FirstOfficer:
-    """The authority's keeper, whose key is one of three."""
-
-    def __init__(self, keeper, secrets):
-        self._keeper, self._secrets, self._officer = keeper, secrets, None
-
-    def now(self, *scores):
-        standing = self._keeper.now(*scores)
-        keys = self._secrets.keys(standing.age[0])
-        if self._officer is None or self._officer.key_id != keys.key_id:
-            self._officer = Officer(keys, self._secrets.of(keys.epoch)[0], 0)
-        return replace(
-            standing,
-            opener=self._officer,
-            trust=Officered(standing.trust, self._secrets),
-            bundles={**standing.bundles, "officer": standing.bundles["client"]},
-        )
-
-
 class Officers(Consortium):
     """Five clients, a server, an authority and two officers, for all tests of a module."""
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.site.join(*OTHERS)
+        self.site.join(*OTHERS, role="officer")
+        with cheap():
+            set_officers(self.site.keys, PASSPHRASE, self._cards(), QUORUM.needed)
         shutil.rmtree(folder / "bundles")  # which list no officer yet
         self.site.export("bundles")
-        self.secrets = Secrets()
 
-    def bundle(self, role):
-        return Officered(super().bundle(role), self.secrets)
+    def _cards(self):
+        """Their card keys of the next epoch."""
+        epoch = load_roster(self.site.keys).file.epoch + 1
+        return [
+            make_card(self.folder_of(name), epoch, passphrase_of(name), self.card_file(name, epoch))
+            for name in OTHERS
+        ]
+
+    def folder_of(self, name):
+        return self.site.folder / name
+
+    def card_file(self, name, epoch):
+        return self.site.folder / f"{name}-{epoch}.json"
+
+    def rotate(self, revoking=None):
+        with cheap():
+            rotate(self.site.keys, PASSPHRASE, revoking=revoking, cards=self._cards())
+
+    def load(self, name, bundle):
+        """An officer's secret of the bundle's epoch, its number, and the quorum."""
+        return load_officer(self.folder_of(name), bundle, passphrase_of(name))
+
+    def key_set(self):
+        """All officers' keys, for a simulation."""
+        others = [self.load(name, self.bundle("officer"))[0] for name in OTHERS]
+        return KeySet((load_authority(self.site.keys, PASSPHRASE), *others), QUORUM)
 
 
 @dataclass
@@ -135,25 +77,12 @@ class OfficersJob(Job):
     def officer_folder(self, name):
         return self.folder / f"log-of-{name}"
 
-    def key_set(self):
-        """The officers' keys, for a simulation."""
-        epoch = self.consortium.bundle("server").age[0]
-        return KeySet(self.consortium.secrets.of(epoch), QUORUM)
-
-    @cached_property
-    def alone(self):
-        """The same job with one authority."""
-        settings = [s for s in self.settings if not s.startswith("exchange.officers")]
-        return Job(self.consortium, self.folder / "one", settings, self.task)
-
 
 class WithOfficers(OnTask):
     """A loop with two officers beside the authority, each a task that may be cancelled."""
 
     def __init__(self, site, kinds=None, **waiting):
         super().__init__(site, **waiting)
-        self.secrets = site.consortium.secrets
-        self.keeper = FirstOfficer(FolderKeeper(site.keys, PASSPHRASE), self.secrets)
         self.kinds = kinds or {}
         """Another class for an officer's process, by its name."""
         self.absent = set()
@@ -162,10 +91,9 @@ class WithOfficers(OnTask):
 
     def officer(self, name):
         """An officer's process; its lines are in `heard`."""
-        site, config, number = self.site, self.config, OFFICERS.index(name)
+        site, config = self.site, self.config
         keeper = BundleKeeper(
-            site.bundle("client"),
-            lambda bundle: (self.secrets.of(bundle.age[0])[number], number, QUORUM),
+            site.bundle("officer"), lambda bundle: site.consortium.load(name, bundle)
         )
         log = Log(site.officer_folder(name), settings_digest(config), study_digest(config))
         kind = self.kinds.get(name, AuthorityProcess)
@@ -174,7 +102,7 @@ class WithOfficers(OnTask):
 
     def start(self, name):
         """Have an officer call the server."""
-        process, own = self.officer(name), self.site.identity(name)
+        process, own = self.officer(name), self.site.identity(name, "officer")
         self.tasks[name] = asyncio.create_task(process.run(own, self.at))
 
     async def kill(self, name):
@@ -190,6 +118,3 @@ class WithOfficers(OnTask):
                 await meanwhile(loop)
 
         return super().run(started)
-
-
-__all__ = ["NAMES", "SERVER", "WithOfficers"]

@@ -25,7 +25,7 @@ from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
-from securefl_cli.serve import authority, server
+from securefl_cli.serve import authority, officer, server
 from securefl_cli.status import status
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
@@ -80,5 +80,5 @@ def main() -> None:
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for part in (keys, privacy, authority, server, site, nvflare, status):
+for part in (keys, privacy, authority, officer, server, site, nvflare, status):
     main.add_command(part)

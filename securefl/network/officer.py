@@ -24,13 +24,12 @@ class BundleKeeper:
     """The bundle that the standing is by."""
     _lock: Lock = field(default_factory=Lock)
 
-    def now(self, scores: int = 0) -> Standing:
+    def now(self) -> Standing:
         """See `Keeper.now`; the officer of one epoch is one object, which has the clients' cards.
 
         Raises:
             KeyFileError: the folder has no secret of the bundle's epoch.
         """
-        del scores
         with self._lock:
             bundle, before = self.bundle, self._standing
             if before and self._of is bundle:

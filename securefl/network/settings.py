@@ -45,13 +45,7 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 
 def check_scope(config: Config) -> None:
-    """Raise ConfigError where processes do not run these settings: two tables alone."""
-    if config.exchange.officers > 1 and config.seals_scores:
-        raise ConfigError(
-            f"exchange.officers = {config.exchange.officers}: over separate processes one "
-            "authority opens scores of profiles; leave profiles out of exchange.encrypt, or run in "
-            "one process with: securefl run"
-        )
+    """Raise ConfigError where processes do not run these settings: one table alone."""
     if config.devices != DevicesTable():
         raise ConfigError(
             "[devices]: separate processes are as fast as they are and simulate none; leave the "
@@ -62,7 +56,7 @@ def check_scope(config: Config) -> None:
 def check_officers(config: Config, quorum: Quorum) -> None:
     """Raise ConfigError where the consortium's officers are not those of the settings."""
     asked = quorum_of(config)
-    if config.exchange.seals_sums and asked != quorum:
+    if config.needs_cards and asked != quorum:
         raise ConfigError(
             f"exchange.officers = {asked.officers}, of whom {asked.needed} open sums, and the "
             f"consortium's keys are of {quorum.officers}, of whom {quorum.needed} do: set "

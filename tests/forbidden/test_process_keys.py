@@ -453,7 +453,7 @@ def request_of(
         arriving.receive(client.contribute(*about, times, terms[name].bind(state)))
         cards[name] = client.send_cards(run)
     request = arriving.request()
-    return WithCards(request.expected, request.total, request.signed, request.terms, cards)
+    return WithCards(request.expected, request.total, request.signed, request.terms, cards=cards)
 
 
 def opening(request, ready=READY):

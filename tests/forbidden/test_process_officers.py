@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
-from over_loopback import NAMES, incidents_of, made_up_task, model_of
-from processes import PASSPHRASE, SERVER, SETTINGS, Between, asked_of, asked_of_the_authority
+from over_loopback import NAMES, Consortium, Job, incidents_of, made_up_task, model_of
+from processes import PASSPHRASE, SERVER, SETTINGS, asked_of, asked_of_the_authority
 from with_officers import (
     OFFICERS,
     OTHERS,
     QUORUM,
     SEALED,
-    FirstOfficer,
     Officers,
     OfficersJob,
     WithOfficers,
 )
 
-from securefl.errors import KeyFileError, OpeningRefused, PeerError, TooFewContributions
+from securefl.errors import OpeningRefused, PeerError, TooFewContributions
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.opening import Opening
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.terms import Terms
 from securefl.network import bodies
+from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame
 from securefl.network.opening import (
     ask_for_key_sums,
@@ -61,6 +62,13 @@ def here(consortium, tmp_path):
     return OfficersJob(consortium, tmp_path / "job", SEALED, made_up_task())
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """The same job of a consortium with one authority."""
+    settings = [s for s in SEALED if not s.startswith("exchange.officers")]
+    return Job(Consortium(tmp_path / "one"), tmp_path / "job", settings, made_up_task())
+
+
 @dataclass(frozen=True, slots=True)
 class WithCards(SumRequest):
     """A sum, and the cards of its clients."""
@@ -77,12 +85,12 @@ def request_of(here, names=NAMES, state="cd" * 32):
     for name in names:
         sealing = {SPEC.kind: OneTimeSealer(keys)}
         signing_key = here.consortium.site.signing_key(name)
-        client = Client(name, 0.125, sealing, signing_key=signing_key)
+        client = Client(name, 0.125, sealing, card_keys=keys, signing_key=signing_key)
         tensors = {"x": torch.arange(5.0)}
         arriving.receive(client.contribute(RUN, 1, SPEC, tensors, 1, terms[name].bind(state)))
         cards[name] = client.send_cards(RUN)
     request = arriving.request()
-    return WithCards(request.expected, request.total, request.signed, request.terms, cards)
+    return WithCards(request.expected, request.total, request.signed, request.terms, cards=cards)
 
 
 def asked_of_officer(here, ask, name="olga", said=None):
@@ -95,7 +103,7 @@ def asked_of_officer(here, ask, name="olga", said=None):
         return process
 
     hub = here.identity(SERVER, "server")
-    return asked_of(made, here.identity(name), hub, ask, said)
+    return asked_of(made, here.identity(name, "officer"), hub, ask, said)
 
 
 def ready_with(link, request):
@@ -181,7 +189,7 @@ def test_an_officer_refuses_headers_of_two_models(here):
         asked_of_officer(here, lambda link: again(link, mixed))
 
 
-def test_an_officer_opens_nothing_alone_whatever_it_is_asked(here):
+def test_an_officer_opens_nothing_alone_whatever_it_is_asked(here, alone):
     """Neither does the authority, where it is one of several; and it adds no keys as the only."""
     request = request_of(here)
 
@@ -191,10 +199,8 @@ def test_an_officer_opens_nothing_alone_whatever_it_is_asked(here):
 
     with pytest.raises(OpeningRefused, match="one of several officers opens nothing alone"):
         asked_of_officer(here, ask)
-    keeper = FirstOfficer(FolderKeeper(here.keys, PASSPHRASE), here.consortium.secrets)
     with pytest.raises(OpeningRefused, match="one of several officers opens nothing alone"):
-        asked_of_the_authority(here, ask, keeper=keeper)
-    alone = here.alone
+        asked_of_the_authority(here, ask, keeper=FolderKeeper(here.keys, PASSPHRASE))
 
     async def ask_alone(link):
         await ask_what_holds(link, READY)
@@ -241,7 +247,7 @@ def test_a_bundle_that_is_none_changes_nothing(here, files):
     assert any("Refused a bundle" in line for line in said)
 
 
-def test_the_authority_takes_no_bundle_from_a_server(here):
+def test_the_authority_takes_no_bundle_from_a_server(alone):
     """It makes them: whoever sends one breaks the protocol."""
 
     async def ask(link):
@@ -250,7 +256,7 @@ def test_the_authority_takes_no_bundle_from_a_server(here):
 
     said = []
     with pytest.raises(PeerError):
-        asked_of_the_authority(here.alone, ask, said=said)
+        asked_of_the_authority(alone, ask, said=said)
     assert any("sent a frame of kind" in line for line in said)
 
 
@@ -262,10 +268,6 @@ def quorate(consortium, tmp_path, *settings):
     return job, WithOfficers(job)
 
 
-def before_round(loop, happens):
-    loop.keeper = FirstOfficer(Between(loop.keeper._keeper, happens), loop.secrets)
-
-
 def incidents(run):
     return [json.loads(line) for line in incidents_of(run).splitlines()]
 
@@ -273,14 +275,14 @@ def incidents(run):
 def test_a_rotation_loses_nothing(own_consortium, tmp_path):
     """Officers get their bundle by way of the server, and go on with the epoch's own secrets."""
     job, loop = quorate(own_consortium, tmp_path, "run.rounds=3")
-    before_round(loop, {2: own_consortium.site.rotate})
-    wanted = model_of(job.simulated(job.key_set()))
+    loop.before_round({2: own_consortium.rotate})
+    wanted = model_of(job.simulated(own_consortium.key_set()))
     loop.run()
     run = job.folder / "run"
     assert incidents(run) == []
     for name in (OPENINGS, *OFFICERS_OPENINGS[:3]):
         rows = read_rows(run / name, Opening)
-        assert {(row.round, row.epoch) for row in rows} == {(1, 1), (2, 2), (3, 2)}
+        assert {(row.round, row.epoch) for row in rows} == {(1, 2), (2, 3), (3, 3)}
         assert len({row.key_id for row in rows}) == 2
         assert not any(row.refused for row in rows)
     found = model_of(run)
@@ -293,26 +295,17 @@ def test_an_officer_without_a_secret_of_the_new_epoch_is_named_and_stops_nothing
 ):
     """It says so itself, and answers nothing under the old one."""
     job, loop = quorate(own_consortium, tmp_path, "run.rounds=3")
-    before_round(loop, {2: own_consortium.site.rotate})
-    officer = loop.officer
 
-    def without(name):
-        process = officer(name)
-        if name == "otto":
-            load = process._keeper.load
+    def lost():
+        own_consortium.rotate()
+        (own_consortium.folder_of("otto") / "card-3.key").unlink()
 
-            def first_alone(bundle):
-                if bundle.age[0] > 1:
-                    raise KeyFileError("no card key of epoch 2 here")
-                return load(bundle)
-
-            process._keeper.load = first_alone
-        return process
-
-    loop.officer = without
+    loop.before_round({2: lost})
     loop.run()
     run = job.folder / "run"
-    assert {row["reason"] for row in incidents(run)} == {"officer 3: no card key of epoch 2 here"}
+    (reason,) = {row["reason"] for row in incidents(run)}
+    assert reason.startswith("officer 3: ")
+    assert "the card key of epoch 3 was made elsewhere, or is lost" in reason
     assert {row["round"] for row in incidents(run)} == {2, 3}
     assert {row.round for row in read_rows(run / OFFICERS_OPENINGS[2], Opening)} == {1}
 
@@ -320,7 +313,7 @@ def test_an_officer_without_a_secret_of_the_new_epoch_is_named_and_stops_nothing
 def test_a_revoked_client_is_out_at_every_officer(own_consortium, tmp_path):
     """From the next round on."""
     job, loop = quorate(own_consortium, tmp_path, "run.rounds=2", "run.reproducible=false")
-    before_round(loop, {2: lambda: own_consortium.site.rotate(revoking="eve")})
+    loop.before_round({2: lambda: own_consortium.rotate(revoking="eve")})
     loop.run()
     for name in (OPENINGS, *OFFICERS_OPENINGS[:3]):
         signers = {
@@ -329,12 +322,19 @@ def test_a_revoked_client_is_out_at_every_officer(own_consortium, tmp_path):
         assert signers == {1: {*NAMES}, 2: {*NAMES[:4]}}
 
 
-def test_who_is_no_officer_in_force_is_not_let_in(own_consortium, tmp_path, monkeypatch):
+def test_who_is_no_officer_in_force_is_not_let_in(own_consortium, tmp_path):
     """A member of the role that the officers' file does not name."""
+    own_consortium.site.join("oskar", role="officer")
+    shutil.rmtree(own_consortium.site.folder / "bundles")
+    own_consortium.site.export("bundles")
     job, loop = quorate(own_consortium, tmp_path, "run.rounds=1")
-    monkeypatch.setattr(
-        "with_officers.Officered.officers", lambda _self: ("authority", "olga", "oskar")
-    )
-    loop.run()
-    assert loop.has_said("otto: is no officer who opens sums of this run")
-    assert {row["reason"] for row in incidents(job.folder / "run")} == {"officer 3: is away"}
+
+    async def calls(_loop):
+        own, trust = job.identity("oskar", "officer"), job.bundle("officer")
+        link = await connected(own, trust, "server", loop.at, 2.0)
+        told = await link.receive({Frame.GOODBYE: SMALL})
+        assert b"oskar: is no officer who opens sums of this run" in told.body
+
+    loop.run(calls)
+    assert loop.has_said("oskar: is no officer who opens sums of this run")
+    assert incidents(job.folder / "run") == []

@@ -9,6 +9,7 @@ import secrets
 import pytest
 import torch
 from over_loopback import NAMES, incidents_of, made_up_task, model_of
+from process_axes import SELECTIONS
 from with_officers import OFFICERS, OTHERS, SEALED, Officers, OfficersJob, WithOfficers
 
 from securefl.audit.exposure.evidence import Evidence, leaks_in
@@ -42,7 +43,7 @@ def job(consortium, tmp_path):
 def usual(consortium, tmp_path_factory):
     """The model of the same job where nobody fails, in one process."""
     here = OfficersJob(consortium, tmp_path_factory.mktemp("usual"), SEALED)
-    return model_of(here.simulated(here.key_set()))
+    return model_of(here.simulated(consortium.key_set()))
 
 
 def assert_same(run, wanted):
@@ -230,6 +231,21 @@ def test_an_officer_that_misbehaves_stops_nothing_and_is_named(job, usual, kind,
     assert all(row["reason"].startswith("officer 3: ") for row in told)
     assert reason in told[0]["reason"]
     assert [row["round"] for row in told] == sorted({row["round"] for row in told})
+
+
+def test_scores_of_profiles_are_opened_by_the_officers_parts(consortium, tmp_path):
+    """As a simulation's: the same clients are selected, and so the model is the same."""
+    sealed = [s for s in SEALED if not s.startswith("exchange.encrypt")]
+    encrypt = "exchange.encrypt=statistics,profiles"
+    settings = *sealed, encrypt, *SELECTIONS["fedprof"]
+    here = OfficersJob(consortium, tmp_path / "job", settings, made_up_task())
+    wanted = model_of(here.simulated(consortium.key_set()))
+    WithOfficers(here).run()
+    run = here.folder / "run"
+    assert_same(run, wanted)
+    assert incidents_of(run) == ""
+    assert "profile/score" in {row.name for row in rows(run)}
+    assert answered(run, OFFICERS_OPENINGS[2]) == answered(run)
 
 
 def test_officers_are_asked_all_at_once(job, usual):

@@ -214,14 +214,6 @@ def test_separate_processes_have_the_consortiums_officers():
     check_officers(load_config(None, ["exchange.encrypt=none"]), Quorum(2, 3))
 
 
-def test_over_processes_scores_have_one_authority():
-    """Officers add up keys of sums alone."""
-    settings = ["exchange.officers=3", 'exchange.encrypt=["model", "profiles"]']
-    config = load_config(None, [*settings, "selection.name=fedprof"])
-    with pytest.raises(ConfigError, match=r"leave profiles out .* securefl run"):
-        check_scope(config)
-
-
 def invoke(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
