@@ -69,8 +69,8 @@ class Room:
     def fits(self, client: str, n_bytes: int) -> bool:
         """Return whether so many bytes more of a client have room now."""
         self._bring_up()
-        is_next = client == next(iter(self._held), client)
-        return is_next or self._held_bytes + n_bytes <= self.budget_bytes
+        its_turn = client not in self._held or client == next(iter(self._held))
+        return its_turn or self._held_bytes + n_bytes <= self.budget_bytes
 
     def hold(self, client: str, n_bytes: int) -> None:
         """Count so many bytes more of a client."""
