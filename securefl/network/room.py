@@ -28,55 +28,80 @@ class Room:
 
     def __init__(self, budget_bytes: int = ROOM_BYTES) -> None:
         self.budget_bytes = budget_bytes
-        self.held_bytes = 0
-        """Bytes that are held now."""
         self.most_bytes = 0
         """Most bytes that were held at once."""
         self._held: dict[str, int] = {}
         """Bytes of each client whose contribution is awaited, in the order of their turns."""
+        self._held_bytes = 0
+        self._awaited: list[str] = []
+        """Clients whose turn has not come, as the loop of rounds has said last."""
+        self._seen = self._awaited
+        """The same, as it was when `_held` was last brought up to it."""
+        self._n_waiting = 0
         self._changed = asyncio.Event()
+
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes that are held now."""
+        self._bring_up()
+        return self._held_bytes
 
     def begin(self, clients: Iterable[str]) -> None:
         """Begin an exchange with these clients, in the order of their turns."""
-        self._held = dict.fromkeys(clients, 0)
-        self.held_bytes = 0
-        self._wake()
+        self._held, self._held_bytes = dict.fromkeys(clients, 0), 0
+        self._seen = self._awaited
+        self.wake()
 
-    def keep_for(self, awaited: Iterable[str]) -> None:
-        """Let go of what is held of all clients but those whose turn has not come."""
-        for client in self._held.keys() - set(awaited):
-            self.let_go(client)
+    def keep_for(self, awaited: Iterable[str]) -> bool:
+        """Let go of what is held of all clients but those whose turn has not come.
+
+        Any thread may call it. Returns True where somebody waits: then `wake` is to be called in
+        the event loop. Who begins to wait meanwhile sees `awaited` by itself.
+        """
+        self._awaited = list(awaited)
+        return self._n_waiting > 0
 
     def let_go(self, client: str) -> None:
         """Let go of what is held of a client, which was added or is lost; the next have room."""
-        self.held_bytes -= self._held.pop(client, 0)
-        self._wake()
+        self._held_bytes -= self._held.pop(client, 0)
+        self.wake()
 
     def fits(self, client: str, n_bytes: int) -> bool:
         """Return whether so many bytes more of a client have room now."""
-        is_next = client == next(iter(self._held), client)
-        return is_next or self.held_bytes + n_bytes <= self.budget_bytes
+        self._bring_up()
+        its_turn = client not in self._held or client == next(iter(self._held))
+        return its_turn or self._held_bytes + n_bytes <= self.budget_bytes
 
     def hold(self, client: str, n_bytes: int) -> None:
         """Count so many bytes more of a client."""
         if client in self._held:
             self._held[client] += n_bytes
-            self.held_bytes += n_bytes
-            self.most_bytes = max(self.most_bytes, self.held_bytes)
+            self._held_bytes += n_bytes
+            self.most_bytes = max(self.most_bytes, self._held_bytes)
 
     async def wait(self, client: str, n_bytes: int, link: Link) -> None:
         """Wait until so many bytes more of a client have room, or its connection has ended."""
         ended = asyncio.ensure_future(link.ended())
-        ended.add_done_callback(lambda _: self._wake())
+        ended.add_done_callback(lambda _: self.wake())
+        self._n_waiting += 1  # before `fits` looks at what `keep_for` has said
         try:
             while not (self.fits(client, n_bytes) or ended.done()):
                 await self._changed.wait()
         finally:
+            self._n_waiting -= 1
             ended.cancel()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have all who wait look again whether they have room."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _bring_up(self) -> None:
+        awaited = self._awaited
+        if awaited is not self._seen:
+            self._seen = awaited
+            for client in self._held.keys() - set(awaited):
+                self.let_go(client)
 
 
 @dataclass(slots=True)

@@ -164,8 +164,8 @@ class NetworkSites:
             called = self._submitted(self._called(requests, ongoing, replies))
             called.add_done_callback(lambda _: replies.put(None))
             while hear_next():
-                if ongoing:
-                    self.loop.call_soon_threadsafe(self.room.keep_for, ongoing.awaited)
+                if ongoing and self.room.keep_for(ongoing.awaited):
+                    self.loop.call_soon_threadsafe(self.room.wake)
             called.result()
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:

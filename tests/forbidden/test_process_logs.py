@@ -59,7 +59,7 @@ def test_json_lines_have_time_role_name_and_session_and_no_secret(site, monkeypa
         assert {tuple(row) for row in found} == {
             ("time", "level", "role", "name", "run", "message")
         }
-        assert {row["role"] for row in found} == {ROLES.get(name, "client")}
+        assert {row["role"] for row in found} == {ROLES.get(name, "site")}
         assert {row["name"] for row in found} == {name}
         for row in found:
             at = datetime.fromisoformat(row["time"])

@@ -158,7 +158,6 @@ class Round:
         self.seconds = time.monotonic() - begun
         self.counted = ongoing.counted
         self.total = ongoing.totals()[Kind.PARAMETERS].values["w"]
-        await asyncio.sleep(0)  # until the last is let go of
         for line in lines.values():
             line.close()
 
