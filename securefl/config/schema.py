@@ -71,10 +71,10 @@ class RunTable(Table):
     """Fixes the split, the first weights and every mini-batch of a simulation."""
     reproducible: Annotated[bool, Field(strict=True)] = False
     """Whether the seed fixes more, at the cost of what chance protects: in separate processes the
-    mini-batches, too, which else differ from run to run; in a simulation under keys of its own the
-    noise on profiles' scores. A run in the clear then repeats to the bit, a sealed one to about
-    1e-6, since each sealing draws noise of its own. Noise of differential privacy follows
-    `privacy.noise` alone: where that is not "seeded", no private run repeats."""
+    mini-batches, too, which else differ from run to run. A run in the clear then repeats to the
+    bit, a sealed one to about 1e-6, since each sealing draws noise of its own. Noise of
+    differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
+    repeats."""
     rounds: Count = 200
     engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
     """How a simulation trains its clients: one after the other, many side by side, or one after
