@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from audited_runs import TABLES, expected, in_folder, played, settings, task_of
@@ -18,6 +18,7 @@ from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.matching import PROFILE
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
@@ -174,6 +175,23 @@ def test_processes_leak_nothing(tmp_path, missing):
     opening = read_rows(run.path / OPENINGS, Opening)[-1]
     RunFolder(run.path).note_opening(replace(opening, name="1/mean", round=1))  # and never sent
     assert [leak.what for leak in in_folder(run.path, task)] == ["1/mean"]
+
+
+@pytest.mark.usefixtures("cheap_guesses")
+@pytest.mark.parametrize("encrypt", ["profiles", "model"])
+def test_processes_whose_profiles_are_sealed_leak_nothing(tmp_path, encrypt):
+    """Also where sums are in the clear; a profile in plaintext among them is found."""
+    site = Site(tmp_path / "site", algorithm="fedavg", encrypt=encrypt)
+    site.job.write_text(site.job.read_text() + '[selection]\nname = "fedprof"\nfraction = 1.0\n')
+    run = Loop(site).run()
+    profiles = [e for e in run.ledger if e.name == PROFILE]
+    assert {e.form for e in profiles} == {"ciphertext"}
+    task = configured_task(run.config)
+    assert in_folder(run.path, task) == []
+    ledger = run.path / "ledger.jsonl"
+    row = json.dumps(asdict(replace(profiles[0], form="plaintext")))
+    ledger.write_text(ledger.read_text() + row + "\n")
+    assert any("in plaintext, and the settings seal it" in x.why for x in in_folder(run.path, task))
 
 
 LEDGER_ROW = {

@@ -659,7 +659,7 @@ def drawn_bytes_repeat(patch):
 
 @mutant("profiles", PROFILE, TAP)
 def drawn_bytes_are_not_those_of_the_ciphertext(patch):
-    """Of one client something else travels in their place; its score comes out as noise."""
+    """Something else travels in their place, from one client; its score comes out as noise."""
 
     def make(rows, drawn, sender):
         return rows, drawn, os.urandom(32) if sender.name == "client-2" else drawn

@@ -64,7 +64,7 @@ def parties(request):
 @pytest.mark.parametrize("q", SIZES)
 @pytest.mark.parametrize("make", [random_profile, extreme_profile])
 def test_honest_profiles_pass(parties, q, make):
-    """Of several ciphertexts, too, and where there is room for one copy alone."""
+    """Several ciphertexts among them, and sizes with room for one copy alone."""
     rng = np.random.default_rng(q)
     for _ in range(3):
         require_profile(parties.slots(make(q, rng)), q)
@@ -148,7 +148,7 @@ def test_an_error_that_is_too_small_is_found(opened, share):
 
 
 def test_rubbish_is_no_profile(opened):
-    """As what another key opens."""
+    """So is what another key opens, or a profile of another size."""
     with pytest.raises(MessageRefused, match="opens to no profile"):
         require_profile(np.random.default_rng(0).normal(size=(1, N)) * 2.0**30, 64)
     with pytest.raises(MessageRefused):

@@ -72,7 +72,7 @@ def test_a_message_without_a_key_is_found(parameters):
 
 
 def test_bytes_that_are_no_polynomial_are_refused(parameters):
-    """Of another length, or with a word that is not below the prime."""
+    """They are of another length, or have a word that is not below the prime."""
     whole = written(random_in(parameters, 0), parameters)
     for bad in (whole[:-1], whole + b"\0", b"\xff" * len(whole)):
         with pytest.raises(MessageRefused):

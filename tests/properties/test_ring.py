@@ -17,7 +17,7 @@ BOTH = st.sampled_from([SUMS, MATCHES])
 
 
 def shape_of(parameters):
-    """Of a message of two ciphertexts."""
+    """Return that of a message of two ciphertexts."""
     return 2, 1, parameters.poly_degree
 
 
@@ -92,7 +92,7 @@ def test_a_payload_is_cut_into_whole_ciphertexts(n_chunks, excess):
 
 @pytest.mark.parametrize("parameters", [SUMS, MATCHES], ids=["sums", "matches"])
 def test_words_are_read_at_once_as_one_by_one(parameters, monkeypatch):
-    """Of a ciphertext and of a plaintext: through a file in memory, and by SEAL's own accessors."""
+    """A ciphertext and a plaintext, through a file in memory and by SEAL's own accessors."""
     of, n = ring(parameters), parameters.poly_degree
     words = np.random.default_rng(0).integers(0, of.modulus, (2, n), dtype=np.uint64)
     ciphertext = of._ciphertext(*words)

@@ -1,1 +1,1 @@
-"""What encryption is worth: security, precision, and who decrypted what."""
+"""The worth of encryption: security, precision, and who decrypted what."""

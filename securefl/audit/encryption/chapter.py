@@ -71,7 +71,7 @@ class _Measured:
     security: Security
     precision: Precision
     opens: str
-    """What one key opens."""
+    """Use of one key."""
 
 
 def encryption_chapter(

@@ -42,7 +42,7 @@ class Evidence:
 
     @property
     def sums(self) -> bool:
-        """Whether sums were encrypted."""
+        """True where sums were encrypted."""
         return any(
             e.form == "ciphertext" and e.kind not in {Kind.CARDS, Kind.PROFILES}
             for e in self.ledger
@@ -55,7 +55,7 @@ class Evidence:
 
     @property
     def profiles(self) -> bool:
-        """Whether profiles were encrypted."""
+        """True where profiles were encrypted."""
         return any(e.form == "ciphertext" and e.kind is Kind.PROFILES for e in self.ledger)
 
     @property

@@ -1,4 +1,4 @@
-"""What encryption is worth: security by table and estimate, precision as measured.
+"""The worth of encryption: security by table and estimate, precision as measured.
 
 Values are sealed, added or matched, and opened through the channels that runs use.
 """
@@ -102,7 +102,7 @@ class Precision:
 
     @property
     def without_error(self) -> bool:
-        """Whether opened values are too exact for the error that hides keys."""
+        """True where opened values are too exact for the error that hides keys."""
         return self.encryption < self.due / 2
 
 
@@ -118,7 +118,7 @@ def sum_precision(
     rng: np.random.Generator,
     n_ciphertexts: int = 2,
 ) -> Precision:
-    """Of the mean of random values of n clients that weigh alike, under fresh keys."""
+    """Return the precision of means over n clients that weigh alike, under fresh keys."""
     bits = min(rule.precision_bits for rule in policy.rules)
     values_KV = rng.uniform(-1, 1, (n_clients, n_ciphertexts * SUMS.values_per_ciphertext))
     exact, released = (
@@ -155,7 +155,7 @@ def _most(errors: Array) -> float:
 def score_precision(
     policy: Policy, quorum: Quorum, rng: np.random.Generator, n_profiles: int = 16
 ) -> Precision:
-    """Of the divergence of random profiles of unit size from a baseline, under fresh keys.
+    """Return the precision of scores of random profiles of unit size, under fresh keys.
 
     Encryption alone shows where a client's profile is the baseline itself: no weight's rounding is
     in its score.
@@ -185,7 +185,7 @@ def score_noise(baseline: Profile) -> float:
 
 
 def _scores(keys: KeySet, profiles: Sequence[Profile], baseline: Profile) -> Array:
-    """Sealed by one client in as many rounds, matched and opened, shape (profiles,)."""
+    """Return scores of profiles that one client seals in as many rounds, shape (profiles,)."""
     sealer, matcher = OneTimeProfileSealer(keys.public), OneTimeMatcher(keys.public)
     opener, sender = keys.opener(), Sender("client-1", os.urandom(SEED_BYTES))
     opener.take_cards(_RUN, sender.name, keys.public.cards(_RUN, sender))
@@ -204,5 +204,5 @@ def _profile(rng: np.random.Generator) -> Profile:
 
 
 def security_of(what: str, parameters: RingParameters) -> Security:
-    """Of a parameter set."""
+    """Return a parameter set's row."""
     return Security(what, parameters.poly_degree, parameters.modulus_bits)

@@ -66,7 +66,7 @@ class KeyUse:
     key_id: str
     epoch: int
     scores: bool
-    """Whether scores of profiles were asked for, not totals."""
+    """True where scores of profiles were asked for, not totals."""
     openings: int
     """Requests, refused ones among them: some were refused after officers had answered, and the log
     does not say which."""
