@@ -18,16 +18,16 @@ PROFILES = ["selection.name=fedprof", "selection.alpha=1.0"]
         ([], "The authority opens totals alone. Server and authority together could"),
         ([*PROFILES, "exchange.encrypt=profiles"], "The authority opens scores alone."),
         ([*PROFILES, "exchange.encrypt=statistics,profiles"], "opens totals and scores alone."),
-        (["exchange.officers=3"], "The answers of 2 of 3 officers open a total"),
+        (["exchange.officers=3"], "The answers of 2 of 3 officers open totals;"),
         (
             [*PROFILES, "exchange.encrypt=profiles", "exchange.officers=3"],
-            "The answers of 2 of 3 officers open a score, and",
+            "The answers of 2 of 3 officers open scores;",
         ),
         (
             [*PROFILES, "exchange.encrypt=model", "exchange.officers=3"],
-            "The answers of 2 of 3 officers open a total or a score, and",
+            "The answers of 2 of 3 officers open totals and scores;",
         ),
-        (["exchange.officers=3"], "1 officers with the server read nothing, and 1 may be away."),
+        (["exchange.officers=3"], "1 officers with the server read nothing more, and 1 may be away."),
         (["exchange.officers=5", "exchange.threshold=4"], "Server and 4 officers together could"),
     ],
 )
