@@ -116,7 +116,7 @@ def scores_of(site, names=CLIENTS, round_number=1, bundles="bundles", roster=Non
 def client_of(site, name, bundles="bundles"):
     keys = site.bundle("client", bundles).card_keys
     sealer, identity = OneTimeProfileSealer(keys), site.signing_key(name)
-    return Client(name, 0.25, {}, 0.25, sealer, keys, identity)
+    return Client(name, 0.25, {}, 0.25, sealer, keys, signing_key=identity)
 
 
 def cards_of(site, names=CLIENTS, bundles="bundles"):
