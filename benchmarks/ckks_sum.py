@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import tenseal as ts
@@ -32,14 +33,15 @@ from measure import (
 from sealed_way import RUN, SealedWay
 
 from securefl.crypto.one_time import ring
-from securefl.exchange.base import Values
+from securefl.exchange.base import OpenedSum, Values
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
 from securefl.federation import server as roles
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster
+from securefl.federation.opening import Opening
 from securefl.models import build_model
 from securefl.norms.find import statistics
 from securefl.types import Kind, MessageSpec
@@ -117,7 +119,8 @@ class Signed:
         self._spec = MessageSpec("update/statistics", Kind.STATISTICS, n_values)
         sealers = {Kind.STATISTICS: OneTimeSealer(keys.public)}
         self._clients = [
-            Client(f"client-{k + 1}", weight, sealers) for k, weight in enumerate(weight_K.tolist())
+            Client(f"client-{k + 1}", weight, sealers, card_keys=keys.public)
+            for k, weight in enumerate(weight_K.tolist())
         ]
         self._roster = Roster({client.name: client.identity for client in self._clients})
         self._server = roles.Server(RUN, self._roster, {Kind.STATISTICS: OneTimeAdder(keys.public)})
@@ -142,7 +145,7 @@ class Signed:
         """Opened by an authority that has opened nothing before."""
         ring().common.cache_clear()
         authority = Authority(self._opener, self._roster, POLICY, list[Opening]().append)
-        return authority.open(total).values
+        return cast("OpenedSum", authority.open(total)).values
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "log": (
         "securefl.federation.round.Entry",
         "securefl.federation.server.Entry",
-        "securefl.federation.authority.Opening",
+        "securefl.federation.opening.Opening",
     ),
     OTHER: ("securefl.runs.loop.Rounds.step",),
 }

@@ -19,10 +19,10 @@ import numpy as np
 import tenseal as ts
 import torch
 from measure import Machine, bytes_text, ms_text, ratio_text, show, timed, write_json
-
-from securefl.exchange import match_forms
 from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
 from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+
+from securefl.exchange import match_forms
 from securefl.exchange.profile import Profile, divergence
 
 

@@ -163,7 +163,7 @@ class Job:
         self._party(SERVER, [*serve, *words, *self.options.get("server", ())])
         for name in self.clients:
             own = self._home(name, name)
-            join = ["client", "join", job, "--bundle", "bundles/client", "--identity", own]
+            join = ["site", "join", job, "--bundle", "bundles/client", "--identity", own]
             join += ["--data", f"{own}/site.toml"] if self.own_data else []
             join += ["--server", self.calls.get(name, self.at)]
             self._party(name, [*join, *words, *self.options.get("client", ())])

@@ -20,15 +20,16 @@ from typing import TypeVar
 import torch
 
 from securefl import load_config
+from securefl.exchange.base import OpenedSum
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.server import Server
-from securefl.federation.total import n_total_bytes
+from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.network import bodies
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
-from securefl.network.opening import RELEASED, ask_to_open, ask_what_holds, give_cards
+from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
 from securefl.network.settings import settings_digest
 from securefl.network.trust import Role
 from securefl.types import Kind, MessageSpec
@@ -109,7 +110,8 @@ class SealedExchange:
         start = time.perf_counter()
         opened = await ask_to_open(self.to_authority, running.request())
         self._spent["open"] = time.perf_counter() - start
-        if (opened.n_clients, len(opened.values)) != (len(self.clients), self.n_values):
+        values = opened.values if isinstance(opened, OpenedSum) else ()
+        if (opened.n_clients, len(values)) != (len(self.clients), self.n_values):
             raise RuntimeError("the total is of others")
 
     async def _answer(self, number: int, own: Identity, link: Link, size: int) -> None:
@@ -122,8 +124,9 @@ class SealedExchange:
         await link.send(Frame.MESSAGE, message)
 
     def _client(self, own: Identity) -> Client:
-        sealers = {Kind.PARAMETERS: OneTimeSealer(self.bundles["client"].card_keys)}
-        return Client(own.name, 1 / len(self.clients), sealers, signing_key=own.key)
+        keys, weight = self.bundles["client"].card_keys, 1 / len(self.clients)
+        sealers = {Kind.PARAMETERS: OneTimeSealer(keys)}
+        return Client(own.name, weight, sealers, card_keys=keys, signing_key=own.key)
 
     def _timed(self, part: str, work: Callable[[], Answer]) -> Answer:
         start = time.perf_counter()

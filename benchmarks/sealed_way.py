@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from measure import SumServer
 
@@ -51,7 +51,7 @@ class SealedWay:
     def __init__(self, n_values: int, n_clients: int, quorum: Quorum | None = None) -> None:
         keys = KeySet.ephemeral(quorum)
         self.keys, self.opener = keys.public, keys.opener()
-        self.about = MessageId(RUN, 1, NAME, n_values)
+        self.about = MessageId(RUN, 0, NAME, n_values)
         self.senders = [Sender(f"client-{k + 1}", os.urandom(SEED_BYTES)) for k in range(n_clients)]
         self.nonces: dict[str, str] = {}
         self.cards = [self.keys.cards(RUN, sender) for sender in self.senders]
@@ -68,7 +68,8 @@ class SealedWay:
         return [sealed.payload]
 
     def start(self) -> SumServer:
-        """An empty sum."""
+        """An empty sum, of the next round: officers answer a message for one list."""
+        self.about = replace(self.about, round=self.about.round + 1)
         return SumServer(OneTimeAdder(self.keys).start(self.about.n_values))
 
     def open(self, total: bytes) -> Values:

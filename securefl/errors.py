@@ -15,11 +15,13 @@ SecureFLError
 │   ├── Replayed                    of another run or round
 │   ├── Relabelled                  of another name, encoding or size than it should have
 │   ├── OtherModel                  of a client that was sent another model than the others
+│   ├── BlindTotalRefused           a total that is sealed for clients, and not for this one
 │   └── Duplicate                   a second one of the same client
 ├── PeerError                       another process is gone, or does not keep to the protocol
 │   └── WorkerLost                  a worker of a simulation has died: the round runs again
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
+│   ├── NotBlind                    a total that the server may not read, or one that it must
 │   ├── TotalRefused (MessageRefused) no total of honest clients
 │   └── KeyWornOut                  the key has released as much as its noise hides: rotate it
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
@@ -109,6 +111,10 @@ class OtherModel(MessageRefused):
     """The message's sender was sent another model: its values in a total would not hide."""
 
 
+class BlindTotalRefused(MessageRefused):
+    """A total that is sealed for clients does not open for this one: changed, or of others."""
+
+
 class Duplicate(MessageRefused):
     """The client has sent its message already."""
 
@@ -127,6 +133,10 @@ class OpeningRefused(SecureFLError):
 
 class TooFewContributions(OpeningRefused):
     """A total of so few clients would show one client's values to another."""
+
+
+class NotBlind(OpeningRefused):
+    """The server asks to read a total that is for clients alone, or the other way round."""
 
 
 class TotalRefused(OpeningRefused, MessageRefused):

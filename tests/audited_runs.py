@@ -15,7 +15,20 @@ FEDPROF = {"name": "fedprof", "fraction": 0.75, "alpha": 1.0}
 SEEDED = {"noise": "seeded", "delta": 0.01}
 TABLES = {
     "fedtan": {"algorithm": {"name": "fedtan"}},
-    "fedavg": {},
+    "blind": {
+        "algorithm": {"name": "fedtan"},
+        "exchange": {"encrypt": "statistics", "blind": True},
+    },
+    "blind, whole models": {
+        "algorithm": {"name": "fedtan", "moments": "fused"},
+        "exchange": {"encrypt": "model", "blind": True},
+    },
+    "blind records": {
+        "algorithm": {"name": "fixbn"},
+        "exchange": {"encrypt": "statistics", "blind": True},
+        "privacy": SEEDED | {"level": "record", "records": 16, "statistics_sigma": 0.05},
+    },
+    "fedavg": {"exchange": {"encrypt": "statistics"}},
     "model": {"exchange": {"encrypt": "model"}},
     "nothing": {"exchange": {"encrypt": "none"}},
     "momentum": {
@@ -27,15 +40,10 @@ TABLES = {
     "fixbn": {"algorithm": {"name": "fixbn", "freeze": "both"}},
     "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
     "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
-    "full": {
-        "run": {"rounds": 1},
-        "exchange": {"encrypt": "model"},
-        "selection": FEDPROF | {"match": "full"},
-    },
-    "plain variances": {
-        "run": {"rounds": 1},
-        "exchange": {"encrypt": "profiles"},
-        "selection": FEDPROF | {"match": "plain-variance"},
+    "profiles in the clear": {"selection": FEDPROF},
+    "profiles and officers": {
+        "exchange": {"encrypt": "model", "officers": 3},
+        "selection": FEDPROF,
     },
     "losses": {"exchange": {"encrypt": "model"}, "selection": {"name": "afl", "fraction": 0.75}},
     "drawn twice": {

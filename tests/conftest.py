@@ -25,9 +25,10 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster, encode_message, header_for
+from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
@@ -100,7 +101,10 @@ class Federation:
         self.spec = MessageSpec("layer/mean", Kind.STATISTICS, self.n_values)
         self.plain_spec = MessageSpec("update/parameters", Kind.PARAMETERS, self.n_values)
         names = [f"client-{i}" for i in range(1, self.n_clients + 1)]
-        self.clients = {name: Client(name, i / 64, sealers) for i, name in enumerate(names, 1)}
+        keys = self.keys.public
+        self.clients = {
+            name: Client(name, i / 64, sealers, card_keys=keys) for i, name in enumerate(names, 1)
+        }
         rng = np.random.default_rng(0)
         self.values = {name: rng.normal(size=self.n_values) for name in names}
         self.roster = Roster({name: c.identity for name, c in self.clients.items()})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,20 +13,20 @@ from torch import nn
 
 import securefl
 from securefl import Config, Task
-from securefl.exchange.base import Sealed
-from securefl.exchange.match_ckks import CkksProfileSealer, packed
-from securefl.exchange.match_forms import FORMS
-from securefl.exchange.match_open import MatchKeys
-from securefl.exchange.matching import HEADER_BYTES, PROFILE
+from securefl.crypto.derived import SEED_BYTES
+from securefl.crypto.one_time import OneTimeKey, ring
+from securefl.crypto.params import MATCHES
+from securefl.crypto.ring import packed
+from securefl.exchange.base import MessageId, Sealed, Sender
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.matching import HEADER_BYTES, PROFILE, with_header
 from securefl.exchange.profile import Profile
-from securefl.exchange.releases import MemoryCount
 from securefl.federation.client import Client
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl.runs.folder_reader import SELECTIONS, read_rows
 from securefl.selection.round_participants import RoundParticipants
 
-MODES = ("plain", "linear", "full", "plain-variance")
-ENCRYPTED = MODES[1:]
+MODES = ("plain", "sealed")
 Q = 6
 SEND_PROFILE = Client.send_profile
 
@@ -34,11 +35,9 @@ def names(*numbers):
     return tuple(f"client-{number}" for number in numbers)
 
 
-def make_config(mode="linear", rounds=3, fraction=0.6, encrypt="profiles", **selection):
+def make_config(mode="sealed", rounds=3, fraction=0.6, encrypt="profiles", **selection):
     """FedAvg with clients by profile."""
     table = {"name": "fedprof", "fraction": fraction, "alpha": 1.0} | selection
-    if mode != "plain":
-        table["match"] = mode
     return Config.model_validate(
         {
             "run": {"rounds": rounds},
@@ -64,19 +63,25 @@ def make_task(n_clients=5, **changes):
     return Task(**{"model": model, "clients": clients, "test": test, "public": public} | changes)
 
 
-def uncounted(keys):
-    """The same key as if it had released nothing; keys take long to make."""
-    return replace(keys, count=MemoryCount())
-
-
 def run_in(folder, config, task, keys=None, **options):
     """The run's result and its participants."""
-    result = securefl.run(config, task, out=folder, match_keys=keys, **options)
+    result = securefl.run(config, task, out=folder, keys=keys, **options)
     return result, participants(folder)
 
 
 def participants(folder):
     return read_rows(folder / SELECTIONS, RoundParticipants)
+
+
+def sealed_values(keys, sender, about, profile, values, drawn=None, nonce=None):
+    """Any values in the place of a profile's x, in whole copies, under the client's key."""
+    drawn, nonce = drawn or os.urandom(SEED_BYTES), nonce or os.urandom(16)
+    rows = np.zeros((1, MATCHES.poly_degree))
+    copies = np.tile(values, MATCHES.poly_degree // len(values))
+    rows[0, : len(copies)] = copies
+    secrets = keys.secrets(sender)
+    key = OneTimeKey.of(secrets, about.digest("profile"), sender.name, nonce, MATCHES)
+    return Sealed(with_header(profile, drawn + key.seal(rows, drawn)), nonce.hex())
 
 
 @dataclass
@@ -87,7 +92,7 @@ class Sending:
     run: str
     round: int
     profile: Profile
-    foreign: MatchKeys | None = None
+    foreign: KeySet | None = None
     other: Client | None = None
     """Whose identity key a thief has."""
 
@@ -97,58 +102,69 @@ class Sending:
         return SEND_PROFILE(self.client, **asked | changes)
 
     @property
-    def payload(self):
-        return split_message(self.message(), 10**7)[1]
+    def about(self):
+        return MessageId(self.run, self.round, PROFILE, 2 * len(self.profile))
 
-    def signed(self, payload, identity=None, **changes):
+    @property
+    def sealed(self):
+        """The honest payload, and its nonce."""
+        signed, payload = split_message(self.message(), 10**7)
+        return Sealed(payload, signed.header.nonce)
+
+    def signed(self, sealed, identity=None, **changes):
         """Any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
         expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
-        header = header_for(expected, self.client.name, Sealed(payload)).model_copy(update=changes)
-        return encode_message(header, payload, identity or self.client.signing_key)
+        header = header_for(expected, self.client.name, sealed).model_copy(update=changes)
+        return encode_message(header, sealed.payload, identity or self.client.signing_key)
+
+    def changed(self, change, **changes):
+        """The honest payload, changed, signed."""
+        payload, nonce = self.sealed
+        return self.signed(Sealed(change(payload), nonce), **changes)
 
     def with_clear(self, place, value):
         """The honest payload with another number among those in the clear, signed."""
-        payload, start = self.payload, HEADER_BYTES + 8 * place
-        return self.signed(payload[:start] + struct.pack("<d", value) + payload[start + 8 :])
+        start = HEADER_BYTES + 8 * place
+        return self.changed(lambda p: p[:start] + struct.pack("<d", value) + p[start + 8 :])
 
     def with_version(self, version):
-        payload, start = self.payload, HEADER_BYTES - 8
-        return self.signed(payload[:start] + struct.pack("<Q", version) + payload[HEADER_BYTES:])
+        start = HEADER_BYTES - 8
+        return self.changed(lambda p: p[:start] + struct.pack("<Q", version) + p[HEADER_BYTES:])
 
     def with_ciphertext(self, make):
-        """The honest payload with other ring elements, signed."""
-        payload = self.payload
-        sealer = self.client.profile_sealer
-        start = HEADER_BYTES + 8 * sealer.match_form.n_clear(len(self.profile))
-        return self.signed(payload[:start] + make(sealer.public_key.frame, payload[start:]))
+        """The honest payload with other words, signed."""
+        start = HEADER_BYTES + SEED_BYTES
+        return self.changed(lambda p: p[:start] + make(p[start:]))
 
     def sealing(self, values):
-        """A ciphertext of any values of the sealer's form, signed."""
-        sealer = self.client.profile_sealer
-        slots = packed(values, sealer.match_form.parameters)
-        return self.with_ciphertext(lambda _frame, _honest: sealer.public_key.encrypt(slots))
+        """A ciphertext of any values, signed."""
+        keys = self.client.card_keys
+        sender = self.client.sender(self.run, keys.key_id)
+        return self.signed(sealed_values(keys, sender, self.about, self.profile, values))
+
+    def by_another_secret(self):
+        """Sealed by a secret that is on no card."""
+        sender = Sender(self.client.name, b"another".ljust(32))
+        return self.signed(self.client.profile_sealer.seal(self.profile, self.about, sender))
 
     def under(self, keys, **says):
-        """Sealed under another key."""
-        sealer = CkksProfileSealer(self.client.profile_sealer.match_form, keys.public)
-        payload = sealer.seal(self.profile)
-        return self.signed(payload, **{"key_id": sealer.key_id} | says)
+        """Sealed for other officers, as the header says or not."""
+        sealer = type(self.client.profile_sealer)(keys.public)
+        sender = self.client.sender(self.run, sealer.key_id)
+        sealed = sealer.seal(self.profile, self.about, sender)
+        return self.signed(sealed, **{"key_id": sealer.key_id} | says)
 
 
 Change = Callable[[Sending], bytes]
 
 
-def random_in_ring(frame, honest):
-    """Residues below each prime, as a ciphertext has them; packed as the frame packs them."""
-    rng = np.random.default_rng(3)
-    shape = (frame.n_polynomials, len(frame.moduli), frame.poly_degree)
-    moduli = np.array(frame.moduli, np.uint64)[None, :, None]
-    n = len(honest) // len(frame.to_wire(np.zeros(shape, np.uint64)))
-    return b"".join(
-        frame.to_wire(rng.integers(0, 2**63, shape, np.uint64) % moduli) for _ in range(n)
-    )
+def any_words(content):
+    """Words below the prime, as many as in `content`."""
+    rng = np.random.default_rng()
+    words = rng.integers(0, ring(MATCHES).modulus, len(content) // 8, np.uint64)
+    return packed(words, [ring(MATCHES).modulus])
 
 
 def install(monkeypatch, changes, foreign=None, rounds=range(100)):
@@ -163,7 +179,3 @@ def install(monkeypatch, changes, foreign=None, rounds=range(100)):
         return changes[self.name](Sending(self, run, round_number, profile, foreign, other))
 
     monkeypatch.setattr(Client, "send_profile", send_profile)
-
-
-def ephemeral(mode):
-    return None if mode == "plain" else MatchKeys.ephemeral(FORMS[mode])

@@ -144,11 +144,7 @@ class Job:
     def simulated(self, key_set=None) -> Path:
         """Run it in one process, one client after the other; the folder of the run."""
         out, config = self.folder / "alone", self.config
-        if self.sealed:  # keys that outlive the run
-            run = config.run.model_copy(update={"reproducible": False})
-            config = config.model_copy(update={"run": run})
-        keys = key_set if config.exchange.seals_sums else None
-        securefl.run(config, self.task, keys=keys, out=out)
+        securefl.run(config, self.task, keys=key_set if config.needs_cards else None, out=out)
         return out
 
 

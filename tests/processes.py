@@ -229,7 +229,7 @@ class Site:
     def client(self, name, *more):
         return self.start(
             name,
-            *("client", "join", self.job, *self.member(name, "client")),
+            *("site", "join", self.job, *self.member(name, "client")),
             *("--server", self.server_at, *more),
         )
 
@@ -421,11 +421,21 @@ def asked_of_the_authority(
     site, ask, who=SERVER, role="server", keeper=None, said=None, config=None
 ):
     """What comes of `ask(link)` where the authority has called."""
+    said = [] if said is None else said
+    own = keeper or FolderKeeper(site.keys, PASSPHRASE)
+
+    def made():
+        return authority_process(site, own, config or site.config, said.append, SETTINGS)
+
+    hub, authority = site.identity(who, role), site.identity("authority", "authority")
+    return asked_of(made, authority, hub, ask, said)
+
+
+def asked_of(made, identity, hub, ask, said):
+    """What comes of `ask(link)` where the process that `made()` gives has called `hub`."""
 
     async def scenario():
-        said_here = [] if said is None else said
-        own = keeper or FolderKeeper(site.keys, PASSPHRASE)
-        process = authority_process(site, own, config or site.config, said_here.append, SETTINGS)
+        process = made()
         called = asyncio.get_running_loop().create_future()
 
         async def serve(link):
@@ -433,16 +443,13 @@ def asked_of_the_authority(
                 called.set_result(link)
             await link.ended()
 
-        door = await listening(
-            site.identity(who, role), lambda _: "authority", ANY_PORT, serve, said_here.append
-        )
-        identity = site.identity("authority", "authority")
+        door = await listening(hub, lambda _: "authority", ANY_PORT, serve, said.append)
         calling = asyncio.create_task(process.run(identity, Address.parse(door.at)))
         try:
-            while not (called.done() or calling.done() or said_here):
+            while not (called.done() or calling.done() or said):
                 await asyncio.sleep(0.01)
             if not called.done():
-                raise PeerError(f"the authority does not call: {said_here}")
+                raise PeerError(f"the authority does not call: {said}")
             return await ask(await called)
         finally:
             calling.cancel()

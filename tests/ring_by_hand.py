@@ -1,36 +1,8 @@
-"""Polynomials modulo several primes in Python's own integers, as SEAL has them transformed."""
+"""Polynomials modulo primes in Python's own integers, as SEAL has them transformed."""
 
 from __future__ import annotations
 
 import numpy as np
-
-from securefl.crypto.ring import words_of
-
-
-def secret_of(key):
-    """An officer's secret modulo each prime, as SEAL keeps it: shape (primes, N)."""
-    degree, n_primes = key.parameters.poly_degree, len(key.parameters.modulus_bits)
-    return words_of(key._context.secret_key().data.data(), n_primes * degree).reshape(-1, degree)
-
-
-def plus(left, right, moduli):
-    """Residue by residue."""
-    return _by_prime(left, right, moduli, lambda a, b: a + b)
-
-
-def times(left, right, moduli):
-    """Of polynomials, since they are transformed: residue by residue."""
-    return _by_prime(left, right, moduli, lambda a, b: a * b)
-
-
-def minus(left, right, moduli):
-    """Residue by residue."""
-    return _by_prime(left, right, moduli, lambda a, b: a - b)
-
-
-def _by_prime(left, right, moduli, work):
-    exact = work(np.asarray(left).astype(object), np.asarray(right).astype(object))
-    return exact % np.array(moduli, object)[:, None]
 
 
 def coefficients(residues, moduli):
@@ -80,16 +52,3 @@ def smallest_root(order, modulus):
         found = found * square % modulus
         smallest = min(smallest, found)
     return smallest
-
-
-def slots_of(polynomial, scale_bits):
-    """What CKKS decodes to: m(ζ^(3^j)) / scale, real parts."""
-    degree = len(polynomial)
-    scaled = (polynomial / 2**scale_bits).astype(float)
-    # ζ^(2k + 1) for all k by one transform: m(ζ^(2k+1)) = Σ_j (m_j ζ^j) ζ^(2jk).
-    turned = scaled * np.exp(1j * np.pi * np.arange(degree) / degree)
-    values, power, order = np.fft.ifft(turned) * degree, 1, []
-    for _ in range(degree // 2):
-        order.append((power - 1) // 2)
-        power = power * 3 % (2 * degree)
-    return values[order].real

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from tenseal import sealapi
 
 from securefl.crypto.ring import words_of
 
 
 def encrypted_without_error(ring, key, common, reals):
-    """In the place of `SealRing.encrypted`: m - a s exactly, as SEAL decrypts (m, -a)."""
-    plain, half = sealapi.Plaintext(), len(reals) // 2
-    ring._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), ring._scale, plain)
-    encoded = words_of(plain, len(reals))
+    """In the place of `SealRing.encrypted`: m - a s exactly."""
+    encoded = words_of(ring._encoded(reals, ring._scale), len(reals))
     whole = ring._ciphertext(encoded, np.zeros_like(encoded))
-    ring._evaluator.sub_inplace(whole, common)
-    sealapi.Decryptor(ring._seal, key).decrypt(whole, plain)
-    return words_of(plain, len(reals))
+    ring._evaluator.sub_inplace(whole, ring._product(key, common))
+    return words_of(ring._sum(whole), len(reals))

@@ -47,7 +47,7 @@ local_steps = 5
 lr = 0.1
 
 [sites]
-short = "pass"                 # a round without one of the three passes, and the next waits
+late = "pass"                  # a round without one of the three passes, and the next waits
 """
 
 
@@ -72,7 +72,7 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
         def join(name: str) -> _Process:
             own = ("--identity", name, "--data", f"{name}/site.toml", "--server", at)
             return start(
-                name, "client", "join", "job.toml", "--bundle", "bundles/client", *own, *words
+                name, "site", "join", "job.toml", "--bundle", "bundles/client", *own, *words
             )
 
         sites = {name: join(name) for name in HOSPITALS}

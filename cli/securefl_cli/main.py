@@ -15,7 +15,7 @@ from securefl_cli.compare import compare
 from securefl_cli.demo import demo
 from securefl_cli.evaluate import evaluate_run
 from securefl_cli.interrupt import remembered_interrupts
-from securefl_cli.join import client
+from securefl_cli.join import site
 from securefl_cli.keys import keys
 from securefl_cli.leave_one_out import leave_one_out
 from securefl_cli.log import begin, is_plain, say, say_error
@@ -25,7 +25,7 @@ from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
-from securefl_cli.serve import authority, server
+from securefl_cli.serve import authority, officer, server
 from securefl_cli.status import status
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must
@@ -63,7 +63,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="securefl")
 def main() -> None:
-    """Federated learning whose statistics travel encrypted.
+    """Federated learning in which all that clients send travels encrypted.
 
     \b
     Example:
@@ -80,5 +80,5 @@ def main() -> None:
 
 for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, leave_one_out):
     main.add_command(command)
-for part in (keys, privacy, authority, server, client, nvflare, status):
+for part in (keys, privacy, authority, officer, server, site, nvflare, status):
     main.add_command(part)

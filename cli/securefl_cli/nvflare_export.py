@@ -39,6 +39,11 @@ def write_job(out: Path, config: Config, sites: Sequence[str], authority: str) -
         RunFolderError: the folder is there already, or cannot be written.
     """
     check_scope(config)
+    if config.exchange.officers > 1:
+        raise ConfigError(
+            f"exchange.officers = {config.exchange.officers}: a job of NVIDIA FLARE has one "
+            "authority; leave it out, or run the officers' own processes with: securefl officer"
+        )
     taking_part = _taking_part(config, sites, authority)
     job = {"settings": settings_digest(config), "tables": table_digests(config)}
     n_calls = max(FEWEST_CALLS, CALLS_OF_ONE * len(taking_part))

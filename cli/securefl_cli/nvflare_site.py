@@ -179,7 +179,7 @@ def _settings(path: Path, job: str, tables: Mapping[str, str]) -> Config:
     raise ConfigError(
         f"{path}: the job has other settings than this site"
         + (f", in {where[0] or 'what nobody knows'}" if len(where) == 1 else "")
-        + ": a site takes part in settings that it has itself, and has looked at (securefl client "
+        + ": a site takes part in settings that it has itself, and has looked at (securefl site "
         "review)"
     )
 

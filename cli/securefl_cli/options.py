@@ -27,6 +27,7 @@ KEYS = {
     "engine": "run.engine",
     "encrypt": "exchange.encrypt",
     "officers": "exchange.officers",
+    "blind": "exchange.blind",
     "devices": "devices.preset",
     "seed": "run.seed",
     "name": "run.name",
@@ -61,6 +62,8 @@ def settings_of(options: Mapping[str, str | float | None]) -> list[str]:
 
 
 def _written(option: str, value: str | float) -> str:
+    if isinstance(value, bool):
+        return json.dumps(value)
     if not isinstance(value, str):
         return str(value)
     if option in LISTS:

@@ -31,7 +31,7 @@ def profiles(run_folder: Path) -> None:
 
     \b
     Example:
-      securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20 --out runs/p
+      securefl run --select fedprof:alpha=10 --clients 20 --out runs/p
       securefl profiles runs/p
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.report.profiles import client_lines, quality_lines

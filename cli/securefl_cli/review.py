@@ -1,15 +1,22 @@
-"""`securefl client review`: what a job would have leave this machine."""
+"""`securefl site review`: what a job would have leave this machine."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from securefl_cli.connection import FILE, config_argument, settings_option
+from securefl_cli.key_options import PASSPHRASE_FILE
+from securefl_cli.passphrase import read_passphrase
+
+if TYPE_CHECKING:
+    from securefl.build.job import Job
+    from securefl_keys.identity import Identity
 
 
 @click.command()
@@ -19,22 +26,59 @@ from securefl_cli.connection import FILE, config_argument, settings_option
     "--data", type=FILE, metavar="SITE.toml", help="This site's file; it is checked, too."
 )
 @click.option("--name", metavar="NAME", help="This site's name, of data.names; with --data.")
-def review(
-    config_file: Path | None, settings: tuple[str, ...], data: Path | None, name: str | None
+@click.option(
+    "--approve",
+    is_flag=True,
+    help="Approve the job: sign its settings, and what they have leave this machine.",
+)
+@click.option(
+    "--identity", type=FILE, metavar="DIR", help="This site's own folder, which signs; it names it."
+)
+@PASSPHRASE_FILE
+@click.option(
+    "--out",
+    type=FILE,
+    metavar="FILE",
+    help="The approval. Default: approved.json beside SITE.toml, else in the folder of the "
+    "identity.",
+)
+def review(  # noqa: PLR0913, PLR0917
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    data: Path | None,
+    name: str | None,
+    approve: bool,
+    identity: Path | None,
+    passphrase_file: Path | None,
+    out: Path | None,
 ) -> None:
     """Say what a job would have leave this machine, before it takes part.
 
     Connects to nobody. With --data and --name the site's own samples are read, and held against the
     form that the settings have.
 
+    With --approve the site's identity signs the settings' digest, this list and the date. A site
+    that requires approval (`securefl site join --require-approval`, or approval = "required" in
+    SITE.toml) takes part in exactly what it has approved.
+
     \b
     Example:
-      securefl client review job.toml --data site.toml --name north
+      securefl site review job.toml --data site.toml --name north
+      securefl site review job.toml --data site.toml --identity north --approve
     """  # noqa: D301
     from securefl.build.own_data import site_job
     from securefl.build.review import review as reviewed
     from securefl.config.load import load_config
+    from securefl.network.approval import APPROVED
 
+    if (identity is None) == approve:
+        raise click.UsageError("--approve and --identity go together: an identity signs")
+    if out and not approve:
+        raise click.UsageError("--out is for the approval: give --approve, too")
+    own = signing_identity(identity, passphrase_file) if identity else None
+    if own and name not in {None, own.name}:
+        raise click.UsageError(f"--name {name}: the identity is {own.name}'s")
+    name = own.name if own and data else name
     if (data is None) != (name is None):
         raise click.UsageError("--data and --name go together: give both or none")
     config = load_config(config_file, settings)
@@ -61,3 +105,44 @@ def review(
         click.echo(f"Differential privacy: ε ≤ {found.epsilon:.3g} after {found.rounds} rounds.")
     if name:
         click.echo(f"{name}: {len(job.data[name]):,} samples of the form that the settings have.")
+    if own and identity:
+        path = out or (data.parent if data else identity) / APPROVED
+        write_approval(job, own, path)
+        click.echo(f"{own.name} approves of this: {path}")
+
+
+def signing_identity(directory: Path, passphrase_file: Path | None) -> Identity:
+    """Return a site's identity, which may sign now.
+
+    Raises:
+        ConfigError: its certificate is not valid at this time.
+        KeyFileError: as `load_identity`.
+    """
+    from securefl.network.approval import require_current
+    from securefl_keys.certificate_text import read_pem
+    from securefl_keys.identity import load_identity
+    from securefl_keys.signed_file import now
+
+    own = load_identity(directory, read_passphrase(passphrase_file, confirm=False))
+    require_current(own.name, read_pem(own.certificate_pem), now())
+    return own
+
+
+def write_approval(job: Job, own: Identity, path: Path) -> None:
+    """Write a site's signed approval of a job, in the place of an older one.
+
+    Raises:
+        ConfigError: the site is none of the settings', or the file cannot be written.
+    """
+    from securefl.errors import ConfigError
+    from securefl.io.files import write_whole
+    from securefl.network.approval import Approval
+    from securefl_keys.signed_file import now
+
+    if own.name not in job.names:
+        raise ConfigError(f"{own.name} is none of the settings' data.names: it approves nothing")
+    approval = Approval.of(job, own.name, now()).signed(own.private_key)
+    try:
+        write_whole(path, approval.text().encode(), 0o644)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from securefl.config.schema import Config
 from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.officer import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper
+from securefl_keys.officer_card import load_officer
+from securefl_keys.sound_bundle import SoundBundle
 
 
 def authority_process(
@@ -24,6 +27,19 @@ def authority_process(
     """
     log = Log(keys / layout.LOG, settings_digest(config), study_digest(config))
     return AuthorityProcess(FolderKeeper(keys, passphrase), config, log, say)
+
+
+def officer_process(
+    config: Config, identity: Path, sound: SoundBundle, passphrase: str, say: Callable[[str], None]
+) -> AuthorityProcess:
+    """Build an officer with the card keys in the folder of its identity, which keeps its log, too.
+
+    Raises:
+        KeyFileError, RunFolderError: the card key or the log of openings cannot be used.
+    """
+    log = Log(identity / layout.OFFICER_LOG, settings_digest(config), study_digest(config))
+    keeper = BundleKeeper(sound, lambda bundle: load_officer(identity, bundle, passphrase))
+    return AuthorityProcess(keeper, config, log, say, keeper.take_up)
 
 
 @contextmanager

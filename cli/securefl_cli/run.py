@@ -21,7 +21,6 @@ from securefl_cli.table import print_runs
 if TYPE_CHECKING:
     from securefl.config.schema import Config
     from securefl.exchange.keyset import KeySet
-    from securefl.exchange.match_open import MatchKeys
     from securefl.federation.identities import Identities
     from securefl.runs.folder_reader import RunRecord
     from securefl.runs.loop import Result
@@ -88,7 +87,7 @@ if TYPE_CHECKING:
 )
 @click.option("--devices", help="Simulated: gasturbine, emnist or cifar10.")
 @click.option(
-    "--encrypt", help="none, statistics, profiles, model, or several: statistics,profiles"
+    "--encrypt", help="model (all, the default), statistics, profiles, statistics,profiles, or none"
 )
 @click.option(
     "--officers",
@@ -96,6 +95,13 @@ if TYPE_CHECKING:
     metavar="N",
     help="Sums are opened by more than half of N officers, in the place of one authority; makes "
     "their keys.",
+)
+@click.option(
+    "--blind",
+    is_flag=True,
+    default=None,
+    help="The server relays totals that it cannot read where clients alone use them: FedTAN's "
+    "statistics, and all other encrypted sums in the middle of a round.",
 )
 @click.option("--seed", type=int, help="Fixes the split, the first weights and every mini-batch.")
 @click.option("--name", help="Names the run in tables and folders.")
@@ -158,8 +164,8 @@ def run(  # noqa: PLR0913, PLR0917
     Example:
       securefl run --rounds 50 --out runs/first
       securefl run --algorithm fedavg --encrypt none --partition dirichlet:0.5
-      securefl run --algorithm fixbn --solver scaffold --encrypt model
-      securefl run --select fedprof:alpha=10 --encrypt statistics,profiles --clients 20
+      securefl run --algorithm fixbn --solver scaffold --encrypt statistics
+      securefl run --select fedprof:alpha=10 --clients 20
       securefl run --select random:fraction=0.1,aggregation=full --devices emnist --clients 50
       securefl run --officers 3
       securefl run --algorithm fixbn --privacy record:sigma=1.2,records=250,budget=8 \\
@@ -293,7 +299,6 @@ class _Keys(TypedDict, total=False):
     """What `securefl.run` and `securefl.resume` take."""
 
     keys: KeySet
-    match_keys: MatchKeys
     identities: Identities
 
 
@@ -335,7 +340,7 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
         raise KeyFileError(f"{folder}: no such folder; make it with: securefl keys init {folder}")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     keys: _Keys = {}
-    if config.exchange.seals_sums:
+    if config.needs_cards:
         keys["keys"] = load_all(folder, passphrase)
     if identities:
         keys["identities"] = load_identities(folder, identities, passphrase)

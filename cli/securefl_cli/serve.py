@@ -65,8 +65,7 @@ def serve_openings(
     The settings are the same file that server and clients have. Whatever is opened or refused is
     written to authority/log in the key folder first, and nothing is opened twice, also after a
     restart. One process serves a key folder.
-    Before a round whose openings could wear the key out, the keys are rotated; what `securefl keys
-    rotate` and `revoke` change meanwhile holds from the next round on.
+    What `securefl keys rotate` and `revoke` change meanwhile holds from the next round on.
 
     \b
     Example:
@@ -92,6 +91,68 @@ def serve_openings(
         with metrics_at(metrics, process.monitor, "authority"):
             say(f"Calling the server at {at} for consortium {ca.name}")
             run_until_done(process.run(identity, at))
+
+
+@click.group()
+def officer() -> None:
+    """Add up keys for a server in another process, as one of several officers.
+
+    \b
+    Example:
+      securefl officer serve job.toml --bundle bundles/officer --identity olga \\
+        --server 127.0.0.1:7443
+    """  # noqa: D301
+
+
+@officer.command("serve")
+@config_argument
+@settings_option
+@log_option("officer")
+@member_options
+@PASSPHRASE_FILE
+@click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@metrics_option
+@ended_by_sigterm()
+def serve_key_sums(  # noqa: PLR0913, PLR0917
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    bundle: Path,
+    identity: Path,
+    passphrase_file: Path | None,
+    server: str,
+    metrics: str | None,
+) -> None:
+    """Hold a card key, call the server, and add up for it what the consortium's policy allows.
+
+    Until Ctrl-C: a server that is not there yet, or no longer, is called again. Nobody calls this
+    process. The first officer is the authority: securefl authority serve.
+
+    The settings are the same file that server and clients have. Each request is checked here,
+    whatever other officers say. Whatever is answered or refused is written to log in the folder of
+    the identity first, and nothing is answered for a second list, also after a restart. Keys of a
+    new epoch need a card key of that epoch (securefl keys officers card).
+
+    \b
+    Example:
+      securefl officer serve job.toml --bundle bundles/officer --identity olga \\
+        --server 127.0.0.1:7443
+    """  # noqa: D301
+    from securefl.config.load import load_config
+    from securefl.network.connect import Address
+    from securefl_cli.roles import officer_process
+    from securefl_keys.keeper import alone
+    from securefl_keys.sound_bundle import SoundBundle, process_identity
+
+    config, at = load_config(config_file, settings), Address.parse(server)
+    sound = SoundBundle.load(bundle, "officer")
+    passphrase = read_passphrase(passphrase_file, confirm=False)
+    mine = process_identity(identity, passphrase, sound.ca, "officer")
+    introduce(mine, "officer", identity)
+    with alone(identity, "officer"):
+        process = officer_process(config, identity, sound, passphrase, say)
+        with metrics_at(metrics, process.monitor, "officer"):
+            say(f"Calling the server at {at} for consortium {sound.ca.name}")
+            run_until_done(process.run(mine, at))
 
 
 @click.group()
@@ -162,8 +223,9 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
 
     Holds no key that opens anything, and no client's data. A client that drops out or is late
     leaves the round, and may join again for the next one. Whatever `securefl run` runs runs here,
-    but for simulated devices ([devices]) and several officers (exchange.officers). A run
-    that has stopped goes on with the same command and the same --out.
+    but for simulated devices ([devices]). With several officers (exchange.officers) as many as are
+    needed call this address, too. A run that has stopped goes on with the same command and the
+    same --out.
 
     \b
     Example:

@@ -80,8 +80,9 @@ def what_the_server_reads(ledger: Ledger) -> str:
     read = ledger.server_reads()
     hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
     names = ", ".join(sorted(read)) or "nothing"
+    told = {e.kind for e in ledger.entries if e.sender == "authority" and e.form == "plaintext"}
     opened = {
-        "totals": sorted(hidden - {"profiles", "cards"}),
+        "totals": sorted((hidden & told) - {"profiles", "cards"}),
         "scores": sorted(hidden & {"profiles"}),
     }
     only = [f"only {what} of {', '.join(kinds)}" for what, kinds in opened.items() if kinds]

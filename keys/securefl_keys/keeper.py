@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from securefl.errors import KeyFileError
 from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.network.trust import Standing
 from securefl_keys import layout
@@ -25,15 +27,21 @@ from securefl_keys.sound_bundle import RosterTrust
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def alone(directory: Path, role: Literal["authority", "officer"] = "authority") -> Iterator[None]:
     """For the one process that opens with these keys: two would not know of each other's totals.
+
+    `directory` is the key folder, or the folder of an officer's identity.
 
     Raises:
         KeyFileError: there is one already.
     """
     busy = f"{directory}: another authority process serves these keys: stop it first"
+    log = layout.LOG
+    if role == "officer":
+        log = layout.OFFICER_LOG
+        busy = f"{directory}: another officer process serves these keys: stop it first"
     with ExitStack() as lock:
-        hold(lock, directory / layout.LOG, busy, timeout_s=0)
+        hold(lock, directory / log, busy, timeout_s=0)
         yield
 
 
@@ -46,7 +54,7 @@ class FolderKeeper:
         self._passphrase = passphrase
         self._seen: tuple[str, ...] = ()
         self._age = (0, 0)
-        self._opener: OneTimeOpener | None = None
+        self._opener: OneTimeOpener | Officer | None = None
         """Opener under the key that is in force; it has the clients' cards."""
         self._lock = Lock()
 
@@ -99,12 +107,10 @@ class FolderKeeper:
         self._seen = texts
 
 
-def _opener(keys: AuthorityKeys) -> OneTimeOpener:
+def _opener(keys: AuthorityKeys) -> OneTimeOpener | Officer:
+    """Return what opens sums, or where there are several officers, what the first adds keys by."""
     if keys.public.quorum.officers > 1:
-        raise KeyFileError(
-            "several officers open sums, and this process is the authority of one: go back to one "
-            "with: securefl keys officers set DIR"
-        )
+        return Officer(keys.public, keys.secret)
     return KeySet((keys.secret,)).opener()
 
 

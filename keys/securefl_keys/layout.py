@@ -47,6 +47,10 @@ IDENTITY_REQUEST = Path("identity.csr")
 IDENTITY_CERTIFICATE = Path("identity.crt")
 
 
+OFFICER_LOG = Path("log")
+"""Of what an officer has answered and refused, in the folder of its identity."""
+
+
 def card_secret_of(epoch: int) -> Path:
     """Where an officer's identity folder has its card secret of that epoch."""
     return Path(f"card-{epoch}.key")

@@ -67,7 +67,9 @@ class PolicyFile(PolicyTable, VersionedFile):
 
 def stated(policy: Policy) -> dict[str, Any]:
     """The fields of its file; raises ConfigError where it leaves the bounds of `PolicyTable`."""
-    return parse_tables(PolicyTable, asdict(policy)).model_dump()
+    own = asdict(policy)
+    del own["read"]  # is the settings' affair
+    return parse_tables(PolicyTable, own).model_dump()
 
 
 def read_policy(path: Path) -> Policy:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from securefl.algorithms.base import averaged_tensors, copied
 from securefl.audit.exposure.leak import Leak
-from securefl.audit.exposure.sealed_sums import SealedSums
+from securefl.audit.exposure.sealed_messages import SealedMessages
 from securefl.audit.exposure.wiretap import Wiretap
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
-from securefl.build.exchange import quorum_of, score_seed, sealed_kinds
+from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.build.simulation import simulated
 from securefl.build.training import client_weights, precision_of
 from securefl.config.schema import Config
@@ -29,14 +29,11 @@ from securefl.errors import (
     ConfigError,
     DataError,
     Diverged,
-    KeyWornOut,
     SecureFLError,
     TooFewContributions,
 )
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import unpack
-from securefl.exchange.match_forms import FORMS
-from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
@@ -50,7 +47,7 @@ MOST_VALUES = 2 * 10**8
 """Of clients' models that are kept: less than a gigabyte."""
 Progress = Callable[[int, int], None]
 """Called with steps done and steps in all."""
-_ENDS = (ConfigError, DataError, Diverged, KeyWornOut, TooFewContributions)
+_ENDS = (ConfigError, DataError, Diverged, TooFewContributions)
 """How a run may end by itself, whoever reads its messages."""
 
 
@@ -125,7 +122,7 @@ def replayed(
         progress: called after each round.
         participants: who took part in the run, where not all clients did: they take part again,
             and count again or not. Without them others may: what is sealed takes longer, and scores
-            in the clear have no noise.
+            of sealed profiles err by `OneTimeMatcher.precision`.
 
     Raises:
         ConfigError, DataError, Diverged: as the run itself.
@@ -137,9 +134,9 @@ def replayed(
     recorder = _Recorder(precision_of(task.model), every)
     record = Record(Ledger(tap=recorder))
     # A round in which nobody counted passes again, whatever the run did with others.
-    passing = config.sites.model_copy(update={"short": "pass"})
+    passing = config.sites.model_copy(update={"late": "pass"})
     config = in_the_clear(config).model_copy(update={"sites": passing})
-    rounds = simulated(config, task, None, None, record=record)
+    rounds = simulated(config, task, record=record)
     rounds.follow(participants)
     models = [global_model(rounds.state)]
     with closing(rounds):
@@ -155,14 +152,12 @@ def replayed(
 def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     """The first rounds of a run as they were, encrypted and with every byte looked at."""
     data, batch_size = client_data(config, task)
-    identities, form = Identities.ephemeral(data), FORMS[config.selection.match]
-    keys = KeySet.ephemeral(quorum_of(config))
-    match_keys = MatchKeys.ephemeral(form, seed=score_seed(config))
+    identities, keys = Identities.ephemeral(data), KeySet.ephemeral(quorum_of(config))
     plain = PlainChannel(precision_of(task.model))
     weights = client_weights(config, {name: len(of) for name, of in data.items()}, batch_size)
-    tap = Wiretap(config, SealedSums(keys, identities), match_keys, plain, weights)
+    tap = Wiretap(config, SealedMessages(keys, identities), plain, weights)
     record = Record(Ledger(tap=tap))
-    rounds = simulated(config, task, keys, match_keys, identities, record)
+    rounds = simulated(config, task, keys, identities, record)
     stopped, ended = "", list[Leak]()
     try:
         with closing(rounds):

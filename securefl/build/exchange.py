@@ -1,4 +1,4 @@
-"""The exchange by the settings: kinds that are sealed, the authority's policy, the scores' seed."""
+"""The exchange by the settings: kinds that are sealed, and the authority's policy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from securefl.config.schema import Config, Encrypt
 from securefl.errors import ConfigError
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.quorum import Quorum
+from securefl.federation.query import SCORE_MEAN
 from securefl.types import Kind
 
+READ_BY_SERVER = frozenset({SCORE_MEAN.name, *(f"update/{kind}" for kind in Kind)})
+"""Names of all totals that a server applies: those at a round's end."""
 SEALED: dict[Encrypt, set[Kind]] = {
     Encrypt.STATISTICS: {Kind.STATISTICS, Kind.GRADIENTS, Kind.CLIPPING, Kind.SCORES},
     Encrypt.PROFILES: {Kind.PROFILES},
@@ -27,10 +30,17 @@ def sealed_kinds(config: Config) -> frozenset[Kind]:
     return frozenset[Kind]().union(*(SEALED[part] for part in config.exchange.encrypt))
 
 
+def is_blind(config: Config, kind: Kind, name: str) -> bool:
+    """Return whether the total of a message is sealed for its clients, by the settings."""
+    added = kind in sealed_kinds(config) and kind is not Kind.PROFILES
+    return config.exchange.blind and added and name not in READ_BY_SERVER
+
+
 def policy_of(config: Config, consortium: Policy | None) -> Policy:
     """Return the policy that the authority enforces: the consortium's, made stricter by settings.
 
-    Without a consortium, the settings alone.
+    Without a consortium, the settings alone. What is for clients alone these say by themselves,
+    whatever the server asks for: all that is no total of a round's end.
     """
     exchange = config.exchange
     policy = consortium or Policy(rules=(OpeningRule("*", exchange.precision_bits),))
@@ -39,7 +49,8 @@ def policy_of(config: Config, consortium: Policy | None) -> Policy:
         for rule in policy.rules
     )
     least = max(policy.min_contributions, exchange.min_clients)
-    return replace(policy, min_contributions=least, rules=tuple(rules))
+    read = READ_BY_SERVER if exchange.blind else None
+    return replace(policy, min_contributions=least, rules=tuple(rules), read=read)
 
 
 def policy_of_sums(config: Config, consortium: Policy | None, n_clients: int) -> Policy:
@@ -61,24 +72,6 @@ def least_clients(config: Config) -> int:
     compute the others' values from a total. Where none is, the server reads them anyway.
     """
     return config.exchange.min_clients if config.exchange.seals_sums else 1
-
-
-def score_seed(config: Config) -> int | None:
-    """Return the seed of the noise on opened scores.
-
-    None where it is not to be repeatable, or hides clients.
-    """
-    private = config.privacy.level == "client" and config.privacy.noise == "secret"
-    return config.run.seed if config.run.reproducible and not private else None
-
-
-def check_reproducible(seed: int | None, given: int | None) -> None:
-    """Raise ConfigError where seeded noise is asked for and the given keys have no seed."""
-    if seed is not None and given is None:
-        raise ConfigError(
-            "run.reproducible = true under keys that are given: they outlive the run, and noise "
-            "from a seed would hide nothing of them; leave out --keys, or run.reproducible"
-        )
 
 
 def check_sealed(config: Config, algorithm: Algorithm, model: nn.Module, n_clients: int) -> None:

@@ -8,7 +8,6 @@ from securefl.build.simulation import simulated
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_open import MatchKeys
 from securefl.federation.identities import Identities
 from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
@@ -22,7 +21,6 @@ def run(  # noqa: PLR0913  (what a run may be given)
     task: Task | None = None,
     *,
     keys: KeySet | None = None,
-    match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     out: Path | str | None = None,
     on_round: OnRound | None = None,
@@ -34,8 +32,7 @@ def run(  # noqa: PLR0913  (what a run may be given)
         config: the defaults are the demo's job.
         task: your own model and data; the tables `[data]` and `[model]` then do not count,
             and what is set in them is warned of.
-        keys: where sums are encrypted; ephemeral where None.
-        match_keys: where profiles are encrypted; ephemeral ones where None.
+        keys: where anything is encrypted; ephemeral where None.
         identities: what clients sign with; made for this run where None.
         out: a folder to leave all evidence in; nothing is written where None.
         on_round: called after each round.
@@ -47,8 +44,8 @@ def run(  # noqa: PLR0913  (what a run may be given)
             before.
     """
     _require(config, Config, "config", 'securefl.load_config(settings=["train.lr=0.1"])')
-    _require_task(task, keys, match_keys)
-    rounds = simulated(config or Config(), task, keys, match_keys, identities)
+    _require_task(task, keys)
+    rounds = simulated(config or Config(), task, keys, identities)
     if on_start:
         on_start(rounds.engine)
     if out is None:
@@ -60,12 +57,11 @@ def run(  # noqa: PLR0913  (what a run may be given)
         return rounds.run(on_round, folder)
 
 
-def resume(  # noqa: PLR0913  (what a run may be given)
+def resume(
     folder: Path | str,
     task: Task | None = None,
     *,
     keys: KeySet | None = None,
-    match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
@@ -81,7 +77,7 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         RunFolderError: no run's folder, a damaged one, one that another process writes, or a run
             that is complete.
     """
-    _require_task(task, keys, match_keys)
+    _require_task(task, keys)
     config = read_config(Path(folder))
     run_folder = RunFolder(Path(folder))
     with run_folder.locked():
@@ -98,7 +94,7 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         if task is not None:  # the weights of the first model count until a round has others
             first = run_folder.checkpoint() is None
             require_same_task(Path(folder), task, config, weights=first)
-        rounds = simulated(config, task, keys, match_keys, identities)
+        rounds = simulated(config, task, keys, identities)
         rounds.go_on_in(run_folder)
         run_folder.note_session(config, rounds.key_id, rounds.engine, own_task=task is not None)
         if on_start:
@@ -106,11 +102,10 @@ def resume(  # noqa: PLR0913  (what a run may be given)
         return rounds.run(on_round, run_folder)
 
 
-def _require_task(task: object, keys: object, match_keys: object) -> None:
-    loaded = "securefl_keys.loading: {}(Path(folder), passphrase)"
+def _require_task(task: object, keys: object) -> None:
     _require(task, Task, "task", "securefl.Task(model, clients, test)")
-    _require(keys, KeySet, "keys", loaded.format("load_all"))
-    _require(match_keys, MatchKeys, "match_keys", loaded.format("load_match"))
+    loaded = "securefl_keys.loading: load_all(Path(folder), passphrase)"
+    _require(keys, KeySet, "keys", loaded)
 
 
 def _require(given: object, kind: type, name: str, way: str) -> None:

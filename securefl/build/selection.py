@@ -13,6 +13,7 @@ from securefl.errors import ConfigError
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
+from securefl.federation.cards import Cards
 from securefl.federation.engine import Engine
 from securefl.federation.profile_match import MatchChannel, ProfileQuestion
 from securefl.federation.profiling import Profiling
@@ -21,7 +22,7 @@ from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
 from securefl.federation.training import DEVICES, PROFILING, round_generator
 from securefl.privacy.profiles import PrivateProfiler
-from securefl.privacy.randomness import Randomness
+from securefl.privacy.randomness import Randomness, Secret, secret
 from securefl.selection.afl import Afl
 from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
@@ -74,6 +75,7 @@ class Ground:
     channel: MatchChannel
     """Channel that profiles are matched over."""
     profiling: Profiling
+    cards: Cards
 
 
 def participation(config: Config, ground: Ground) -> Participation:
@@ -135,9 +137,8 @@ def _questions(config: Config, ground: Ground) -> list[Question]:
 
 
 def _question(name: str, ground: Ground) -> Question:
-    asked = ground.server, ground.engine
     if name != PROFILE:
-        return NumberQuestion(*asked, name)
+        return NumberQuestion(ground.server, ground.engine, name)
     public = ground.job.public
     if public is None:
         raise ConfigError(
@@ -145,7 +146,7 @@ def _question(name: str, ground: Ground) -> Question:
             "samples: give Task(public=(x, y)), which no client holds"
         )
     model, profiling = ground.job.task.model, ground.profiling
-    return ProfileQuestion(*asked, profiling, model, public, ground.channel)
+    return ProfileQuestion(ground.cards, profiling, model, public, ground.channel)
 
 
 def score_noise(config: Config) -> ScoreNoise | None:
@@ -167,6 +168,8 @@ def profiling_of(config: Config, clients: Sequence[str]) -> Profiling:
 def _randomness(config: Config, clients: Sequence[str]) -> Callable[[int, str], Randomness]:
     number = {client: PROFILING + i for i, client in enumerate(clients)}
     of, seed = randomness_of(config), config.run.seed
+    if of is secret:
+        return lambda _version, _client: Secret()
     return lambda version, client: of(round_generator(seed, version, number[client]))
 
 

@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from securefl.build.algorithm import divergence_advice
-from securefl.build.exchange import (
-    check_reproducible,
-    policy_of,
-    policy_of_sums,
-    quorum_of,
-    score_seed,
-)
-from securefl.build.job import Job, job_of
+from securefl.build.exchange import policy_of_sums, quorum_of
+from securefl.build.job import job_of
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Adder, Sealer
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_forms import FORMS, MatchForm
-from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.matching import ProfileSealer
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.one_time_match import OneTimeProfileSealer
+from securefl.exchange.policy import Policy
 from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.authority import Authority
 from securefl.federation.broadcast import Broadcast
@@ -37,13 +29,19 @@ from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.identities import Identities
-from securefl.federation.incidents import Incident
-from securefl.federation.opening_history import OpeningHistory
-from securefl.federation.profile_match import MatchChannel, MatchInTheClear
+from securefl.federation.message import Roster
+from securefl.federation.officer import CheckingOfficer
+from securefl.federation.officers import Officers, OfficersHere
+from securefl.federation.profile_match import (
+    MatchChannel,
+    MatchInTheClear,
+    OpenScores,
+    SealedMatch,
+)
+from securefl.federation.profiling import Profiling
 from securefl.federation.query import Respondent
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
-from securefl.federation.survey import ScoreRequest
 from securefl.report.finish import at_end
 from securefl.runs.loop import Parts, Record, Rounds
 from securefl.simulation.choice import ClientEnds, chosen_engine
@@ -56,7 +54,6 @@ def simulated(
     config: Config,
     task: Task | None = None,
     keys: KeySet | None = None,
-    match_keys: MatchKeys | None = None,
     identities: Identities | None = None,
     record: Record | None = None,
 ) -> Rounds:
@@ -65,15 +62,14 @@ def simulated(
     Args:
         config: the settings.
         task: model and data of the user's own; those that the settings name where None.
-        keys: where sums are encrypted; ephemeral where None.
-        match_keys: where profiles are encrypted; ephemeral ones where None.
+        keys: where anything is encrypted; ephemeral where None.
         identities: what clients sign with; made for this run where None.
         record: what is written down; a fresh one where None.
 
     Raises:
         ConfigError, DataError: the settings, the model and the data do not go together.
     """
-    if not config.exchange.seals_sums:
+    if not config.needs_cards:
         keys = None
     elif keys is None:
         keys = KeySet.ephemeral(quorum_of(config))
@@ -84,8 +80,6 @@ def simulated(
             f"that are given are of {given.officers}, of whom {given.needed} do: leave the keys "
             "out, or set exchange.officers and exchange.threshold to theirs"
         )
-    if match_keys:
-        check_reproducible(score_seed(config), match_keys.seed)
     job, record = job_of(config, task), record or Record()
     config, task = job.config, job.task
     evaluator = Evaluator(task, client_names(config, task))
@@ -94,14 +88,31 @@ def simulated(
     sealers: dict[Kind, Sealer] = dict.fromkeys(Kind, job.plain)
     adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
     opener: Opener = InTheClear()
-    least = job.needed
-    if keys:
-        sealers |= dict.fromkeys(job.sealed, OneTimeSealer(keys.public))
-        adders |= dict.fromkeys(job.sealed, OneTimeAdder(keys.public))
-        opener = authority = _authority(job, keys, identities, record)
-        least = max(least, authority.policy.min_contributions)
+    profile_sealer: ProfileSealer = PlainMatch()
+    noise, profiling, least = score_noise(config), profiling_of(config, job.names), job.needed
+    channel: MatchChannel = MatchInTheClear(noise)
+    public = keys.public if keys else None
+    if keys and public:
+        sealers |= dict.fromkeys(job.sealed, OneTimeSealer(public))
+        adders |= dict.fromkeys(job.sealed, OneTimeAdder(public))
+        policy = policy_of_sums(config, keys.policy, len(job.weights))
+        opener = judge = _opener(keys, identities.roster, policy, record)
+        if config.exchange.seals_sums:
+            least = max(least, policy.min_contributions)
+        if config.seals_scores:
+            profile_sealer = OneTimeProfileSealer(public)
+            channel = SealedMatch(judge, noise, _scores(judge, noise, profiling))
     clients = {
-        name: Client(name, weight, sealers, job.equal_weight, signing_key=identities.keys[name])
+        name: Client(
+            name,
+            weight,
+            sealers,
+            job.equal_weight,
+            profile_sealer,
+            public,
+            blind=config.exchange.blind,
+            signing_key=identities.keys[name],
+        )
         for name, weight in job.weights.items()
     }
     server = Server(
@@ -110,11 +121,11 @@ def simulated(
         adders,
         job.shares,
         plain=job.plain,
-        sealed=job.sealed if keys else frozenset(),
+        sealed=job.sealed,
         ledger=record.ledger,
         report=record.incidents.append,
+        blind=config.exchange.blind,
     )
-    profiling = profiling_of(config, job.names)
     respondent = Respondent(clients, job.data, task.model, task.loss, profiling)
     index = {name: i for i, name in enumerate(job.data)}
     trained = Clients(job.algorithm, copy.deepcopy(task.model), job.data, job.training, index)
@@ -122,8 +133,8 @@ def simulated(
     chosen = chosen_engine(config, trained, ends)
     engine = chosen.engine
     broadcast = Broadcast(server, job.names)
-    channel = _channel(config, match_keys, identities, record, clients)
-    ground = Ground(job, server, engine, broadcast, channel, profiling)
+    cards = Cards(server, engine, opener)
+    ground = Ground(job, server, engine, broadcast, channel, profiling, cards)
     return Rounds(
         Parts(
             config=config,
@@ -133,7 +144,7 @@ def simulated(
             server=server,
             engine=engine,
             opener=opener,
-            cards=Cards(server, engine, opener),
+            cards=cards,
             broadcast=broadcast,
             participation=participation(config, ground),
             score=lambda model, state: evaluator.score(model, state, engine.memories),
@@ -142,7 +153,7 @@ def simulated(
             least_clients=least,
             quorum=config.sites.quorum or 1,
             spending=job.spending(),
-            key_id=keys.public.key_id if keys else "",
+            key_id=public.key_id if public else "",
             qualities=_by_client(config, task),
             advice=lambda done: divergence_advice(config, done),
             at_end=at_end(config),
@@ -150,67 +161,28 @@ def simulated(
     )
 
 
-def _authority(job: Job, keys: KeySet, identities: Identities, record: Record) -> Authority:
-    """Build the authority; officers that are away or lie are incidents."""
-    policy = policy_of_sums(job.config, keys.policy, len(job.weights))
-    opener = keys.opener(lambda text: record.incidents.append(Incident(0, "officers", "", text)))
-    return Authority(opener, identities.roster, policy, record.log_opening)
+def _opener(keys: KeySet, roster: Roster, policy: Policy, record: Record) -> Authority | Officers:
+    """Build the authority, or whoever asks officers in its place, each of whom checks for itself.
+
+    The officers' own logs are not kept, as they say what the record says.
+    """
+    if keys.quorum.officers == 1:
+        return Authority(keys.opener(), roster, policy, record.log_opening)
+    officers = [
+        CheckingOfficer(officer, roster, policy, lambda _opening: None)
+        for officer in keys.officers()
+    ]
+    panel = OfficersHere(officers)
+    return Officers(keys.public, panel, record.log_opening, record.incidents.append)
 
 
-@dataclass(slots=True)
-class _Match:
-    """A `MatchChannel` whose keys are replaced as they wear out."""
-
-    form: MatchForm
-    keys: MatchKeys
-    noise: ScoreNoise | None
-    authority_of: Callable[[MatchKeys], ScoreAuthority]
-    clients: Mapping[str, Client]
-    sealed: bool = True
-    matcher: CkksMatcher = field(init=False)
-    _authority: ScoreAuthority = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._take(self.keys)
-
-    def _take(self, keys: MatchKeys) -> None:
-        self.keys = keys
-        self.matcher = CkksMatcher(self.form, keys.scoring)
-        self._authority = self.authority_of(keys)
-        for client in self.clients.values():
-            client.profile_sealer = CkksProfileSealer(self.form, keys.public)
-
-    def room(self) -> int:
-        """See `MatchChannel.room`."""
-        if not self.keys.left:
-            self._take(self.keys.successor())
-        return self.keys.left
-
-    def open(self, request: ScoreRequest) -> list[float | None]:
-        """See `MatchChannel.open`."""
-        return self._authority.open(request)
-
-
-def _channel(
-    config: Config,
-    match_keys: MatchKeys | None,
-    identities: Identities,
-    record: Record,
-    clients: Mapping[str, Client],
-) -> MatchChannel:
-    noise, plain = score_noise(config), PlainMatch()
-    if not config.exchange.seals_profiles:
-        for client in clients.values():
-            client.profile_sealer = plain
-        return MatchInTheClear(noise, plain)
-    form, history = FORMS[config.selection.match], OpeningHistory()
-
-    def authority(keys: MatchKeys) -> ScoreAuthority:
-        opener, policy = keys.opener(form, noise), policy_of(config, keys.policy)
-        return ScoreAuthority(opener, identities.roster, policy, record.log_opening, history)
-
-    keys = match_keys or MatchKeys.ephemeral(form, seed=score_seed(config))
-    return _Match(form, keys, noise, authority, clients)
+def _scores(
+    opener: Authority | Officers, noise: ScoreNoise | None, profiling: Profiling
+) -> OpenScores:
+    """Return the function that opens scores."""
+    if isinstance(opener, Officers):
+        return opener.open_scores
+    return ScoreAuthority(opener, noise, profiling.draw).open
 
 
 def _by_client(config: Config, task: Task) -> dict[str, str]:

@@ -178,11 +178,6 @@ def _client(config: Config) -> Iterator[str]:
             'privacy.clipping = "ghost" is of records\' gradients: with privacy.level = "client" '
             'take "flat"'
         )
-    if config.selection.match == "plain-variance":
-        yield (
-            'privacy.level = "client" with selection.match = "plain-variance": each client sends '
-            'the variances of its profile in the clear and without noise; take "linear" or "full"'
-        )
     if config.server.name == "fednova":
         yield (
             'privacy.level = "client" with server.name = "fednova": the server divides by the '

@@ -54,7 +54,6 @@ READ_BY = {
         "alpha": {"fedprof"},
         "alpha_by_client": {"fedprof"},
         "layer": {"fedprof"},
-        "match": {"fedprof"},
         "excluded": {"afl"},
         "sharpness": {"afl"},
         "uniform": {"afl"},
@@ -95,6 +94,8 @@ def reasons_against(config: Config) -> Iterator[str]:
     if config.exchange.encrypt:
         yield from _encrypted(config)
     yield from _officers(config)
+    if config.exchange.blind:
+        yield from _blind(config)
     if config.data.names and (config.sites.quorum or 0) > len(config.data.names):
         yield (
             f"sites.quorum = {config.sites.quorum}: there are {len(config.data.names)} clients "
@@ -194,11 +195,6 @@ def _selection(config: Config) -> Iterator[str]:
             'exchange.encrypt = "profiles" with selection.alpha = "theorem1": clients are drawn by '
             'data share and send no profile; give a number, or leave "profiles" out'
         )
-    if selection.match != "linear" and not config.exchange.seals_profiles:
-        yield (
-            f'selection.match = "{selection.match}" says what of a profile is encrypted: add '
-            '"profiles" to exchange.encrypt, or leave it out'
-        )
     if selection.name == "cfcfm" and config.devices.specification is None:
         yield (
             'selection.name = "cfcfm" takes the first clients to submit, and without devices none '
@@ -271,10 +267,37 @@ def _officers(config: Config) -> Iterator[str]:
             f"exchange.threshold = {threshold} of exchange.officers = {n_officers}: must be more "
             "than half of them, or two halves could be shown two lists of clients; and at most all"
         )
-    if n_officers > 1 and not exchange.seals_sums:
+    if n_officers > 1 and config.privacy.level == "client" and config.seals_scores:
         yield (
-            f"exchange.officers = {n_officers} open encrypted sums, and exchange.encrypt leaves "
+            f'exchange.officers = {n_officers} with privacy.level = "client" and sealed profiles: '
+            "the server adds up officers' answers, so nobody could add noise to a score before it "
+            "is read; have one authority, or select by something else than profiles"
+        )
+    if n_officers > 1 and not config.needs_cards:
+        yield (
+            f"exchange.officers = {n_officers} open what is encrypted, and exchange.encrypt leaves "
             'all in the clear: set exchange.encrypt = "statistics" or "model", or leave them out'
+        )
+
+
+def _blind(config: Config) -> Iterator[str]:
+    exchange, name, fnr = config.exchange, config.algorithm.name, config.fnr.name
+    if exchange.officers > 1:
+        yield (
+            f"exchange.blind with exchange.officers = {exchange.officers}: the server adds up the "
+            "officers' answers, and so reads all totals; leave one of the two out"
+        )
+    if not exchange.seals_sums:
+        yield (
+            "exchange.blind, and exchange.encrypt leaves all sums in the clear, which the server "
+            'reads: set exchange.encrypt = "statistics" or "model", or leave exchange.blind out'
+        )
+    releases = name == "fixbn" and config.privacy.level == "record"  # DP-FixBN's moments
+    if not (name in POOLED or fnr in REFINED or releases):
+        yield (
+            f'exchange.blind with algorithm.name = "{name}" and fnr.name = "{fnr}": the server '
+            'applies all totals of these and so reads them; take algorithm.name = "fedtan", whose '
+            "statistics are clients' alone, or leave exchange.blind out"
         )
 
 

@@ -233,17 +233,24 @@ class TrainTable(Table):
 class ExchangeTable(Table):
     """The table `[exchange]`."""
 
-    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.STATISTICS,)
-    """`none`, `statistics`, `profiles`, `model`, or several: `statistics,profiles`."""
+    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.MODEL,)
+    """`model` (everything), `statistics`, `profiles` or both (`statistics,profiles`), or `none`."""
     min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
     """The authority opens no total of fewer: with two, each learns the other's value."""
     precision_bits: Annotated[int, Field(ge=16, le=32, strict=True)] = 32
     """Bits of each value that the authority releases, after its leading one."""
     officers: Annotated[int, Field(ge=1, le=7, strict=True)] = 1
     """Officers who open sums together, each with a key of its own (docs/one-time-keys.md). 1: one
-    authority. Scores of profiles have one authority."""
+    authority."""
     threshold: Annotated[int, Field(ge=1, le=7, strict=True)] | None = None
     """Officers that are needed, more than half of them; the least such number where absent."""
+
+    blind: Annotated[bool, Field(strict=True)] = False
+    """Whether the server relays totals that it cannot read, wherever clients alone use them: all
+    encrypted sums that they ask for in the middle of their work, which are FedTAN's statistics and
+    gradients, FNR-FL's ranks and norms, and DP-FixBN's moments. The authority seals them for the
+    clients on its list. Totals that the server applies itself it reads: updates, and means of
+    scores."""
 
     @property
     def needed(self) -> int:
@@ -346,6 +353,11 @@ class Config(Table):
     def seals_scores(self) -> bool:
         """Whether clients are selected by scores of encrypted profiles."""
         return self.exchange.seals_profiles and self.selection.asks_for_profiles
+
+    @property
+    def needs_cards(self) -> bool:
+        """Whether clients give cards: a sum or a score is sealed."""
+        return self.exchange.seals_sums or self.seals_scores
 
     def with_sigma(self, sigma: float) -> Config:
         """The same run with this `privacy.sigma`, which is not checked."""

@@ -31,9 +31,6 @@ class SelectionTable(Table):
     """In the place of `alpha`, by client: `{client-3 = 25.0}`."""
     layer: str | None = None
     """The layer that is profiled; where absent the first dense one, or the last block."""
-    match: Literal["linear", "full", "plain-variance"] = "linear"
-    """What of a profile is encrypted: all, so that the server need not square; all, as in Eq. (58),
-    with the square on ciphertext; or, as in Eq. (59), the means alone."""
     excluded: ClosedShare = 0.75
     """AFL's α1, the share of clients of lowest value that have no chance by it."""
     sharpness: NotNegative = 0.01

@@ -1,7 +1,4 @@
-"""The public files of CKKS keys: a context without its secret key, and what is to be known of it.
-
-Every file says what it is, whose, of which key and epoch, and which TenSEAL reads it.
-"""
+"""What files of keys have in common: labels, epochs, times and digests."""
 
 from __future__ import annotations
 
@@ -11,17 +8,14 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NamedTuple
+from importlib.metadata import version
+from typing import Annotated, Any
 
-import tenseal as ts
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from securefl.crypto.contexts import public_context
-from securefl.crypto.match_params import MatchParameters
 from securefl.errors import KeyFileError
-from securefl.io.json import require_plain
 
-CODEC = f"tenseal-{ts.__version__}"
+CODEC = f"tenseal-{version('tenseal')}"
 MAX_EPOCH = 2**31 - 1
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -50,104 +44,12 @@ class Origin:
         return cls(epoch, moment(datetime.now(UTC)))
 
 
-class FileKind(NamedTuple):
-    """What fixes the label of a public file."""
-
-    format: str
-    role: Literal["server", "client"]
-    """Who needs it."""
-    purpose: Literal["matches"]
-
-
 class Labelled(BaseModel):
     """The label of any file; the rest is not looked at."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     format: str
-
-
-class KeyFile(BaseModel):
-    """The text form of a public artefact: JSON of just these fields.
-
-    A ciphertext's shape is not in it: it follows from the context.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    format: str
-    role: str
-    purpose: str
-    codec: str
-    key_id: Sha256
-    epoch: Epoch
-    created: Moment
-    parameters: MatchParameters
-    context: str
-    sha256: Sha256
-    """Over all other fields: the context does not show every parameter."""
-
-    def content(self) -> bytes:
-        """What the digest is over."""
-        return canonical(self.model_dump(exclude={"sha256"}))
-
-
-@dataclass(frozen=True, slots=True)
-class Artefact:
-    """A context without its secret key, and what is to be known of it."""
-
-    context: bytes
-    key_id: str
-    parameters: MatchParameters
-    origin: Origin
-
-    def to_json(self, kind: FileKind) -> str:
-        """The artefact as text; it holds nothing secret."""
-        file = KeyFile(
-            **kind._asdict(),
-            codec=CODEC,
-            key_id=self.key_id,
-            epoch=self.origin.epoch,
-            created=self.origin.created,
-            parameters=self.parameters,
-            context=base64.b64encode(self.context).decode(),
-            sha256="0" * 64,
-        )
-        stated = file.model_copy(update={"sha256": digest(file.content())})
-        return stated.model_dump_json(indent=1)
-
-    @classmethod
-    def from_json(cls, text: str, kind: FileKind) -> Artefact:
-        """Parse a key file; TenSEAL sees none of it yet.
-
-        Raises:
-            KeyFileError: damaged, or of another role or TenSEAL version.
-        """
-        require_plain(text, KeyFileError)
-        try:
-            require_version(text, kind.format)
-            label = Labelled.model_validate_json(text).format
-            if label != kind.format:
-                raise KeyFileError(f"this is a {label!r:.60} file where {kind.format} is needed")
-            file = KeyFile.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            raise KeyFileError(f"not a SecureFL key file: {first['msg']}") from error
-        if (file.role, file.purpose) != kind[1:]:
-            raise KeyFileError(f"a file for {kind.role}s, of {kind.purpose}, says otherwise")
-        if file.codec != CODEC:
-            raise KeyFileError(f"made by {file.codec!r:.40}, this is {CODEC}: make the keys anew")
-        require_digest(file.sha256, file.content())
-        origin = Origin(file.epoch, file.created)
-        return Artefact(decoded(file.context), file.key_id, file.parameters, origin)
-
-    def parsed(self) -> ts.Context:
-        """TenSEAL's context, of just these parameters and without a secret key.
-
-        Raises:
-            KeyFileError: it is another one.
-        """
-        return public_context(self.context, self.parameters)
 
 
 def require_version(

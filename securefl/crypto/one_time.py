@@ -8,6 +8,9 @@
     C_j + a_j S = Σ m_ij + Σ e_ij                (C_j, a_j) is a CKKS ciphertext under S
 
 S opens the sum over L and nothing else, so whoever reads the total may know it.
+
+A message that is weighed instead of added (`weighed`) is opened by what its key makes of the
+weighed polynomial: w c_i + (w a) s_i = w m_i + w e_i, of which the constant coefficient is told.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from numpy.typing import NDArray
 
 from securefl.crypto.derived import Coefficients, Words, key_polynomial, key_seed
 from securefl.crypto.held import Held
-from securefl.crypto.params import KEY_BOUND, SUMS, SumParameters
+from securefl.crypto.params import (
+    KEY_BOUND,
+    MATCHES,
+    SUMS,
+    MatchParameters,
+    RingParameters,
+    SumParameters,
+)
 from securefl.crypto.ring import packed, unpacked
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import MessageRefused
@@ -32,10 +42,13 @@ Rows = NDArray[np.float64]
 _ADDITIONS = 2**11
 """Sums of so many words below 2^53 do not overflow 64 bits."""
 _COEFFICIENT = np.dtype("<i4")
+_HALF_WORD = np.uint64(30)
+KEY_SUM_BYTES = SUMS.poly_degree * _COEFFICIENT.itemsize
+"""Length of a sum of keys as it travels."""
 
 
 @cache
-def ring(parameters: SumParameters = SUMS) -> SealRing:
+def ring(parameters: RingParameters = SUMS) -> SealRing:
     """Return the ring of these parameters, made once a process."""
     return SealRing(parameters)
 
@@ -44,7 +57,7 @@ def ring(parameters: SumParameters = SUMS) -> SealRing:
 class OneTimeKey(Held):
     """Key s_i of one message. It can be added to others of the same message, and says nothing."""
 
-    def __init__(self, coefficients: Coefficients, parameters: SumParameters) -> None:
+    def __init__(self, coefficients: Coefficients, parameters: RingParameters) -> None:
         """Use `of`."""
         self._coefficients = coefficients
         self._parameters = parameters
@@ -56,7 +69,7 @@ class OneTimeKey(Held):
         about: bytes,
         sender: str,
         nonce: bytes,
-        parameters: SumParameters = SUMS,
+        parameters: RingParameters = SUMS,
     ) -> OneTimeKey:
         """Return the key of a message: one polynomial for each of the client's secrets, added up.
 
@@ -74,11 +87,21 @@ class OneTimeKey(Held):
         return cls(coefficients, parameters)
 
     def seal(self, rows: Rows, about: bytes) -> bytes:
-        """Return the message, `ciphertext_bytes` a row; each value within ±`max_value`."""
+        """Return the message, `ciphertext_bytes` a row, under the common polynomials of `about`.
+
+        Each value of a sum is within ±`max_value`.
+        """
         of = ring(self._parameters)
         key = of.key(self._coefficients)
         words = [of.encrypted(key, of.common(about, j), row) for j, row in enumerate(rows)]
         return packed(np.stack(words), [of.modulus])
+
+    def applied(self, polynomial: Words) -> int:
+        """Return the constant coefficient of this key times a polynomial, modulo the prime."""
+        reversed_key = np.concatenate([self._coefficients[:1], -self._coefficients[:0:-1]])
+        high, low = polynomial >> _HALF_WORD, polynomial & (2**_HALF_WORD - 1)  # no overflow
+        parts = (int(part.astype(np.int64) @ reversed_key) for part in (high, low))
+        return ((next(parts) << int(_HALF_WORD)) + next(parts)) % ring(self._parameters).modulus
 
     def __repr__(self) -> str:
         return "OneTimeKey()"
@@ -87,6 +110,68 @@ class OneTimeKey(Held):
     def coefficients(self) -> Coefficients:
         """The key itself, IN CLEAR, for `KeySum.of` alone."""
         return self._coefficients
+
+
+def weighed(
+    message: bytes | memoryview,
+    about: bytes,
+    baseline: Rows,
+    weights: Rows,
+    parameters: MatchParameters = MATCHES,
+) -> tuple[int, Words]:
+    """Return a score's constant coefficient w (c - b), and the polynomial w a that opens it.
+
+    The score is the sum over rows of the mean over slots of w (x - b), complex slots of two values
+    each. Taking the difference first makes the error of encoding vanish where x is the baseline.
+
+    Args:
+        message: `OneTimeKey.seal` of rows x.
+        about: of its common polynomials.
+        baseline: b, shape (ciphertexts, N).
+        weights: w, of the same shape, not all zero, scaled as `MatchParameters` says.
+        parameters: of the ring.
+
+    Raises:
+        MessageRefused: another length, or a word that is not below the prime.
+    """
+    of, n_rows = ring(parameters), len(weights)
+    words = unpacked(message, (n_rows, 1, parameters.poly_degree), [of.modulus], "ciphertext")
+    scale = 2.0**parameters.weight_bits
+    total = np.zeros((2, parameters.poly_degree), np.uint64)
+    for j in np.flatnonzero(weights.any(axis=1)):  # SEAL refuses to multiply by zero
+        both = np.stack([words[j, 0], of.common_words(about, int(j))])
+        row = of.weighed(both, baseline[j], weights[j], scale)
+        total = (total + row) % np.uint64(of.modulus)
+    return int(total[0, 0]), total[1]
+
+
+def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) -> float | None:
+    """Return the score that a constant and the keys' parts add up to; None where it is none.
+
+    Args:
+        constants: the server's, and what `OneTimeKey.applied` makes of the polynomial.
+        parameters: of the ring.
+    """
+    modulus = ring(parameters).modulus
+    total = sum(constants) % modulus
+    score = (total if total < modulus / 2 else total - modulus) / 2.0**parameters.score_scale_bits
+    return score if abs(score) <= 2**parameters.range_bits else None
+
+
+def polynomial_bytes(polynomial: Words, parameters: MatchParameters = MATCHES) -> bytes:
+    """Return a polynomial as it travels, `ciphertext_bytes` of it."""
+    return packed(polynomial, [ring(parameters).modulus])
+
+
+def polynomial_in(content: bytes, parameters: MatchParameters = MATCHES) -> Words:
+    """Parse what `polynomial_bytes` wrote.
+
+    Raises:
+        MessageRefused: another length, or a word that is not below the prime.
+    """
+    shape = 1, parameters.poly_degree
+    words: Words = unpacked(content, shape, [ring(parameters).modulus], "polynomial")[0]
+    return words
 
 
 class CipherSum:
@@ -126,12 +211,12 @@ class CipherSum:
 class KeySum:
     """Sum of the keys of one message over clients, or over a group of officers' part of it."""
 
-    def __init__(self, coefficients: Coefficients, parameters: SumParameters) -> None:
+    def __init__(self, coefficients: Coefficients, parameters: RingParameters) -> None:
         self.coefficients = coefficients
         self._parameters = parameters
 
     @classmethod
-    def of(cls, keys: Iterable[OneTimeKey], parameters: SumParameters = SUMS) -> KeySum:
+    def of(cls, keys: Iterable[OneTimeKey], parameters: RingParameters = SUMS) -> KeySum:
         """Add the keys of one message, each once."""
         total = np.zeros(parameters.poly_degree, np.int64)
         for key in keys:
@@ -153,7 +238,7 @@ class KeySum:
         return self.coefficients.astype(_COEFFICIENT).tobytes()
 
     @classmethod
-    def from_bytes(cls, content: bytes, n_keys: int, parameters: SumParameters = SUMS) -> KeySum:
+    def from_bytes(cls, content: bytes, n_keys: int, parameters: RingParameters = SUMS) -> KeySum:
         """Parse what `to_bytes` wrote.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Parameters of sums under one-time keys: one prime, symmetric encryption, additions alone.
+"""Parameters under one-time keys: one prime, symmetric encryption; of sums and of matches.
 
 The security table is that of the Homomorphic Encryption Standard (Albrecht et al. 2018, Table 1:
 ternary secret, classical attacker); keys here are wider.
@@ -36,8 +36,7 @@ def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
     limit = MAX_MODULUS_BITS[128].get(poly_degree)
     if limit is None:
         raise ConfigError(
-            f"poly_degree = {poly_degree}: must be one of {sorted(MAX_MODULUS_BITS[128])}; "
-            "4096 suits sums and linear matches"
+            f"poly_degree = {poly_degree}: must be one of {sorted(MAX_MODULUS_BITS[128])}"
         )
     if sum(modulus_bits) > limit:
         raise ConfigError(
@@ -47,18 +46,18 @@ def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SumParameters:
-    """Parameters of messages that nobody multiplies: one prime carries them.
+class RingParameters:
+    """Parameters of messages of whole polynomials, modulo one prime.
 
     Raises:
         ConfigError: below 128-bit security, or no room for the values beside the scale.
     """
 
-    poly_degree: int = 2048
+    poly_degree: int
     """N, the number of real values in a polynomial: N/2 complex slots."""
-    modulus_bits: int = 52
+    modulus_bits: int
     """Size of the prime."""
-    scale_bits: int = 37
+    scale_bits: int
 
     def __post_init__(self) -> None:
         require_secure(self.poly_degree, (self.modulus_bits,))
@@ -70,14 +69,23 @@ class SumParameters:
             )
 
     @property
-    def values_per_ciphertext(self) -> int:
-        """Slots left for values."""
-        return self.poly_degree - BOOKKEEPING_SLOTS
-
-    @property
     def ciphertext_bytes(self) -> int:
         """Length of one on the wire: a polynomial, a coefficient in as many bytes as it needs."""
         return self.poly_degree * (-(-self.modulus_bits // 8))
+
+
+@dataclass(frozen=True, slots=True)
+class SumParameters(RingParameters):
+    """Parameters of messages that are added up, and that nobody multiplies."""
+
+    poly_degree: int = 2048
+    modulus_bits: int = 52
+    scale_bits: int = 37
+
+    @property
+    def values_per_ciphertext(self) -> int:
+        """Slots left for values."""
+        return self.poly_degree - BOOKKEEPING_SLOTS
 
     @property
     def max_value(self) -> float:
@@ -114,3 +122,32 @@ class SumParameters:
 
 
 SUMS = SumParameters()
+
+
+@dataclass(frozen=True, slots=True)
+class MatchParameters(RingParameters):
+    """Parameters of messages that the server weighs, each by itself: scores of profiles.
+
+    The server scales its weights so that they amplify no noise: their polynomial has length 1.
+    """
+
+    poly_degree: int = 4096
+    modulus_bits: int = 60
+    scale_bits: int = 29
+    weight_bits: int = 23
+    """Scale of the server's weights."""
+    range_bits: int = 5
+    """A score is within ±2^range_bits; what is sealed under another key is not, 3 times in 4."""
+
+    @property
+    def score_scale_bits(self) -> int:
+        """Scale of a score."""
+        return self.scale_bits + self.weight_bits
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a score: that of a coefficient's error."""
+        return KEY_DEVIATION / 2.0**self.scale_bits
+
+
+MATCHES = MatchParameters()

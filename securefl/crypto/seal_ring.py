@@ -1,14 +1,13 @@
-"""SEAL's arithmetic modulo one prime, on numpy's words: encoding, transform, encryption.
+"""SEAL's arithmetic modulo one prime, on numpy's words: encoding, transform, errors, products.
 
-None of it is our own. What looks like a detour is the way through what TenSEAL exposes: decrypting
-(c_0, c_1) under s is c_0 + c_1 s, for any c_0, c_1 and s.
+None of it is our own. What looks like a detour is the way through what TenSEAL exposes: words are
+read and written as files, a polynomial is half a ciphertext, and decrypting (c_0, c_1) under the
+polynomial one, which is no secret, is c_0 + c_1.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +17,7 @@ from tenseal import sealapi
 
 from securefl.crypto import sealwire
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
-from securefl.crypto.params import SumParameters
+from securefl.crypto.params import RingParameters
 from securefl.crypto.ring import words_of
 
 Reals = NDArray[np.float64]
@@ -26,7 +25,6 @@ Reals = NDArray[np.float64]
 
 _NOTHING_BY_ITSELF = b"\x10\x00"
 """TenSEAL is neither to relinearise nor to rescale nor to switch moduli."""
-_MOST_SAVED_BYTES = 2**20
 _COMMONS = 256
 """Common polynomials that are kept, 32 kB each: those of a whole ResNet-20."""
 
@@ -34,7 +32,7 @@ _COMMONS = 256
 class SealRing:
     """Polynomials modulo X^N + 1 and one prime. It holds no key."""
 
-    def __init__(self, parameters: SumParameters) -> None:
+    def __init__(self, parameters: RingParameters) -> None:
         self.parameters = parameters
         degree, bits = parameters.poly_degree, parameters.modulus_bits
         self.modulus: int = sealapi.CoeffModulus.Create(degree, [bits])[0].value()
@@ -49,88 +47,89 @@ class SealRing:
         self._encoder = sealapi.CKKSEncoder(self._seal)
         self._evaluator = sealapi.Evaluator(self._seal)
         ones = np.ones((1, degree), np.uint64)
-        self._one = self._secret_key(sealwire.secret_key(self._parms_id, ones))
-        """Under which (c_0, c_1) decrypts to c_0 + c_1."""
+        one = ts.context_from(
+            self._message
+            + sealwire.field(3, sealwire.field(1, sealwire.secret_key(self._parms_id, ones)))
+        )
+        self._one = one.secret_key().data  # of the same parameters
+        self._encryptor = sealapi.Encryptor(self._seal, self._one)
+        self._decryptor = sealapi.Decryptor(self._seal, self._one)
         self.common = lru_cache(_COMMONS)(self._common)
-        """Returns the common polynomial a_j of a message as (0, a_j); all its clients have it."""
+        """Returns the common polynomial a_j of a message; all its clients have it."""
 
-    def _common(self, about: bytes, index: int) -> sealapi.Ciphertext:
-        degree = self.parameters.poly_degree
-        words = common_polynomial(about, index, degree, self.modulus)
-        return self._ciphertext(np.zeros_like(words), words)
+    def _common(self, about: bytes, index: int) -> sealapi.Plaintext:
+        words = self.common_words(about, index)
+        return self._sum(self._ciphertext(words, np.zeros_like(words)))
 
-    def key(self, coefficients: Coefficients) -> sealapi.SecretKey:
-        """Return SEAL's form of a key of small signed coefficients."""
+    def common_words(self, about: bytes, index: int) -> Words:
+        """Return the words of a common polynomial, transformed."""
+        return common_polynomial(about, index, self.parameters.poly_degree, self.modulus)
+
+    def key(self, coefficients: Coefficients) -> sealapi.Ciphertext:
+        """Return a key of small signed coefficients as (0, s), transformed."""
         words = (coefficients % self.modulus).astype(np.uint64)
-        both = self._ciphertext(np.zeros_like(words), words, transformed=False)
-        self._evaluator.transform_to_ntt_inplace(both)
-        plain = sealapi.Plaintext()
-        sealapi.Decryptor(self._seal, self._one).decrypt(both, plain)
-        if not _HAS_MEMORY_FILES:
-            return self._secret_key(sealwire.secret_key(self._parms_id, _words(plain)[None]))
-        key = sealapi.SecretKey()
-        with _memory_file() as (_, path):  # SEAL writes both alike
-            plain.save(path)
-            key.load(self._seal, path)
+        key = self._ciphertext(np.zeros_like(words), words, 1.0, transformed=False)
+        self._evaluator.transform_to_ntt_inplace(key)
         return key
 
-    def encrypted(self, key: sealapi.SecretKey, common: sealapi.Ciphertext, reals: Reals) -> Words:
+    def encrypted(self, key: sealapi.Ciphertext, common: sealapi.Plaintext, reals: Reals) -> Words:
         """Return -(a s) + e + m with an error e that SEAL draws anew at every call.
 
-        SEAL encrypts symmetrically to (c', a') with an a' of its own, and decrypts (c', a' - a).
+        SEAL encrypts under the polynomial one to (c', a'), where c' + a' = e + m.
         """
-        plain, fresh = sealapi.Plaintext(), sealapi.Ciphertext()
-        half = len(reals) // 2
-        self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), self._scale, plain)
-        sealapi.Encryptor(self._seal, key).encrypt_symmetric(plain, fresh)
-        self._evaluator.sub_inplace(fresh, common)
-        sealapi.Decryptor(self._seal, key).decrypt(fresh, plain)
-        return _words(plain)
+        fresh = sealapi.Ciphertext()
+        self._encryptor.encrypt_symmetric(self._encoded(reals, self._scale), fresh)
+        self._evaluator.sub_inplace(fresh, self._product(key, common))
+        return _words(self._sum(fresh))
 
-    def decrypted(self, key: sealapi.SecretKey, common: sealapi.Ciphertext, total: Words) -> Reals:
-        """Return the values of a total under the sum of its keys."""
-        plain, whole = sealapi.Plaintext(), self._ciphertext(total, np.zeros_like(total))
-        self._evaluator.add_inplace(whole, common)
-        sealapi.Decryptor(self._seal, key).decrypt(whole, plain)
-        slots = np.asarray(self._encoder.decode_complex(plain))
+    def decrypted(self, key: sealapi.Ciphertext, common: sealapi.Plaintext, total: Words) -> Reals:
+        """Return the values of a total, (C + a S), under the sum of its keys."""
+        whole = self._ciphertext(total, np.zeros_like(total))
+        self._evaluator.add_inplace(whole, self._product(key, common))
+        slots = np.asarray(self._encoder.decode_complex(self._sum(whole)))
         return np.concatenate([slots.real, slots.imag])
 
+    def weighed(self, both: Words, baseline: Reals, weights: Reals, scale: float) -> Words:
+        """Return coefficients of w (c - b) and w a, shape (2, N), from the words of c and a."""
+        product = self._ciphertext(*both)
+        self._evaluator.sub_plain_inplace(product, self._encoded(baseline, self._scale))
+        half = len(baseline) // 2  # the real part of a product subtracts imaginary parts
+        conjugate = np.concatenate([weights[:half], -weights[half:]])
+        self._evaluator.multiply_plain_inplace(product, self._encoded(conjugate, scale))
+        self._evaluator.transform_from_ntt_inplace(product)
+        return _polynomials(product)
+
+    def _product(self, key: sealapi.Ciphertext, common: sealapi.Plaintext) -> sealapi.Ciphertext:
+        """Return (0, a s)."""
+        product = sealapi.Ciphertext()
+        self._evaluator.multiply_plain(key, common, product)
+        return product
+
+    def _sum(self, both: sealapi.Ciphertext) -> sealapi.Plaintext:
+        """Return c_0 + c_1."""
+        plain = sealapi.Plaintext()
+        self._decryptor.decrypt(both, plain)
+        return plain
+
+    def _encoded(self, reals: Reals, scale: float) -> sealapi.Plaintext:
+        plain, half = sealapi.Plaintext(), len(reals) // 2
+        self._encoder.encode((reals[:half] + 1j * reals[half:]).tolist(), scale, plain)
+        return plain
+
     def _ciphertext(
-        self, first: Words, second: Words, *, transformed: bool = True
+        self, first: Words, second: Words, scale: float = 0.0, *, transformed: bool = True
     ) -> sealapi.Ciphertext:
-        residues = np.stack([first, second])[:, None]
-        written = sealwire.ciphertext(
-            self._parms_id, residues, self._scale, transformed=transformed
-        )
+        residues, scale = np.stack([first, second])[:, None], scale or self._scale
+        written = sealwire.ciphertext(self._parms_id, residues, scale, transformed=transformed)
         vector = (
             sealwire.field(1, sealwire.varint(self.parameters.poly_degree // 2))
             + sealwire.field(2, written)
-            + sealwire.double_field(3, self._scale)
+            + sealwire.double_field(3, scale)
         )
         return ts.ckks_vector_from(self._context, vector).ciphertext()[0]
 
-    def _secret_key(self, written: bytes) -> sealapi.SecretKey:
-        if not _HAS_MEMORY_FILES:  # 3 ms more: TenSEAL computes tables anew
-            whole = ts.context_from(self._message + sealwire.field(3, sealwire.field(1, written)))
-            return whole.secret_key().data
-        key = sealapi.SecretKey()
-        with _memory_file() as (descriptor, path):
-            os.write(descriptor, written)
-            key.load(self._seal, path)
-        return key
-
 
 _HAS_MEMORY_FILES = hasattr(os, "memfd_create")
-
-
-@contextmanager
-def _memory_file() -> Iterator[tuple[int, str]]:
-    """Give SEAL, which reads and writes paths alone, one that is on no disk."""
-    descriptor = os.memfd_create("securefl")
-    try:
-        yield descriptor, f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 def _words(plain: sealapi.Plaintext) -> Words:
@@ -138,8 +137,23 @@ def _words(plain: sealapi.Plaintext) -> Words:
     n_words = plain.coeff_count()
     if not _HAS_MEMORY_FILES:  # word by word: 0.2 ms
         return words_of(plain, n_words)
-    with _memory_file() as (descriptor, path):
-        plain.save(path)
+    return np.frombuffer(_saved(plain)[-8 * n_words :], "<u8")
+
+
+def _polynomials(ciphertext: sealapi.Ciphertext) -> Words:
+    """Return the words of a ciphertext's polynomials, shape (2, N)."""
+    n_words = 2 * ciphertext.poly_modulus_degree()
+    if not _HAS_MEMORY_FILES:
+        return words_of(ciphertext, n_words).reshape(2, -1)
+    return np.frombuffer(_saved(ciphertext)[-8 * n_words :], "<u8").reshape(2, -1)
+
+
+def _saved(polynomials: sealapi.Plaintext | sealapi.Ciphertext) -> bytes:
+    """Return what SEAL, which writes to paths alone, writes to a file that is on no disk."""
+    descriptor = os.memfd_create("securefl")
+    try:
+        polynomials.save(f"/proc/self/fd/{descriptor}")
         saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    content = sealwire.unpacked(saved, _MOST_SAVED_BYTES)
-    return np.frombuffer(content[-8 * n_words :], "<u8")
+    finally:
+        os.close(descriptor)
+    return sealwire.own_content(saved)

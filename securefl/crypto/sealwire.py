@@ -1,8 +1,7 @@
 """SEAL's and TenSEAL's serialised forms: written for what they only let one load, and read.
 
 Written uncompressed, in the layout of SEAL 4.3 and TenSEAL 0.3.18, whose parsers check what is
-written. Ciphertexts are read only of this process's own making. Of a key file, lengths are read
-before SEAL believes them: it would unpack gigabytes from a few kilobytes.
+written. What is read is of this process's own making.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ Words = NDArray[np.uint64]
 
 _HEADER = struct.Struct("<HBBBBHQ")
 _MAGIC, _MAJOR, _MINOR, _UNCOMPRESSED, _ZSTANDARD = 0xA15E, 4, 3, 0, 2
+_COMPRESSION = 5
+"""Place of a header's byte that says how the rest is packed."""
 _CIPHERTEXT = struct.Struct("<32sBQQQdQ")
 _PLAINTEXT = struct.Struct("<32sQd")
-_MAX_WINDOW_BYTES = 2**23
 _COUNT = struct.Struct("<Q")
 _PARAMETERS = struct.Struct("<BQQ")
 _CKKS = 2
@@ -30,10 +30,7 @@ _PARMS_ID = struct.Struct("<4Q")
 def ciphertext(
     parms_id: Sequence[int], residues: Words, scale: float, *, transformed: bool = True
 ) -> bytes:
-    """SEAL's ciphertext of shape (polynomials, primes, N), most often in the transform's form.
-
-    A public key is one, of the whole modulus and scale 1.
-    """
+    """SEAL's ciphertext of shape (polynomials, primes, N), most often in the transform's form."""
     n_polynomials, n_primes, poly_degree = residues.shape
     members = _CIPHERTEXT.pack(
         _PARMS_ID.pack(*parms_id),
@@ -47,101 +44,13 @@ def ciphertext(
     return _sealed(members + _array(residues))
 
 
-def residues(vector: bytes, shape: tuple[int, int, int]) -> Words:
-    """The coefficients in a serialised vector of one ciphertext, of this process's own making.
-
-    Args:
-        vector: TenSEAL's message.
-        shape: (polynomials, primes, N).
-
-    Raises:
-        RuntimeError: it is of another shape, or TenSEAL writes it in another way.
-    """
-    start = vector.find(_HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, 0, 0, 0)[:5])
-    try:
-        *_, compression, _, size = _HEADER.unpack_from(vector, start)
-        content = vector[start + _HEADER.size : start + size]
-        if compression == _ZSTANDARD:
-            # SEAL writes the frame as a stream, which does not say how large it is.
-            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
-        _, _, *found, _, _ = _CIPHERTEXT.unpack_from(content)
-    except (struct.error, zstandard.ZstdError) as error:
-        raise RuntimeError(f"not a ciphertext as TenSEAL writes it: {error}") from error
-    n_polynomials, n_primes, poly_degree = shape
-    n_bytes = 8 * n_polynomials * n_primes * poly_degree
-    if found != [n_polynomials, poly_degree, n_primes] or len(content) < n_bytes:
-        raise RuntimeError(f"ciphertext of {found}, expected {shape}")
-    return np.frombuffer(content[-n_bytes:], "<u8").reshape(shape)
-
-
-def fields(message: bytes) -> dict[int, bytes]:
-    """Returns the fields of a protobuf message by number.
-
-    Raises:
-        RuntimeError: no message, or one that has a field twice.
-    """
-    found: dict[int, bytes] = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint_at(message, at)
-        match tag & 7:
-            case 0:
-                end = _varint_at(message, at)[1]
-            case 1:
-                end = at + 8
-            case 2:
-                size, at = _varint_at(message, at)
-                end = at + size
-            case _:
-                raise RuntimeError("a field of another kind than TenSEAL writes")
-        if tag >> 3 in found or end > len(message):
-            raise RuntimeError(f"field {tag >> 3} is there twice, or is cut off")
-        found[tag >> 3] = message[at:end]
-        at = end
-    return found
-
-
-def _varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """The whole number there, and where it ends."""
-    number = 0
-    for shift, byte in enumerate(message[at : at + 10]):
-        number |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return number, at + shift + 1
-    raise RuntimeError("a number that is cut off")
-
-
-def unpacked(sealed: bytes, max_bytes: int) -> bytes:
-    """Returns what SEAL's header is before; raises RuntimeError where that is longer, or damaged.
-
-    Nothing longer than `max_bytes` is allocated.
-    """
-    try:
-        magic, n_header, _, _, compression, _, size = _HEADER.unpack_from(sealed)
-        if (magic, n_header, size) != (_MAGIC, _HEADER.size, len(sealed)):
-            raise RuntimeError("not of the length that its header names")
-        content = sealed[_HEADER.size :]
-        if compression == _ZSTANDARD:
-            packing = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-            with packing.stream_reader(content, read_across_frames=True) as reader:
-                content = reader.read(max_bytes + 1)
-        elif compression != _UNCOMPRESSED:
-            raise RuntimeError("packed in another way than SEAL does here")
-    except (struct.error, zstandard.ZstdError) as error:
-        raise RuntimeError(f"not as SEAL writes it: {error}") from error
-    if len(content) > max_bytes:
-        raise RuntimeError(f"unpacks to more than {max_bytes} bytes, which it cannot have")
+def own_content(sealed: bytes) -> bytes:
+    """Return what this process's own SEAL has written, without its header and its packing."""
+    compression, content = sealed[_COMPRESSION], sealed[_HEADER.size :]
+    if compression == _ZSTANDARD:
+        # SEAL writes the frame as a stream, which does not say how large it is.
+        content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
     return content
-
-
-def require_public_key(sealed: bytes, shape: tuple[int, int, int]) -> None:
-    """Raises RuntimeError for a public key that SEAL would find to be of another length."""
-    n_words = shape[0] * shape[1] * shape[2]
-    n_array = _HEADER.size + _COUNT.size + 8 * n_words
-    array = unpacked(sealed, _CIPHERTEXT.size + n_array)[_CIPHERTEXT.size :]
-    head = _HEADER.pack(_MAGIC, _HEADER.size, _MAJOR, _MINOR, _UNCOMPRESSED, 0, n_array)
-    if len(array) != n_array or not array.startswith(head + _COUNT.pack(n_words)):
-        raise RuntimeError(f"a public key of another shape than {shape}")
 
 
 def parameters(poly_degree: int, modulus: int) -> bytes:

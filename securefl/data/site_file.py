@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -39,6 +39,9 @@ class SiteFile(Table):
     model: Word | None = None
     """The `module:function` of the settings' `model.name`, which this site has looked at and lets
     run here."""
+    approval: Literal["required"] | None = None
+    """Required where this site takes part in no other job than that which it has approved, in
+    approved.json beside this file (`securefl site review --approve`)."""
 
 
 def read_site(path: Path) -> SiteFile:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from dataclasses import astuple, dataclass, field
-from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from securefl.types import MessageSpec, NamedTensors, Total
 
 Values = NDArray[np.float64]
-ONE_TIME = "one-time/digits/1"
-"""Form of a payload under a one-time key, whose header has a nonce."""
+ONE_TIME, ONE_TIME_PROFILE = "one-time/digits/1", "one-time/profile/1"
+"""Forms of a payload under a one-time key, whose header has a nonce."""
 NONCE_BYTES = 16
 _BOOKKEEPING = struct.Struct("<dq")
 
@@ -49,9 +50,18 @@ class MessageId:
     name: str
     n_values: int
 
-    def digest(self) -> bytes:
+    def digest(self, use: Literal["sum", "profile"] = "sum") -> bytes:
         """Return 32 bytes that keys and common polynomials of this message follow from."""
-        return hashlib.sha256(b"SecureFL sum 1\0" + json.dumps(astuple(self)).encode()).digest()
+        prefix = f"SecureFL {use} 1\0".encode()
+        return hashlib.sha256(prefix + json.dumps(astuple(self)).encode()).digest()
+
+
+def fresh_nonce(values: bytes) -> bytes:
+    """Return a nonce of fresh random bytes and of what is sealed.
+
+    So a copied machine with the same random bytes does not use a key for other values.
+    """
+    return hashlib.sha256(os.urandom(32) + values).digest()[:NONCE_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +116,6 @@ class Sealer(Channel, Protocol):
 
     def gains(self, spec: MessageSpec) -> Values | float:
         """Powers of two, shape (n_values,) or one for all, that values are multiplied by before."""
-
-
-class CardMaker(Keyed, Protocol):
-    """A sealer whose messages are opened with what its client's cards hold."""
-
-    def cards(self, run: str, sender: Sender) -> bytes:
-        """Cards of a session, one for each officer in order."""
 
 
 class RunningSum(Protocol):

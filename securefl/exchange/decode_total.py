@@ -19,6 +19,8 @@ WEIGHT_BITS = 26
 samples in all if noise allows."""
 MOST_CRAFTED = 2.0
 """Largest weight of a total whose count is worth naming where it is wrong."""
+UNROUNDED_BITS = 52
+"""Bits after the leading one that leave a double as it is."""
 GUARD_BITS = 6
 """Bits below the noise that are kept, so that rounding adds none."""
 

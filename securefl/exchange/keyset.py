@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from securefl.crypto.card_secret import CardSecret
+from securefl.exchange.answers import Combiner, as_said
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
@@ -30,8 +31,13 @@ class KeySet:
 
     def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
         """Return the capability to open totals; `say` is told of officers away, and of liars."""
-        officers = [Officer(secret, n, self.quorum) for n, secret in enumerate(self.secrets)]
-        return OneTimeOpener(self.public, officers, say)
+        combiner = Combiner(self.public, lambda number, why: say(as_said(number, why)))
+        return OneTimeOpener(combiner, self.officers())
+
+    def officers(self) -> list[Officer]:
+        """Return the officers, who have no cards yet."""
+        public = self.public
+        return [Officer(public, secret, n) for n, secret in enumerate(self.secrets)]
 
     @classmethod
     def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> KeySet:

@@ -1,16 +1,12 @@
-"""The three verbs of a profile match: a client seals, the server matches, the authority opens.
-
-As in `base`, a capability is an object: a role that holds no `ScoreOpener` cannot spell "open".
-"""
+"""The verbs of a profile match: a client seals, the server matches; an `Opener` opens scores."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Protocol
 
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Channel
+from securefl.exchange.base import Channel, MessageId, Sealed, Sender
 from securefl.exchange.profile import Profile
 
 PROFILE, SCORE, UNIT = "profile", "profile/score", "profile/unit"
@@ -24,7 +20,7 @@ HEADER_BYTES = _HEADER.size
 class ProfileSealer(Channel, Protocol):
     """A client's side."""
 
-    def seal(self, profile: Profile) -> bytes:
+    def seal(self, profile: Profile, about: MessageId, sender: Sender) -> Sealed:
         """The payload of one message; raises ValueRefused where it cannot be sealed."""
 
 
@@ -34,11 +30,8 @@ class Matcher(Channel, Protocol):
     def n_bytes(self, q: int) -> int:
         """Exact payload length of a profile of so many elements."""
 
-    def n_clear(self, q: int) -> int:
-        """How many of its 2q values are not encrypted."""
-
     def match(self, payload: bytes, baseline: Profile) -> bytes:
-        """The score (1/q) Σ KL(N_k ‖ N_B), for a `ScoreOpener`.
+        """The score (1/q) Σ KL(N_k ‖ N_B), for whoever opens it.
 
         Raises:
             MessageRefused: `payload` is no profile of the baseline's length and version.
@@ -46,19 +39,6 @@ class Matcher(Channel, Protocol):
 
     def precision(self, baseline: Profile) -> float:
         """An opened score is within this, and 1e-4 of itself, of the exact one."""
-
-
-class ScoreOpener(Channel, Protocol):
-    """Reads scores, and nothing else of a profile."""
-
-    def open(self, scores: Sequence[bytes]) -> list[float | None]:
-        """Several clients' scores in one call, in the order given; None where one is no score.
-
-        So a client that sends rubbish keeps no other client's score back.
-
-        Raises:
-            OpeningRefused: the key has released as many scores as it may; none is opened.
-        """
 
 
 def with_header(profile: Profile, content: bytes) -> bytes:

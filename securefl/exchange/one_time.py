@@ -7,8 +7,6 @@ total carries Σ weight_i (a client that drops out costs no round) and the numbe
 
 from __future__ import annotations
 
-import hashlib
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +14,10 @@ from numpy.typing import NDArray
 
 from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
-from securefl.exchange.base import NONCE_BYTES, ONE_TIME, MessageId, Sealed, Sender, Values
+from securefl.errors import BlindTotalRefused
+from securefl.exchange import blind
+from securefl.exchange.base import ONE_TIME, MessageId, Sealed, Sender, Values, fresh_nonce
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
@@ -57,18 +58,21 @@ class OneTimeSealer(UnderCards):
         """The plan's."""
         return gains_of(spec)
 
-    def cards(self, run: str, sender: Sender) -> bytes:
-        """The client's cards of a session."""
-        return self.keys.cards(run, sender)
+    def opened(self, total: BlindTotal, about: MessageId, sender: Sender) -> tuple[bytes, int]:
+        """Return what a total holds that is sealed for this client, and the length of its list.
+
+        Raises:
+            BlindTotalRefused: see `blind.opened`; or several officers, who seal no totals.
+        """
+        secrets = self.keys.secrets(sender)
+        if len(secrets) > 1:
+            raise BlindTotalRefused("is of several officers, who seal none")
+        return blind.opened(total, about, sender.name, secrets[0])
 
     def seal(
         self, values: NDArray[np.floating], weight: float, about: MessageId, sender: Sender
     ) -> Sealed:
-        """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing.
-
-        The values enter the nonce, so that a copied machine with the same random bytes does not
-        use a key for other values.
-        """
+        """Weigh, pack and encrypt; always whole ciphertexts, so the length says nothing."""
         size = SUMS.values_per_ciphertext
         slots = np.zeros((SUMS.n_ciphertexts(len(values)), size + BOOKKEEPING_SLOTS))
         padded = np.zeros(len(slots) * size)
@@ -77,8 +81,7 @@ class OneTimeSealer(UnderCards):
         padded[: len(digits)] = digits
         slots[:, :size] = padded.reshape(-1, size)
         slots[:, size:] = weight, 1.0
-        nonce = hashlib.sha256(os.urandom(32) + slots.tobytes()).digest()[:NONCE_BYTES]
-        digest = about.digest()
+        nonce, digest = fresh_nonce(slots.tobytes()), about.digest()
         key = OneTimeKey.of(self.keys.secrets(sender), digest, sender.name, nonce)
         return Sealed(key.seal(slots, digest), nonce.hex())
 

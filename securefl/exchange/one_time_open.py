@@ -6,118 +6,96 @@ server has added in another way decrypts to noise, which counts no clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from securefl.crypto.one_time import KeySum
-from securefl.crypto.params import SUMS
-from securefl.errors import MessageRefused, OpeningRefused, PeerError
+from securefl.crypto.blind import ContentKey
+from securefl.errors import MessageRefused, OpeningRefused, PeerError, SecureFLError
+from securefl.exchange.answers import Combiner
 from securefl.exchange.base import MessageId, OpenedSum
-from securefl.exchange.decode_total import TotalDecoder
-from securefl.exchange.officer import Answer, Answering, Officer
-from securefl.exchange.one_time import UnderCards
+from securefl.exchange.blind import BlindTotal, listed
+from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.officer import Officer
+from securefl.exchange.one_time_match import split_score
+from securefl.exchange.opener import Answer, KeyAdder, ScorePart
 
 
 @dataclass(frozen=True, slots=True)
-class OneTimeOpener(UnderCards):
-    """Opens totals by the answers of officers."""
+class OneTimeOpener:
+    """Opens totals by the answers of officers, all of them in this process; an `Opener`."""
 
+    combiner: Combiner
     officers: Sequence[Officer]
-    say: Callable[[str], None] = lambda _text: None
-    """Told of each officer that is away, refuses a card, or has given a wrong answer."""
-    _lacking: dict[str, set[int]] = field(default_factory=dict)
-    """Officers that have not all cards of a session's clients; the others have."""
+
+    @property
+    def keys(self) -> CardKeys:
+        """See `CardHolder.keys`."""
+        return self.combiner.keys
+
+    @property
+    def form(self) -> str:
+        """See `Channel.form`."""
+        return self.combiner.form
+
+    @property
+    def key_id(self) -> str:
+        """See `Keyed.key_id`."""
+        return self.combiner.key_id
+
+    @property
+    def epoch(self) -> int:
+        """See `Keyed.epoch`."""
+        return self.combiner.epoch
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
         """Give each officer its card; from then on those that can use all cards open sums.
 
         Raises:
-            MessageRefused: another length, or too few officers would be left that can use theirs
-                and those of all clients before (`Officer.take_card`).
+            MessageRefused: too few officers would be left that can use theirs and those of all
+                clients before (`Officer.take_cards`).
         """
-        if len(cards) != self.keys.card_bytes:
-            raise MessageRefused(
-                f"cards of {len(cards)} bytes, expected exactly {self.keys.card_bytes}"
-            )
         refused: dict[int, MessageRefused] = {}
         for number, officer in enumerate(self.officers):
             try:
-                officer.take_card(run, sender, *self.keys.card_of(cards, number))
+                officer.take_cards(run, sender, cards)
             except MessageRefused as error:
                 refused[number] = error
-        lacking = self._lacking.get(run, set()) | refused.keys()
-        if refused and len(self.officers) - len(lacking) < self.keys.quorum.needed:
-            raise next(iter(refused.values()))
-        self._lacking[run] = lacking
-        for number, reason in refused.items():
-            self.say(f"officer {number + 1}: refuses the card of {sender}: {reason}")
+        self.combiner.note_refusals(run, sender, refused)
 
     def without_card(self, run: str, senders: Collection[str]) -> list[str]:
         """Return the clients of whom an officer has no card that has all others'."""
-        without = {name for o in self._able(run).values() for name in o.without_card(run, senders)}
+        able = [self.officers[number] for number in self.combiner.able(run)]
+        without = {name for officer in able for name in officer.without_card(run, senders)}
         return [name for name in senders if name in without]
-
-    def _able(self, run: str) -> dict[int, Officer]:
-        """Return the officers that have all cards of a session, by number."""
-        lacking = self._lacking.get(run, set())
-        return {n: officer for n, officer in enumerate(self.officers) if n not in lacking}
 
     def open(
         self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
     ) -> OpenedSum:
-        """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
-
-        Raises:
-            OpeningRefused: too many officers are away.
-            MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
-                just these messages, or one of them is rubbish, or too many officers lie.
-        """
-        decoder = TotalDecoder(SUMS, len(nonces))
-        n_ciphertexts, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
-        refused: MessageRefused | None = None
-        for keys, liars in self._key_sums(self._answers(about, nonces)):
+        """See `Opener.open`; raises as `Combiner.open`."""
+        heard: dict[int, Answer | SecureFLError] = {}
+        for number in self.combiner.able(about.run):
+            officer: KeyAdder = self.officers[number]
             try:
-                slots = keys.open(total, digest, n_ciphertexts)
-                opened = decoder.decode(slots, about.n_values, precision_bits)
-            except MessageRefused as error:
-                refused = refused or error
-                continue
-            for number in liars:
-                self.say(f"officer {number + 1}: gave a wrong sum of keys for {about.name!r}")
-            return opened
-        raise refused or MessageRefused("the officers' sums of keys do not agree")
-
-    def _answers(self, about: MessageId, nonces: Mapping[str, str]) -> dict[int, Answer]:
-        """Return the answer of each officer that is there and has all cards."""
-        answers, away = dict[int, Answer](), list[str]()
-        able: Mapping[int, Answering] = self._able(about.run)
-        for number, officer in able.items():
-            try:
-                answer = officer.key_sums(about, nonces)
-                if {*answer} != {*self.keys.quorum.groups_of[number]}:
-                    raise PeerError("has answered for other groups than its own")  # noqa: TRY301
-                answers[number] = answer
+                heard[number] = officer.key_sums(about, nonces)
             except PeerError as error:
-                away.append(f"officer {number + 1}: {error}")
-        for text in away:
-            self.say(text)
-        if len(answers) < self.keys.quorum.needed:
-            raise OpeningRefused(
-                f"{len(answers)} of {len(self.officers)} officers answer, and "
-                f"{self.keys.quorum.needed} are needed: {'; '.join(away)}"
-            )
-        return answers
+                heard[number] = error
+        return self.combiner.open(total, about, len(nonces), precision_bits, heard)
 
-    def _key_sums(self, answers: Mapping[int, Answer]) -> Iterator[tuple[KeySum, tuple[int, ...]]]:
-        """Yield sums of keys that officers agree on, and those left out as liars: fewest first."""
-        groups, needed = self.keys.quorum.groups, self.keys.quorum.needed
-        for n_liars in range(len(answers) - needed + 1):
-            for liars in combinations(answers, n_liars):
-                heard = [answer for number, answer in answers.items() if number not in liars]
-                parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
-                if all(part == of[0] for of in parts for part in of):
-                    total = parts[0][0]
-                    for of in parts[1:]:
-                        total = total.plus(of[0])
-                    yield total, liars
+    def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
+        """See `Opener.sealed_for`."""
+        if len(self.officers) > 1:
+            raise OpeningRefused("several officers seal no total for clients: none of them has one")
+        key = ContentKey.sealing(content, about.digest(), listed(names))
+        return BlindTotal.of(key, self.officers[0].wraps(about.run, names, key))
+
+    def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
+        """See `Opener.score`; raises as `Combiner.score`."""
+        heard: dict[int, ScorePart | SecureFLError] = {}
+        _, _, polynomial = split_score(content)
+        for number in self.combiner.able(about.run):
+            officer: KeyAdder = self.officers[number]
+            try:
+                heard[number] = officer.score_parts(about, sender, nonce, polynomial)
+            except PeerError as error:
+                heard[number] = error
+        return self.combiner.score(content, sender, heard)

@@ -27,6 +27,9 @@ class Policy:
     openings_per_run: int = 1_000_000
     rules: tuple[OpeningRule, ...] = (OpeningRule("*"),)
     """The first that matches counts; a name that none matches is not opened."""
+    read: frozenset[str] | None = None
+    """Names of the totals that the server reads: all others are sealed for their clients. None
+    where it reads all."""
 
     def rule_for(self, name: str) -> OpeningRule:
         """Raises OpeningRefused where the policy opens no message of this name."""
@@ -34,6 +37,10 @@ class Policy:
             if name.isprintable() and fnmatchcase(name, rule.names):
                 return rule
         raise OpeningRefused(f"the policy opens no {name!r:.100}")
+
+    def is_blind(self, name: str) -> bool:
+        """Returns True where totals of this name are sealed for their clients."""
+        return self.read is not None and name not in self.read
 
 
 def require_clients(n_clients: int, least: int) -> None:

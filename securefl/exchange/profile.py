@@ -76,7 +76,7 @@ class Profile:
 def range_unit(baseline: Profile) -> float:
     """The power of two in which the baseline's largest σ² + μ² is in 4..16.
 
-    Smaller units lose no digits to a score's flooding, larger ones leave clients more room: here
+    Smaller units lose fewer digits to a score's error, larger ones leave clients more room: here
     theirs may be 4 to 16 times as large.
     """
     moment = float((baseline.variance_Q + baseline.mean_Q.square()).max())

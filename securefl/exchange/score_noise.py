@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from securefl.exchange.gaussian import Draw
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreNoise:
@@ -16,6 +18,6 @@ class ScoreNoise:
     deviation: float
     """In units of scores."""
 
-    def clipped(self, score: float) -> float:
-        """The score, or what of 0..`bound` is next to it."""
-        return min(max(score, 0.0), self.bound)
+    def on(self, score: float, draw: Draw) -> float:
+        """Return the score, or what of 0..`bound` is next to it, with noise."""
+        return min(max(score, 0.0), self.bound) + float(draw(1, self.deviation)[0])

@@ -12,9 +12,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
-from securefl.errors import DataError
-from securefl.exchange.base import ONE_TIME, CardMaker, Sealed, Sealer, Sender
-from securefl.exchange.layout import pack
+from securefl.errors import BlindTotalRefused, DataError, PeerError
+from securefl.exchange.base import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
+from securefl.exchange.blind import BlindReader, BlindTotal
+from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.matching import PROFILE, ProfileSealer
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution
@@ -26,6 +28,7 @@ from securefl.federation.message import (
     header_for,
     number_expected,
 )
+from securefl.federation.total import RELEASED, read_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
@@ -42,6 +45,10 @@ class Client:
     """Weight in sums where all clients count alike; at most 1/n for n clients."""
     profile_sealer: ProfileSealer | None = None
     """Sealer of its profile; None where nobody asks for one."""
+    card_keys: CardKeys | None = None
+    """Keys that it makes its cards for; None where it seals nothing."""
+    blind: bool = False
+    """True where it takes a sealed sum's total in mid-round as sealed for itself, and no other."""
     signing_key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
     _senders: dict[tuple[str, str], Sender] = field(default_factory=dict, repr=False)
     """Its secret of a session under a key. It follows from the signing key, so that a client that
@@ -98,6 +105,33 @@ class Client:
         """Return this client's weight in a sum where it counts `times` times."""
         return self.equal_weight if spec.weighing is Weighing.EQUAL else times * self.weight
 
+    def read_total(
+        self, run: str, round_number: int, spec: MessageSpec, opened: OpenedSum | BlindTotal
+    ) -> OpenedSum:
+        """Return a total in mid-round, without gains, as this client reads it.
+
+        Raises:
+            BlindTotalRefused: it does not open for this client, is of another message, counts
+                other clients than it lists, or is in the clear where it must be sealed.
+        """
+        sealer = self.sealers[spec.kind]
+        if not (self.blind and sealer.form == ONE_TIME):
+            if isinstance(opened, BlindTotal):
+                raise BlindTotalRefused("is sealed for clients, and by the settings it is not")
+            return opened
+        if not isinstance(opened, BlindTotal):
+            raise BlindTotalRefused("is in the clear, and by the settings it is sealed")
+        about = MessageId(run, round_number, spec.name, spec.n_values)
+        reader = cast("BlindReader", sealer)
+        content, n_listed = reader.opened(opened, about, self.sender(run, sealer.key_id))
+        try:
+            total = read_total(content, spec.n_values, RELEASED, "the authority")
+        except PeerError as error:
+            raise BlindTotalRefused(f"is none: {error}") from error
+        if total.n_clients != n_listed:
+            raise BlindTotalRefused(f"counts {total.n_clients} clients, and lists {n_listed}")
+        return OpenedSum(total.values / gains_of(spec), total.weight, total.n_clients)
+
     def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
         """Return the signed message with this client's profile, sealed.
 
@@ -109,7 +143,8 @@ class Client:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         about, n_values = (run, round_number), 2 * len(profile)
         expected = Expected.over(sealer, about, PROFILE, n_values)
-        return self._signed(expected, Sealed(sealer.seal(profile)))
+        sender = self.sender(run, sealer.key_id)
+        return self._signed(expected, sealer.seal(profile, expected.about, sender))
 
     def send_number(self, run: str, round_number: int, name: str, number: float) -> bytes:
         """Return the signed message with one number in the clear."""
@@ -120,14 +155,13 @@ class Client:
         """Return the signed message with this client's cards of a session.
 
         Raises:
-            DataError: it seals no sum.
+            DataError: it seals nothing.
         """
-        sealer = next((own for own in self.sealers.values() if own.form == ONE_TIME), None)
-        if sealer is None:
-            raise DataError(f"{self.name}: is asked for cards, and seals no sum by its settings")
-        maker = cast("CardMaker", sealer)
-        cards = maker.cards(run, self.sender(run, maker.key_id))
-        return self._signed(card_expected(run, maker), Sealed(cards))
+        keys = self.card_keys
+        if keys is None:
+            raise DataError(f"{self.name}: is asked for cards, and seals nothing by its settings")
+        cards = keys.cards(run, self.sender(run, keys.key_id))
+        return self._signed(card_expected(run, keys), Sealed(cards))
 
     def sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""

@@ -6,20 +6,22 @@ same object serves all clients of a simulation, those of one worker process, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Protocol
 
+import numpy as np
 import torch
 
-from securefl.errors import ConfigError, DataError, ValueRefused
+from securefl.errors import BlindTotalRefused, ConfigError, DataError, ValueRefused
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import Row, Rows, unpack
 from securefl.federation.client import Client
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
 from securefl.federation.terms import Terms
-from securefl.federation.total import state_digest, total_bytes, with_job, with_total
+from securefl.federation.total import as_sent, state_digest, total_bytes, with_job, with_total
 from securefl.types import (
     Contribution,
     Floats,
@@ -78,9 +80,21 @@ class RoundContext:
 class Answer:
     """Total of a sum in the middle of a round, as it is sent to clients."""
 
-    opened: OpenedSum
+    opened: OpenedSum | BlindTotal
     staying: Sequence[str]
     """Clients that go on, since their values were not refused."""
+
+    def to_all(self, dtype: Floats) -> bytes:
+        """Return what all clients are sent of it, values in the clear as this type."""
+        opened = self.opened
+        return opened.sealed if isinstance(opened, BlindTotal) else total_bytes(opened, dtype)
+
+    def among(self, clients: Collection[str]) -> Answer:
+        """Return what a site of these clients is sent: of a sealed total, their keys alone."""
+        opened = self.opened
+        if isinstance(opened, BlindTotal):
+            return replace(self, opened=opened.among(clients))
+        return self
 
 
 class Outlet(Protocol):
@@ -91,6 +105,9 @@ class Outlet(Protocol):
 
     def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
         """Carry a client's contribution; `memory` is its state once the contribution counts."""
+
+    def leave(self, client: str, refused: Refused) -> None:
+        """Carry a client's refusal to go on with the round."""
 
 
 class ClientsRound:
@@ -156,14 +173,15 @@ class ClientsRound:
             for client, (_, values) in asks.items()
         }
         like = next(iter(asks.values()))[1]
-        return self._answered(self._outlet.ask(spec.name, sent), like)
+        return self._answered(spec, self._outlet.ask(spec.name, sent), like)
 
     def sum_rows(self, name: str, clients: Sequence[str], rows: Rows) -> tuple[Total, list[str]]:
         """Return `sum` of stacked clients: in memory one reduction over the client axis."""
         if name not in self.context.in_memory:
             return self.sum({c: (name, row) for c, row in zip(clients, rows, strict=True)})
-        sent = self._sent_rows(self._due({name}), clients, rows)
-        return self._answered(self._outlet.ask(name, sent), rows.like)
+        spec = self._due({name})
+        sent = self._sent_rows(spec, clients, rows)
+        return self._answered(spec, self._outlet.ask(name, sent), rows.like)
 
     def finish(self, name: str, contribution: Contribution) -> None:
         """Send a client's trained tensors, or a refusal where its new state is not finite."""
@@ -185,12 +203,30 @@ class ClientsRound:
             raise DataError(f"clients ask for sums {sorted(names)} where one of the plan is due")
         return self._sums[next(iter(names))]
 
-    def _answered(self, answer: Answer, like: NamedTensors) -> tuple[Total, list[str]]:
-        opened = answer.opened
+    def _answered(
+        self, spec: MessageSpec, answer: Answer, like: NamedTensors
+    ) -> tuple[Total, list[str]]:
         if self._received:
-            self._received = with_total(self._received, total_bytes(opened, self._precision))
+            self._received = with_total(self._received, answer.to_all(self._precision))
+        opened, staying = self._read(spec, answer)
         total = Total(unpack(opened.values, like), opened.weight, opened.n_clients)
-        return total, list(answer.staying)
+        return total, staying
+
+    def _read(self, spec: MessageSpec, answer: Answer) -> tuple[OpenedSum, list[str]]:
+        """Return the total as each client here reads it by itself, and the clients that go on.
+
+        One that cannot read it leaves the round. Where none is left, the total is NaN.
+        """
+        found = OpenedSum(np.full(spec.n_values, np.nan), np.nan, 0)
+        staying, about = list(answer.staying), (self.context.run, self.context.number)
+        for name in [name for name in staying if name in self.times]:
+            try:
+                found = self._clients[name].read_total(*about, spec, answer.opened)
+            except BlindTotalRefused as error:
+                staying.remove(name)
+                why = f"{name}: the total of {spec.name!r} {error}"
+                self._outlet.leave(name, Refused(spec.name, why, diverged=False))
+        return as_sent(found, self._precision), staying
 
     def _sent(
         self, name: str, specs: Sequence[MessageSpec], tensors: Mapping[str, NamedTensors]

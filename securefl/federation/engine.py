@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.federation.contribution import Refused
 from securefl.federation.query import Query
@@ -61,8 +62,8 @@ class Opener(Protocol):
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
         """Give the authority clients' signed cards; returns the reason for each that is refused."""
 
-    def open(self, request: SumRequest) -> OpenedSum:
-        """Open a sum; raises OpeningRefused, TotalRefused."""
+    def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
+        """Open a sum, or have it opened for clients alone; raises OpeningRefused, TotalRefused."""
 
 
 class InTheClear:
@@ -77,6 +78,6 @@ class InTheClear:
         """Raise RuntimeError, as no client has a card."""
         raise RuntimeError(f"{run}: there is no authority in this run to take {len(cards)} cards")
 
-    def open(self, request: SumRequest) -> OpenedSum:
+    def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
         """Raise RuntimeError, as there is nothing to open."""
         raise RuntimeError(f"{request.expected.name!r}: there is no authority in this run")

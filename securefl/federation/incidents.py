@@ -14,7 +14,7 @@ SPOILED = "total"
 
 PASSED = "pass"
 """Name, in an incident, of a round that leaves the model as it was for want of clients
-(`sites.short`)."""
+(`sites.late`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,15 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
-from securefl.exchange.base import NONCE_BYTES, ONE_TIME, Channel, Keyed, MessageId, Sealed
+from securefl.exchange.base import (
+    NONCE_BYTES,
+    ONE_TIME,
+    ONE_TIME_PROFILE,
+    Channel,
+    Keyed,
+    MessageId,
+    Sealed,
+)
 from securefl.federation.terms import Terms
 from securefl.io.json import require_plain
 
@@ -137,7 +145,7 @@ class Expected:
     @property
     def nonce_digits(self) -> int:
         """Length of the header's nonce, in hex digits."""
-        return 2 * NONCE_BYTES if self.form == ONE_TIME else 0
+        return 2 * NONCE_BYTES if self.form in {ONE_TIME, ONE_TIME_PROFILE} else 0
 
     def under(self, terms: Terms) -> Expected:
         """Return the fields of a client's header that takes part on these terms."""
@@ -281,22 +289,11 @@ def split_message(message: Buffer, max_payload_bytes: int) -> tuple[SignedHeader
     """
     if len(message) > _PREFIX_BYTES + MAX_HEADER_BYTES + SIGNATURE_BYTES + max_payload_bytes:
         raise MessageRefused(f"message of {len(message)} bytes is larger than any expected here")
-    if message[: len(MAGIC)] != MAGIC:
-        raise MessageRefused(_foreign(message))
-    if len(message) < _PREFIX_BYTES:
-        raise MessageRefused("truncated message")
-    (length,) = _LENGTH.unpack_from(message, len(MAGIC))
-    end = _PREFIX_BYTES + length
-    if length > MAX_HEADER_BYTES or len(message) < end + SIGNATURE_BYTES:
-        raise MessageRefused("truncated message")
+    end = _header_end(message)
     signed = bytes(message[_PREFIX_BYTES:end])
+    header = _header_of(signed)
     signature = bytes(message[end : end + SIGNATURE_BYTES])
     payload = message[end + SIGNATURE_BYTES :]
-    try:
-        require_plain(signed, MessageRefused)
-        header = Header.model_validate_json(signed)
-    except ValidationError as error:
-        raise MessageRefused(f"bad header: {error.errors()[0]['msg']}") from None
     if len(payload) != header.payload_bytes:
         raise MessageRefused(
             f"payload of {len(payload)} bytes, its header says {header.payload_bytes}"
@@ -304,6 +301,38 @@ def split_message(message: Buffer, max_payload_bytes: int) -> tuple[SignedHeader
     if hashlib.sha256(payload).hexdigest() != header.payload_sha256:
         raise MessageRefused("the payload does not match its SHA-256: changed under way")
     return SignedHeader(header, signed, signature), payload
+
+
+def claimed_name(beginning: bytes) -> str:
+    """Return the name in the header of a message of which this is the beginning.
+
+    Nobody believes it before the message is verified. It is empty where there is no header.
+    """
+    try:
+        return _header_of(beginning[_PREFIX_BYTES : _header_end(beginning)]).name
+    except MessageRefused:
+        return ""
+
+
+def _header_end(message: bytes | memoryview) -> int:
+    """Return where the header ends; raises MessageRefused where the signature is not there."""
+    if message[: len(MAGIC)] != MAGIC:
+        raise MessageRefused(_foreign(message))
+    if len(message) < _PREFIX_BYTES:
+        raise MessageRefused("truncated message")
+    (length,) = _LENGTH.unpack_from(message, len(MAGIC))
+    end: int = _PREFIX_BYTES + length
+    if length > MAX_HEADER_BYTES or len(message) < end + SIGNATURE_BYTES:
+        raise MessageRefused("truncated message")
+    return end
+
+
+def _header_of(signed: bytes) -> Header:
+    try:
+        require_plain(signed, MessageRefused)
+        return Header.model_validate_json(signed)
+    except ValidationError as error:
+        raise MessageRefused(f"bad header: {error.errors()[0]['msg']}") from None
 
 
 def _foreign(message: bytes | memoryview) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,17 +21,18 @@ from securefl.data.samples import Samples
 from securefl.errors import DataError, Diverged, MessageRefused
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher
+from securefl.exchange.one_time_match import OneTimeMatcher
 from securefl.exchange.profile import Profile, range_unit
 from securefl.exchange.score_noise import ScoreNoise
+from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
-from securefl.federation.engine import Engine
+from securefl.federation.engine import Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.message import NUMBER, Expected, n_message_bytes
 from securefl.federation.profiling import Profiling, inputs
 from securefl.federation.query import Query
 from securefl.federation.questions import Quantity
-from securefl.federation.server import Server
 from securefl.federation.survey import ProfileSurvey, ScoreRequest
 from securefl.types import Kind, State
 
@@ -51,14 +52,9 @@ class MatchChannel(Protocol):
     def sealed(self) -> bool:
         """True where an authority opens scores; in the clear the server reads them."""
 
-    def room(self) -> int | None:
-        """Return the number of scores that may be opened under the key; None without a limit.
-
-        A key that may release none any more is replaced by its successor before.
-        """
-
-    def open(self, request: ScoreRequest) -> list[float | None]:
-        """See `ScoreAuthority.open`."""
+    @property
+    def open(self) -> OpenScores:
+        """Function that opens scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +65,30 @@ class MatchInTheClear:
     matcher: PlainMatch = field(default_factory=PlainMatch)
     sealed: bool = False
 
-    def room(self) -> None:
-        """Return None: there is no limit."""
-        return
-
     def open(self, request: ScoreRequest) -> list[float | None]:
         """Raise RuntimeError, as nothing is sealed."""
         raise RuntimeError(f"{request.name!r}: profiles are in the clear")
+
+
+OpenScores = Callable[[ScoreRequest], list[float | None]]
+"""Opens scores in a request's order; None where one is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedMatch:
+    """Channel of profiles under clients' cards."""
+
+    opener: Opener
+    noise: ScoreNoise | None
+    open: OpenScores
+    sealed: bool = True
+
+    @property
+    def matcher(self) -> OneTimeMatcher:
+        """See `MatchChannel.matcher`."""
+        keys = self.opener.card_keys
+        assert keys is not None  # noqa: S101 -- for mypy
+        return OneTimeMatcher(keys)
 
 
 class ProfileQuestion:
@@ -87,8 +100,7 @@ class ProfileQuestion:
 
     def __init__(
         self,
-        server: Server,
-        engine: Engine,
+        cards: Cards,
         profiling: Profiling,
         model: nn.Module,
         public: Samples,
@@ -97,8 +109,7 @@ class ProfileQuestion:
         """Measure the layer's length.
 
         Args:
-            server: collects the profiles.
-            engine: reaches the clients.
+            cards: clients' cards, with the server and the engine that asks clients.
             profiling: layer, and how clients profile it.
             model: copied, not changed.
             public: samples of the server's baseline.
@@ -107,34 +118,21 @@ class ProfileQuestion:
         Raises:
             DataError: the layer cannot be profiled.
         """
-        self._server = server
-        self._engine = engine
+        self._server, self._engine = cards.server, cards.engine
         self._profiling = profiling
         self._model = copy.deepcopy(model)
         self._public = public
         self._channel = channel
+        self._cards = cards
         x, _ = public.take(torch.arange(1))
         self._q = profile_length(self._model, profiling.layer, x)
         self._baseline: Profile | None = None
 
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
         """See `Question.ask`."""
-        waiting, found = list(clients), dict[str, float]()
-        while waiting:
-            room = self._channel.room()
-            found |= self._asked(state, waiting[:room])
-            waiting = waiting[room:] if room is not None else []
-        return found
-
-    def n_bytes(self, state: State, client: str) -> int:
-        """See `Question.n_bytes`."""
-        matcher = self._channel.matcher
-        about = self._server.run, state.round + 1
-        expected = Expected.over(matcher, about, PROFILE, 2 * self._q)
-        return n_message_bytes(expected, client, matcher.n_bytes(self._q))
-
-    def _asked(self, state: State, clients: Collection[str]) -> dict[str, float]:
         number, channel, server = state.round + 1, self._channel, self._server
+        if channel.sealed:
+            clients = self._cards.holders(state, clients)
         baseline = self._baseline_of(state)
         unit = range_unit(baseline)
         matched = baseline.in_unit(unit)
@@ -154,20 +152,20 @@ class ProfileQuestion:
         precision = math.inf if channel.noise else channel.matcher.precision(matched)
         return self._read(request, opened, precision)
 
+    def n_bytes(self, state: State, client: str) -> int:
+        """See `Question.n_bytes`."""
+        matcher = self._channel.matcher
+        about = self._server.run, state.round + 1
+        expected = Expected.over(matcher, about, PROFILE, 2 * self._q)
+        return n_message_bytes(expected, client, matcher.n_bytes(self._q))
+
     def _receive(
         self, number: int, survey: ProfileSurvey, client: str, answer: bytes | Refused
     ) -> None:
         if isinstance(answer, Refused):
             raise MessageRefused(answer.reason)
-        q, way = self._q, (client, SERVER)
-        n_clear = self._channel.matcher.n_clear(q)
-        if n_clear in {0, 2 * q}:
-            form: Form = "plaintext" if n_clear else "ciphertext"
-            self._note(number, PROFILE, way, form, 2 * q, answer)
-        else:  # one message, in two parts
-            sealed, clear = answer[: -8 * n_clear], answer[-8 * n_clear :]
-            self._note(number, f"{PROFILE}/means", way, "ciphertext", q, sealed)
-            self._note(number, f"{PROFILE}/variances", way, "plaintext", n_clear, clear)
+        form: Form = "ciphertext" if self._channel.sealed else "plaintext"
+        self._note(number, PROFILE, (client, SERVER), form, 2 * self._q, answer)
         survey.receive(answer, client)
 
     def _read(
@@ -200,8 +198,9 @@ class ProfileQuestion:
         version, noise = request.expected.round - 1, self._channel.noise
         opened: list[float | None] = []
         for signed, score in zip(request.signed, request.scores, strict=True):
-            randomness = self._profiling.randomness(version, signed.header.sender)
-            opened += PlainMatch(noise=noise, draw=randomness.gaussian).open([score])
+            draw = self._profiling.draw(version, signed.header.sender)
+            exact = PlainMatch().open(score)
+            opened.append(noise.on(exact, draw) if noise and exact is not None else exact)
         return opened
 
     def _baseline_of(self, state: State) -> Profile:

@@ -12,6 +12,7 @@ from securefl.algorithms.profiles import profiles
 from securefl.algorithms.profiling import View
 from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError
+from securefl.exchange.gaussian import Draw
 from securefl.exchange.profile import Profile
 from securefl.privacy.randomness import Randomness, Secret
 
@@ -34,6 +35,10 @@ class Profiling:
     randomness: Callable[[int, str], Randomness] = lambda _version, _client: Secret()
     """Source of a client's noise, on its profile or on its score in the clear, by the number of
     rounds completed and the client's name."""
+
+    def draw(self, version: int, client: str) -> Draw:
+        """Return the source of the noise on a client's score."""
+        return self.randomness(version, client).gaussian
 
     def profiles(self, view: View, data: Mapping[str, Samples]) -> dict[str, Profile | DataError]:
         """Return each client's profile, or the error of one that has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -32,7 +32,15 @@ class Lost:
     """True where the site has replied that its clients' values cannot be sent."""
 
 
-Outcome = Reply | Lost
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Beginning of a site's reply, of which the rest is under way and may have to wait."""
+
+    name: str
+    """Sum that the reply is for; empty for the end of the round."""
+
+
+Outcome = Reply | Lost | Begun
 
 
 class Transport(Protocol):
@@ -46,8 +54,9 @@ class Transport(Protocol):
     ) -> None:
         """Send each site its request, all at once, and return once all replies were `heard`.
 
-        Each is handed over as it comes, `Lost` where none does, and let go of. `ongoing` is the
-        round of the requests; it knows how large a reply may be.
+        Each is handed over as it comes, `Lost` where none does, and let go of; of one that takes
+        long, `Begun` may be heard before. `ongoing` is the round of the requests; it knows how
+        large a reply may be, and whose have been taken.
         """
 
 
@@ -75,25 +84,18 @@ class RemoteRound:
         while self._taken(requests):
             self.ongoing.open_all(self.open_sum)
             answer = self.ongoing.answer()
-            requests = {site: Continue(answer) for site in self._at_sites(answer.staying)}
+            staying = self._at_sites(answer.staying)
+            requests = {site: Continue(answer.among(names)) for site, names in staying.items()}
         self.ongoing.open_all(self.open_sum)
 
     def _taken(self, requests: Mapping[str, Request]) -> str:
         """Take the contributions that come next; return the name of their sum, none at the end."""
-        ongoing, name, found = self.ongoing, "", dict[str, Outcome]()
-        if not ongoing.due:  # nothing else can come: each is added once those before it are
-            ongoing.begin_update()
-            self.transport.call(requests, _InTurn(self, name).hear, ongoing)
-        else:
-            self.transport.call(requests, found.__setitem__, ongoing)
-            name = _most_ask_for(found)
-            if not all(isinstance(outcome, Lost) for outcome in found.values()):
-                ongoing.begin_sum(name) if name else ongoing.begin_update()
-            turn = _InTurn(self, name)
-            for site in requests:
-                turn.hear(site, found.pop(site))
-        ongoing.require_somebody()
-        return name
+        turn = _InTurn(self, tuple(requests))
+        if not self.ongoing.due:  # nothing else can come
+            turn.begin("")
+        self.transport.call(requests, turn.hear, self.ongoing)
+        self.ongoing.require_somebody()
+        return turn.name or ""
 
     def _begin(self, names: Collection[str]) -> Begin:
         context = self.ongoing.context
@@ -109,12 +111,17 @@ class RemoteRound:
 class _InTurn:
     """Contributions to one sum, added in the order of the clients: bits depend on it.
 
-    Those that come early are held.
+    Those that come early are held. Where several sums may come, it is the one that most ask for,
+    once all have said for which they ask.
     """
 
     remote: RemoteRound
-    name: str
-    """The sum's; empty at the end of the round."""
+    sites: Sequence[str]
+    """Sites that were sent requests, in order."""
+    name: str | None = None
+    """The sum's; empty at the end of the round, None before it is known."""
+    said: dict[str, Outcome] = field(default_factory=dict)
+    """Outcomes that came before the sum was known, by site."""
     due: list[str] = field(init=False)
     """Clients whose turn has not come."""
     early: dict[str, Sent | Lost | None] = field(default_factory=dict)
@@ -122,8 +129,30 @@ class _InTurn:
     def __post_init__(self) -> None:
         self.due = list(self.remote.ongoing.present)
 
+    def begin(self, name: str) -> None:
+        """Begin the sum of this name, or those at the round's end; raises as `ServerRound`."""
+        self.name, ongoing = name, self.remote.ongoing
+        ongoing.begin_sum(name) if name else ongoing.begin_update()
+
     def hear(self, site: str, outcome: Outcome) -> None:
-        """Add what has come of a site, and what has waited for it."""
+        """Add the contributions of a site, and those that have waited for it."""
+        if self.name is not None:
+            self._heard(site, outcome)
+            return
+        self.said[site] = outcome
+        if len(self.said) < len(self.sites):
+            return
+        said, self.said = self.said, {}
+        name = _most_ask_for(said)
+        if any(map(_contributors, said.values())):
+            self.begin(name)
+        self.name = name
+        for each in self.sites:
+            self._heard(each, said.pop(each))
+
+    def _heard(self, site: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Begun):
+            return
         for client in by_site(self.due, self.remote.home).get(site, ()):
             self.early[client] = self._of(client, outcome)
         while self.due and self.due[0] in self.early:
@@ -135,6 +164,8 @@ class _InTurn:
         match outcome:
             case Lost():
                 return outcome
+            case Asked() | Done() if isinstance(left := outcome.sent.get(client), Refused):
+                return left  # also where others ask for another sum, or none
             case Done() if not self.name:
                 self.remote.staged |= outcome.memories
                 return outcome.sent.get(client)
@@ -158,9 +189,21 @@ def _most_ask_for(replies: Mapping[str, Outcome]) -> str:
     """Return the sum that most clients ask for, the only one to count; empty if most are done."""
     votes = Counter[str]()
     for reply in replies.values():
-        if isinstance(reply, Asked | Done):
-            votes[reply.name if isinstance(reply, Asked) else ""] += len(reply.sent)
+        match reply:
+            case Asked() | Done():
+                votes[reply.name if isinstance(reply, Asked) else ""] += _contributors(reply)
+            case Begun():
+                votes[reply.name] += _contributors(reply)
     return votes.most_common(1)[0][0] if votes else ""
+
+
+def _contributors(outcome: Outcome) -> int:
+    """Return the number of clients that have sent, or begun to send, anything but a refusal."""
+    if isinstance(outcome, Begun):
+        return 1  # of a site with one client
+    if not isinstance(outcome, Asked | Done):
+        return 0
+    return sum(not isinstance(sent, Refused) for sent in outcome.sent.values())
 
 
 def by_site(names: Collection[str], home: Mapping[str, str]) -> dict[str, list[str]]:

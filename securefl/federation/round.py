@@ -15,18 +15,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from securefl.errors import DataError, MessageRefused, TooFewContributions
+from securefl.errors import DataError, MessageRefused, PeerError, TooFewContributions
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import gains_of, unpack
 from securefl.federation.clients_round import Answer, RoundContext
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
 from securefl.federation.incidents import Incident, nobody_left
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.server import InMemorySum, Server, ServerSum, SumRequest
-from securefl.federation.total import as_sent, total_bytes, with_total
+from securefl.federation.total import as_sent, with_total
 from securefl.types import Kind, MessageSpec, NamedTensors, Total
 
-OpenSum = Callable[[SumRequest], OpenedSum]
+OpenSum = Callable[[SumRequest], OpenedSum | BlindTotal]
 """Function that has a sealed sum opened; raises OpeningRefused, TotalRefused."""
 
 
@@ -42,7 +43,9 @@ class _Collecting:
     signed: dict[str, ServerSum]
     in_memory: dict[str, InMemorySum]
     counted: list[str] = field(default_factory=list)
-    opened: dict[str, OpenedSum] = field(default_factory=dict)
+    blind: frozenset[str] = frozenset()
+    """Names of the messages whose totals come sealed for clients."""
+    opened: dict[str, OpenedSum | BlindTotal] = field(default_factory=dict)
     like: dict[str, NamedTensors] = field(default_factory=dict)
     """Layouts from contributions in memory, by message, where the plan has none."""
 
@@ -72,6 +75,12 @@ class ServerRound:
         return tuple(self._present)
 
     @property
+    def awaited(self) -> tuple[str, ...]:
+        """Clients that are in the round and not in the sums that were begun last, in order."""
+        taken = set(self._collecting.counted) if self._collecting else ()
+        return tuple(name for name in self._present if name not in taken)
+
+    @property
     def due(self) -> bool:
         """True where a sum may come before the update."""
         return bool(self._due)
@@ -92,7 +101,8 @@ class ServerRound:
         """Begin the sum that clients ask for by this name; raises DataError for one not due."""
         if name not in self._due:
             raise DataError(f"clients ask for the sum {name!r}, which is not due")
-        self._begin((self._due.pop(name),))
+        spec = self._due.pop(name)
+        self._begin((spec,), blind=self.server.is_blind(spec))
 
     def begin_update(self) -> None:
         """Begin the sums at the round's end; raises DataError where a planned one was left out."""
@@ -111,10 +121,10 @@ class ServerRound:
 
         All are admitted before the first is added: a client counts in all sums or in none.
         """
-        now = self._now
         if isinstance(sent, Refused):
             self.lose(client, sent.name, sent.reason, diverged=sent.diverged)
             return False
+        now = self._now
         additions = []
         for spec, message in zip(now.specs, sent, strict=True):
             try:
@@ -171,20 +181,27 @@ class ServerRound:
             raise self._nobody()
         for spec in now.specs:
             if spec.kind in self.server.sealed and spec.name in now.signed:
-                request = now.signed[spec.name].request()
+                request = now.signed[spec.name].request(blind=spec.name in now.blind)
                 self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())
                 yield request
 
-    def opened(self, name: str, total: OpenedSum) -> None:
-        """Take the opened total of a sealed sum.
+    def opened(self, name: str, total: OpenedSum | BlindTotal) -> None:
+        """Take the opened total of a sealed sum, or one that is sealed for clients.
 
         Raises:
-            TotalRefused: its weight is not that of its clients.
+            TotalRefused: its weight is not that of its clients; of a blind one, the authority says.
+            PeerError: it is in the clear, and should be sealed for clients, or the other way round.
         """
         now = self._now
-        now.signed[name].check_weight(total)
         (spec,) = (spec for spec in now.specs if spec.name == name)
-        self._note(spec, (AUTHORITY, SERVER), "plaintext", total.as_bytes())
+        if isinstance(total, BlindTotal) != (name in now.blind):
+            due = "sealed for its clients" if name in now.blind else "in the clear"
+            raise PeerError(f"the authority's total of {name!r} is not {due}")
+        form: Form = "ciphertext"
+        if isinstance(total, OpenedSum):
+            now.signed[name].check_weight(total)
+            form = "plaintext"
+        self._note(spec, (AUTHORITY, SERVER), form, total.as_bytes())
         now.opened[name] = total
 
     def open_all(self, open_sum: OpenSum) -> None:
@@ -207,16 +224,19 @@ class ServerRound:
         Raises:
             TooFewContributions: fewer contributions than any total may have.
         """
-        now = self._now
+        now, dtype = self._now, self.server.plain.dtype
         (spec,) = now.specs
-        opened = as_sent(self._read(spec), self.server.plain.dtype)
+        blind = now.opened[spec.name] if spec.name in now.blind else None
+        answer = Answer(
+            blind if isinstance(blind, BlindTotal) else as_sent(self._read(spec), dtype),
+            tuple(now.counted),
+        )
         if self._told:
-            self._told = with_total(self._told, total_bytes(opened, self.server.plain.dtype))
+            self._told = with_total(self._told, answer.to_all(dtype))
         for client in now.counted:
-            size = self.server.total_bytes(spec)
-            self._note(spec, (SERVER, client), "plaintext", {"total": _tensor(opened)}, size)
+            self._note_answer(spec, client, answer)
         self._collecting = None
-        return Answer(opened, tuple(now.counted))
+        return answer
 
     def totals(self) -> dict[Kind, Total]:
         """End the round; returns the totals by kind.
@@ -255,7 +275,7 @@ class ServerRound:
         assert self._collecting is not None  # noqa: S101 -- for mypy
         return self._collecting
 
-    def _begin(self, specs: tuple[MessageSpec, ...]) -> None:
+    def _begin(self, specs: tuple[MessageSpec, ...], *, blind: bool = False) -> None:
         number, server, in_memory = self.context.number, self.server, self.context.in_memory
         terms = {name: self.context.terms(name) for name in self._present}
         self._exchange += 1
@@ -271,6 +291,7 @@ class ServerRound:
                 for s in specs
                 if s.name in in_memory
             },
+            blind=frozenset(s.name for s in specs if blind and s.name not in in_memory),
         )
 
     def _admitted(
@@ -301,6 +322,7 @@ class ServerRound:
         except TooFewContributions as error:
             raise self._explained(error) from error
         found = now.opened[spec.name]
+        assert isinstance(found, OpenedSum)  # noqa: S101 -- for mypy: the others are relayed
         return OpenedSum(found.values / gains_of(spec), found.weight, found.n_clients)
 
     def _total(self, spec: MessageSpec) -> Total:
@@ -313,6 +335,14 @@ class ServerRound:
                 "others: say in MessageSpec.like which tensors they are"
             )
         return Total(unpack(opened.values, like), opened.weight, opened.n_clients)
+
+    def _note_answer(self, spec: MessageSpec, client: str, answer: Answer) -> None:
+        way, opened = (SERVER, client), answer.opened
+        if isinstance(opened, BlindTotal):
+            self._note(spec, way, "ciphertext", opened.for_client(client))
+            return
+        size = self.server.total_bytes(spec)
+        self._note(spec, way, "plaintext", {"total": _tensor(opened)}, size)
 
     def _note_in_memory(self, client: str, spec: MessageSpec, content: NamedTensors) -> None:
         size = self.server.n_bytes(self.context.number, spec, client)

@@ -11,6 +11,7 @@ import torch
 
 from securefl.errors import Duplicate, MessageRefused, TotalRefused
 from securefl.exchange.base import Adder, OpenedSum, RunningSum, Values
+from securefl.exchange.blind import n_client_bytes
 from securefl.exchange.matching import Matcher
 from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.exchange.profile import Profile
@@ -28,7 +29,7 @@ from securefl.federation.message import (
 )
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
 from securefl.federation.terms import Terms
-from securefl.federation.total import n_total_bytes
+from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.types import Kind, MessageSpec, State, Weighing
 
 WEIGHT_MARGIN = 0.01
@@ -56,6 +57,20 @@ ANY_STATE = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
+class DueWeight:
+    """Weight that a sealed total should have, by the settings."""
+
+    weight: float
+    told: bool = True
+    """True where it is the weight; False where it bounds it, as nobody tells a size."""
+
+    def is_that_of(self, total: OpenedSum) -> bool:
+        """Return True where a total weighs as much, but for its rounding."""
+        too_much = total.weight > (1 + WEIGHT_MARGIN) * self.weight
+        return not too_much and not (self.told and total.weight < (1 - WEIGHT_MARGIN) * self.weight)
+
+
+@dataclass(frozen=True, slots=True)
 class SumRequest:
     """Sum and the signed headers of all its contributions, for the authority."""
 
@@ -64,12 +79,22 @@ class SumRequest:
     signed: tuple[SignedHeader, ...]
     terms: Mapping[str, Terms] = field(default_factory=dict)
     """Terms of each client whose header is signed; `Terms()` for one that is not in it."""
+    blind: bool = False
+    """True where the server asks for the total as sealed for its clients."""
+    due: DueWeight | None = None
+    """Weight of a blind total, which the authority checks as the server cannot; None where the
+    server does not know any client's. A server learns by it whether a total weighs as much."""
 
     @property
     def signers(self) -> dict[str, Terms]:
         """Clients that have signed, in order, each with its terms."""
         names = [signed.header.sender for signed in self.signed]
         return {name: self.terms.get(name, Terms()) for name in names}
+
+    @property
+    def nonces(self) -> dict[str, str]:
+        """Nonce of each client's message, by its signed header."""
+        return {signed.header.sender: signed.header.nonce for signed in self.signed}
 
     def as_bytes(self) -> bytes:
         """Return the bytes that the authority is sent, part after part."""
@@ -91,6 +116,7 @@ class Server:
         ledger: Ledger | None = None,
         report: Callable[[Incident], None] = lambda _incident: None,
         job: str = "",
+        blind: bool = False,
     ) -> None:
         """Begin a run.
 
@@ -104,9 +130,11 @@ class Server:
             ledger: keeps an entry of every message.
             report: gets every contribution that does not count.
             job: see `RoundContext.job`.
+            blind: whether it relays sealed totals in mid-round that it cannot read.
         """
         self.run = run
         self.job = job
+        self.blind = blind
         self.roster = roster
         self.plain = plain or PlainChannel("float32")
         self.sealed = sealed
@@ -121,8 +149,18 @@ class Server:
         return np.dtype(self.plain.dtype).itemsize
 
     def total_bytes(self, spec: MessageSpec) -> int:
-        """Return the length in bytes of a total on its way to a client."""
+        """Return the length in bytes of a total on its way to a client, in mid-round.
+
+        Of one that is sealed for clients, it is that of a round in which all take part.
+        """
+        if self.is_blind(spec):
+            names = sorted(self.roster.names)
+            return n_client_bytes(names, n_total_bytes(spec.n_values, RELEASED))
         return n_total_bytes(spec.n_values, self.plain.dtype)
+
+    def is_blind(self, spec: MessageSpec) -> bool:
+        """Return True where a total in mid-round is sealed for its clients."""
+        return self.blind and spec.kind in self.sealed
 
     def note_broadcast(self, state: State, news: Sequence[MessageSpec], client: str) -> None:
         """Write down the broadcast to a client at the start of the round after `state`."""
@@ -279,7 +317,10 @@ class ServerSum:
             Duplicate: the client has contributed already.
             MessageRefused: the message fails another check.
         """
-        signed, payload = split_message(memoryview(message), self._n_bytes)
+        try:
+            signed, payload = split_message(memoryview(message), self._n_bytes)
+        except MessageRefused as error:
+            raise MessageRefused(f"{client}: {error}" if client else str(error)) from error
         sender = signed.header.sender
         self._roster.check(signed, self._expected.under(self._terms.get(sender, Terms())))
         if client not in {None, sender}:
@@ -303,20 +344,22 @@ class ServerSum:
 
     def check_weight(self, opened: OpenedSum) -> None:
         """Raise TotalRefused unless a sealed total's weight is that of its clients' settings."""
-        if self._weight_of is None:
-            return
-        wanted = sum(map(self._weight_of, self._signed))
-        too_much = opened.weight > (1 + WEIGHT_MARGIN) * wanted
-        too_little = self._told and opened.weight < (1 - WEIGHT_MARGIN) * wanted
-        if too_much or too_little:
-            most = "" if self._told else "at most "
+        due = self._due
+        if due and not due.is_that_of(opened):
+            most = "" if due.told else "at most "
             raise TotalRefused(
                 f"the total of {self._expected.name!r} weighs {opened.weight:.6g}, and by the "
-                f"settings its clients weigh {most}{wanted:.6g}: one of them lies about its weight"
+                f"settings its clients weigh {most}{due.weight:.6g}: one of them lies about its "
+                "weight"
             )
 
-    def request(self) -> SumRequest:
-        """Return the sum of all contributions that were added.
+    @property
+    def _due(self) -> DueWeight | None:
+        weight_of = self._weight_of
+        return DueWeight(sum(map(weight_of, self._signed)), self._told) if weight_of else None
+
+    def request(self, *, blind: bool = False) -> SumRequest:
+        """Return the sum of all contributions that were added; `blind` as in `SumRequest`.
 
         Raises:
             MessageRefused: there are none.
@@ -325,4 +368,5 @@ class ServerSum:
             raise MessageRefused(f"no client contributed to {self._expected.name!r}")
         terms = {name: self._terms.get(name, Terms()) for name in self._signed}
         signed = tuple(self._signed.values())
-        return SumRequest(self._expected, self._running.total(), signed, terms)
+        total, due = self._running.total(), self._due if blind else None
+        return SumRequest(self._expected, total, signed, terms, blind, due)

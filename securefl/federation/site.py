@@ -86,7 +86,7 @@ class Done:
     """Reply that all clients have trained."""
 
     sent: Mapping[str, Sent]
-    """Contribution of each client that has not left the round."""
+    """Contribution of each client, or its refusal; of one that has left before, nothing."""
     memories: Mapping[str, Memory] = field(default_factory=dict)
     """States that clients keep once they count; they leave no site of a consortium."""
 
@@ -144,11 +144,15 @@ class _Outlet:
     def ask(self, name: str, sent: Mapping[str, Sent] | PlainRows) -> Answer:
         if isinstance(sent, PlainRows):
             raise TypeError("clients side by side have no site of their own")
-        return self.stop(Asked(name, sent))
+        left, self.sent = self.sent, {}  # of clients that have left since the sum before
+        return self.stop(Asked(name, {**left, **sent}))
 
     def hand_in(self, client: str, sent: Sent, memory: Memory) -> None:
         self.sent[client] = sent
         self.memories[client] = memory
+
+    def leave(self, client: str, refused: Refused) -> None:
+        self.sent[client] = refused
 
 
 class Site:

@@ -1,7 +1,7 @@
 """Surveys before a selection: the server takes one answer of each client that it has asked.
 
-Nothing is summed. Where a profile is encrypted, the server makes a blinded score of it, which only
-the authority can open.
+Nothing is summed. Where a profile is encrypted, the server makes a score of it, which only the
+authority can open, or officers can.
 """
 
 from __future__ import annotations

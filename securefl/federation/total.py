@@ -16,13 +16,15 @@ import torch
 
 from securefl.errors import PeerError
 from securefl.exchange.base import OpenedSum
-from securefl.types import State
+from securefl.types import Floats, State
 
 _HEAD = struct.Struct("<dq")
 HEAD_BYTES = _HEAD.size
 """Length of a total's weight and number of clients."""
 MAX_CLIENTS = 10_000
 """Most clients that a total may count."""
+RELEASED: Floats = "float64"
+"""Type of the values that the authority releases: it rounds them, and in doubles they are exact."""
 
 
 def total_bytes(opened: OpenedSum, dtype: str) -> bytes:

@@ -13,8 +13,6 @@ class Announced:
     """The last READY of a connection; of no other round is anything opened."""
 
     ready: bodies.Ready | None = None
-    score_bytes: int = 0
-    """Exact length of a score under the match key in force."""
     n_scores: int = 0
     """Scores that were asked for since."""
 
@@ -28,17 +26,12 @@ class Announced:
         if asked.n_values > self._ready_for(asked, server).needed:
             raise OpeningRefused(f"{asked.n_values} values, more than READY has announced")
 
-    def require_scores(self, asked: bodies.OpenScoresRequest, server: str) -> None:
-        """Count scores; raise OpeningRefused where they are too many, or of another length."""
-        announced, n_scores = self._ready_for(asked, server).scores, len(asked.sizes)
+    def require_scores(self, asked: bodies.OpenRequest, server: str) -> None:
+        """Count scores; raise OpeningRefused where they are too many."""
+        announced, n_scores = self._ready_for(asked, server).scores, len(asked.signed)
         if self.n_scores + n_scores > announced:
             raise OpeningRefused(
                 f"{n_scores} scores after {self.n_scores}, and READY has announced {announced}"
-            )
-        if others := set(asked.sizes) - {self.score_bytes}:
-            raise OpeningRefused(
-                f"a score of {min(others)} bytes: under the match key in force each has "
-                f"{self.score_bytes}"
             )
         self.n_scores += n_scores
 

@@ -10,29 +10,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from securefl.build.exchange import policy_of_sums
-from securefl.build.selection import score_noise
+from securefl.build.selection import profiling_of, score_noise
 from securefl.config.data import DOMAIN_DATASETS
 from securefl.config.schema import Config
 from securefl.crypto.params import SUMS
 from securefl.errors import (
+    KeyFileError,
     MessageRefused,
     OpeningRefused,
     PeerError,
     RunFolderError,
     SecureFLError,
 )
-from securefl.exchange.match_forms import FORMS
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.matching import SCORE
+from securefl.exchange.one_time_match import SCORE_BYTES
+from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
+from securefl.federation.checks import Checks
 from securefl.federation.message import Roster
+from securefl.federation.officer import CheckingOfficer
+from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
-from securefl.federation.total import total_bytes
+from securefl.federation.total import RELEASED, total_bytes
 from securefl.io.files import append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
@@ -41,10 +48,10 @@ from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.identity import Identity
 from securefl.network.monitor import AuthorityMonitor
-from securefl.network.opening import RELEASED
 from securefl.network.openings import MAX_LOG_BYTES
 from securefl.network.proof import name_of
 from securefl.network.saying import SESSION, Warned
+from securefl.network.settings import check_officers, check_scope
 from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
@@ -52,12 +59,14 @@ MAX_OPEN_BYTES = 2**24
 QUESTIONS = {
     Frame.READY: SMALL,
     Frame.OPEN: MAX_OPEN_BYTES,
+    Frame.KEY_SUMS: MAX_OPEN_BYTES,
     Frame.SCORES: MAX_OPEN_BYTES,
     Frame.CARDS: MAX_OPEN_BYTES,
     Frame.LOG: SMALL,
     Frame.GOODBYE: SMALL,
 }
 """Frames that a server may send at any time, and the bytes that fit."""
+_OPENINGS = {Frame.OPEN, Frame.KEY_SUMS, Frame.SCORES}
 RELEASES = "released.jsonl"
 PAUSE_S = 1.0
 """Before the server is called again."""
@@ -135,12 +144,28 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 class AuthorityProcess:
-    """Answers the consortium's server, run after run."""
+    """Answers the consortium's server, run after run: the authority, or one of several officers.
+
+    An officer adds up keys and opens nothing. The authority is the first officer where the
+    consortium has several.
+    """
 
     def __init__(
-        self, keeper: Keeper, config: Config, log: Log, say: Callable[[str], None]
+        self,
+        keeper: Keeper,
+        config: Config,
+        log: Log,
+        say: Callable[[str], None],
+        take_up: Callable[[str], None] | None = None,
     ) -> None:
-        """Raises as `Keeper.now`, and ConfigError where settings and keys do not fit."""
+        """Raises as `Keeper.now`, and ConfigError where settings and keys do not fit.
+
+        `take_up` has an officer's newer bundle hold, or raises KeyFileError; None where the keeper
+        has all that is news by itself.
+        """
+        self._newer, self._questions = take_up, dict(QUESTIONS)
+        if take_up:
+            self._questions[Frame.BUNDLE] = bodies.MAX_BUNDLE
         self._keeper = keeper
         self._config = config
         self._log = log
@@ -151,21 +176,19 @@ class AuthorityProcess:
         )
         self._session = ""
         self._standing = standing = keeper.now()
-        clients, policy = standing.trust.clients(), self._policy(standing)
-        self._role = Authority(standing.opener, clients, policy, log.note, log.history)
-        if config.seals_scores:
-            self._score_authority()  # a key of another form is refused at once
+        check_scope(config)
+        check_officers(config, standing.opener.keys.quorum)
+        about = standing.trust.clients(), self._policy(standing), log.note, log.history
+        self._role: Authority | CheckingOfficer
+        if isinstance(standing.opener, Opener):
+            self._role = Authority(standing.opener, *about)
+        else:
+            self._role = CheckingOfficer(standing.opener, *about)
 
     def _policy(self, standing: Standing) -> Policy:
         """Return what is enforced on sums, and on scores."""
         n_clients = _n_clients(self._config, standing.trust.clients())
         return policy_of_sums(self._config, standing.policy, n_clients)
-
-    def _score_authority(self) -> ScoreAuthority:
-        """Build it for the key, the roster and the policy in force; the history is one."""
-        form, noise = FORMS[self._config.selection.match], score_noise(self._config)
-        opener, role, log = self._standing.matches.opener(form, noise), self._role, self._log
-        return ScoreAuthority(opener, role.roster, role.policy, log.note, log.history)
 
     def _openings_left(self) -> int:
         """Return the number of totals that the policy still opens in this session."""
@@ -205,11 +228,14 @@ class AuthorityProcess:
         self._say(f"{link.name} is connected")
         announced = Announced()
         while True:
-            received = await link.receive(QUESTIONS)
+            received = await link.receive(self._questions)
             if received.frame is Frame.GOODBYE:
                 why = bodies.parsed(bodies.Reason, received.body, link.name).reason
                 self._say(f"{link.name}: {why or 'the run is over'}")
                 return
+            if received.frame is Frame.BUNDLE:
+                self._take_up(received.body)
+                continue
             try:
                 if received.frame is Frame.READY:
                     announced = Announced()  # nothing is opened where the keys cannot be used
@@ -228,18 +254,20 @@ class AuthorityProcess:
                 elif received.frame is Frame.OPEN:
                     body = await self._opened(link, received.body, announced)
                     await link.send(Frame.OPENED, body)
+                elif received.frame is Frame.KEY_SUMS:
+                    body = await self._key_sums(link, received.body, announced)
+                    await link.send(Frame.KEY_SUMS_ANSWER, body)
                 else:
-                    body = await self._opened_scores(link, received.body, announced)
-                    await link.send(Frame.OPENED_SCORES, body)
+                    await link.send(*await self._opened_scores(link, received.body, announced))
             except PeerError:
                 raise
             except SecureFLError as error:
-                self.monitor.refused += received.frame in {Frame.OPEN, Frame.SCORES}
+                self.monitor.refused += received.frame in _OPENINGS
                 self._say(Warned(f"Refused: {error}"))
                 await link.send(Frame.REFUSED, bodies.refusal(error))
 
     async def _ready(self, link: Link, asked: bodies.Ready) -> bytes:
-        """Take up what holds now: keys may wear out, and members be revoked, between rounds."""
+        """Take up what holds now: keys may be rotated, and members revoked, between rounds."""
         if asked.settings != self._log.settings:
             raise OpeningRefused(
                 "the authority has other settings than the server: give all processes the same file"
@@ -250,16 +278,20 @@ class AuthorityProcess:
                 "settings no profiles are encrypted"
             )
         standing = await asyncio.to_thread(self._keeper.now)
+        check_officers(self._config, standing.opener.keys.quorum)
         if standing.age != self._standing.age:
             self._say(f"Epoch {standing.age[0]}, roster version {standing.age[1]}")
         self._standing = standing
-        self._role.opener, self._role.roster = standing.opener, standing.trust.clients()
-        self._role.policy = self._policy(standing)
+        role: Checks[Any] = self._role
+        role.opener, role.roster = standing.opener, standing.trust.clients()
+        role.policy = self._policy(standing)
         try:
             name_of(standing.trust.holder, link.certificate, "server")
         except PeerError as error:
             raise OpeningRefused(str(error)) from error  # it is told
-        bundles = standing.bundles if standing.age != asked.known else {}
+        alone = standing.opener.keys.quorum.officers == 1
+        news = standing.bundles if standing.age != asked.known else {}
+        bundles = {role: of for role, of in news.items() if role != "officer" or not alone}
         return bodies.News.model_validate({"bundles": bundles}).to_bytes()
 
     def _taken(self, link: Link, body: bytes, announced: Announced) -> bytes:
@@ -270,11 +302,36 @@ class AuthorityProcess:
             self._say(Warned(f"Refused the card of {client}: {why}"))
         return bodies.cards_taken(refused)
 
-    async def _opened(self, link: Link, body: bytes, announced: Announced) -> bytes:
+    def _take_up(self, files: bytes) -> None:
+        """Have a newer bundle hold; one that is refused changes nothing."""
+        assert self._newer is not None  # noqa: S101 -- for mypy
+        try:
+            self._newer(files.decode())
+        except (KeyFileError, UnicodeDecodeError) as error:
+            self._say(Warned(f"Refused a bundle: {error}"))
+
+    async def _key_sums(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        what = asked.name, asked.n_values
+        what, role = (asked.name, asked.n_values), self._role
         try:
             announced.require_values(asked, link.name)
+            if not isinstance(role, CheckingOfficer):
+                raise OpeningRefused("the one authority tells nobody sums of keys")  # noqa: TRY301
+            request = bodies.sum_request(asked, b"")
+        except (OpeningRefused, MessageRefused) as error:
+            raise self._noted(asked, what, error) from error
+        answer = await asyncio.to_thread(role.key_sums, request)
+        self.monitor.opened += 1
+        self._say(f"Round {asked.round}: keys of {asked.name}, {len(request.signed)} clients")
+        return bodies.key_sums_bytes(answer)
+
+    async def _opened(self, link: Link, body: bytes, announced: Announced) -> bytes:
+        asked = bodies.parsed(bodies.OpenRequest, body, link.name)
+        what, role = (asked.name, asked.n_values), self._role
+        try:
+            announced.require_values(asked, link.name)
+            if not isinstance(role, Authority):
+                raise OpeningRefused("one of several officers opens nothing alone")  # noqa: TRY301
         except OpeningRefused as error:
             await link.discard(Frame.CIPHERTEXT)
             raise self._noted(asked, what, error) from error
@@ -284,28 +341,46 @@ class AuthorityProcess:
             request = bodies.sum_request(asked, total)
         except MessageRefused as error:
             raise self._noted(asked, what, error) from error
-        opened = await asyncio.to_thread(self._role.open, request)
+        opened = await asyncio.to_thread(role.open, request)
         self.monitor.opened += 1
-        self._say(f"Round {asked.round}: opened {asked.name}, {opened.n_clients} clients")
-        return total_bytes(opened, RELEASED)
+        if isinstance(opened, BlindTotal):
+            ways, body = "sealed for", opened.as_bytes()
+        else:
+            ways, body = "opened", total_bytes(opened, RELEASED)
+        self._say(f"Round {asked.round}: {ways} {asked.name}, {opened.n_clients} clients")
+        return body
 
-    async def _opened_scores(self, link: Link, body: bytes, announced: Announced) -> bytes:
-        asked = bodies.parsed(bodies.OpenScoresRequest, body, link.name)
-        what = SCORE, len(asked.sizes)
+    async def _opened_scores(
+        self, link: Link, body: bytes, announced: Announced
+    ) -> tuple[Frame, bytes]:
+        asked = bodies.parsed(bodies.OpenRequest, body, link.name)
+        what = SCORE, len(asked.signed)
         try:
             announced.require_scores(asked, link.name)
         except OpeningRefused as error:
             await link.discard(Frame.SCORE_BYTES)
             raise self._noted(asked, what, error) from error
-        content = (await link.receive({Frame.SCORE_BYTES: sum(asked.sizes)})).body
+        content = (await link.receive({Frame.SCORE_BYTES: len(asked.signed) * SCORE_BYTES})).body
         try:
             request = bodies.score_request(asked, content)
         except MessageRefused as error:
             raise self._noted(asked, what, error) from error
-        opened = await asyncio.to_thread(self._score_authority().open, request)
+        answer: tuple[Frame, bytes]
+        if isinstance(role := self._role, CheckingOfficer):
+            parts = await asyncio.to_thread(role.score_parts, request)
+            answer = Frame.SCORE_PARTS, bodies.score_parts_bytes(parts)
+        else:
+            opened = await asyncio.to_thread(self._scores_of(role).open, request)
+            answer = Frame.OPENED_SCORES, bodies.scores_bytes(opened)
         self.monitor.opened += 1
-        self._say(f"Round {asked.round}: opened {SCORE}, {len(opened)} clients")
-        return bodies.scores_bytes(opened)
+        self._say(f"Round {asked.round}: answered for {SCORE}, {len(request.scores)} clients")
+        return answer
+
+    def _scores_of(self, role: Authority) -> ScoreAuthority:
+        """Build the authority over scores."""
+        config = self._config
+        names = config.data.names or sorted(role.roster.names, key=lambda name: (len(name), name))
+        return ScoreAuthority(role, score_noise(config), profiling_of(config, names).draw)
 
     def _noted(
         self, asked: bodies.OpenRequest, what: tuple[str, int], error: SecureFLError

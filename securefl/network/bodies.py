@@ -9,9 +9,8 @@ import base64
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from itertools import accumulate
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import asdict, fields
+from typing import Annotated, Literal, TypeVar
 
 import safetensors.torch
 import torch
@@ -19,6 +18,8 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
+from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum
+from securefl.crypto.ring import split_payload
 from securefl.errors import (
     MessageRefused,
     PeerError,
@@ -26,6 +27,8 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
+from securefl.exchange.one_time_match import SCORE_BYTES
+from securefl.exchange.opener import Answer, ScorePart
 from securefl.federation.message import (
     MAX_HEADER_BYTES,
     NUMBER,
@@ -34,7 +37,7 @@ from securefl.federation.message import (
     Hex32,
     SignedHeader,
 )
-from securefl.federation.server import SumRequest
+from securefl.federation.server import DueWeight, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS
@@ -45,15 +48,15 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 6
+VERSION = 7
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
 """Bytes of safetensors' own head beside the tensors, at most; and 256 for each of them."""
 MAX_VALUES = 2**26
 """Values of one total that the authority opens, at most."""
-MAX_SCORE_BYTES = 2**24
-"""Bytes of one client's score; the authority knows how many one under its key has."""
+_PART = struct.Struct("<Q")
+"""An officer's part of a score, for one of its groups."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_CARD = 2**15
@@ -234,16 +237,12 @@ class OpenRequest(Body):
     n_values: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     state: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     signed: Annotated[list[Signed], Field(min_length=1, max_length=MAX_CLIENTS)]
-
-
-ScoreSize = Annotated[int, Field(ge=1, le=MAX_SCORE_BYTES)]
-
-
-class OpenScoresRequest(OpenRequest):
-    """All of a `ScoreRequest` but the ciphertexts, which follow."""
-
-    sizes: Annotated[list[ScoreSize], Field(min_length=1, max_length=MAX_CLIENTS)]
-    """Bytes of each score, in the order of the headers."""
+    blind: bool = False
+    """True where the total is to be sealed for clients alone."""
+    due: Annotated[float, Field(gt=0, le=MAX_CLIENTS)] | None = None
+    """Weight of a blind total by the settings; None where the server knows no client's."""
+    told: bool = True
+    """See `DueWeight.told`."""
 
 
 Parsed = TypeVar("Parsed", bound=Body)
@@ -287,18 +286,8 @@ def cards_given(run: str, cards: Mapping[str, bytes]) -> bytes:
     return CardsGiven.model_validate({"run": run, "cards": coded}).to_bytes()
 
 
-def open_request(request: SumRequest) -> bytes:
-    """Return the frame that goes to the authority before the ciphertexts."""
-    return OpenRequest.model_construct(**_asked(request)).to_bytes()
-
-
-def open_scores_request(request: ScoreRequest) -> bytes:
-    """Return the frame that goes to the authority before the scores; of one client at least."""
-    sizes = [len(score) for score in request.scores]
-    return OpenScoresRequest.model_construct(**_asked(request), sizes=sizes).to_bytes()
-
-
-def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
+def open_request(request: SumRequest | ScoreRequest) -> bytes:
+    """Return the frame that goes to the authority before the ciphertexts, or the scores."""
     terms = request.signers if isinstance(request, SumRequest) else {}
     signed = [
         Signed.model_construct(
@@ -308,7 +297,12 @@ def _asked(request: SumRequest | ScoreRequest) -> dict[str, Any]:
         )
         for one in request.signed
     ]
-    return asdict(request.expected) | {"signed": signed}
+    asked = asdict(request.expected) | {"signed": signed}
+    if isinstance(request, SumRequest):
+        asked |= {"blind": request.blind}
+        if due := request.due:
+            asked |= {"due": due.weight, "told": due.told}
+    return OpenRequest.model_construct(**asked).to_bytes()
 
 
 def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
@@ -318,24 +312,23 @@ def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
         header.header.sender: Terms(one.times, one.since)
         for header, one in zip(signed, body.signed, strict=True)
     }
-    return SumRequest(_expected(body), total, signed, terms)
+    due = None if body.due is None else DueWeight(body.due, body.told)
+    return SumRequest(_expected(body), total, signed, terms, body.blind, due)
 
 
-def score_request(body: OpenScoresRequest, content: bytes) -> ScoreRequest:
-    """Parse an `open_scores_request`; `content` has one score after the other.
+def score_request(body: OpenRequest, content: bytes) -> ScoreRequest:
+    """Parse an `open_request`; `content` has a score for each header, one after the other.
 
     Raises:
-        MessageRefused: a header is none, or the scores are not as long as they were said to be.
+        MessageRefused: a header is none, or there are more or fewer scores.
     """
-    if len(content) != sum(body.sizes):
-        raise MessageRefused(f"scores of {len(content)} bytes, {sum(body.sizes)} were announced")
-    starts = accumulate(body.sizes, initial=0)
-    scores = tuple(content[start : start + n] for start, n in zip(starts, body.sizes, strict=False))
+    scores = tuple(split_payload(content, SCORE_BYTES, len(body.signed)))
     return ScoreRequest(_expected(body), scores, _signed_headers(body))
 
 
 def _expected(body: OpenRequest) -> Expected:
-    return Expected(**body.model_dump(exclude={"signed", "sizes"}))
+    names = {own.name for own in fields(Expected)}
+    return Expected(**body.model_dump(include=names))
 
 
 def _signed_headers(body: OpenRequest) -> tuple[SignedHeader, ...]:
@@ -415,6 +408,55 @@ def _named(state: State) -> dict[str, Tensor]:
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, object]]:
     return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def key_sums_bytes(answer: Answer) -> bytes:
+    """Encode an officer's sums of keys, in the order of its groups."""
+    return b"".join(answer[group].to_bytes() for group in sorted(answer))
+
+
+def n_key_sums_bytes(n_groups: int) -> int:
+    """Return the exact length of sums of keys for so many groups."""
+    return n_groups * KEY_SUM_BYTES
+
+
+def read_key_sums(body: bytes, groups: Sequence[int], n_keys: int, sender: str) -> Answer:
+    """Parse what `key_sums_bytes` wrote, of `n_keys` keys for each of these groups.
+
+    Raises:
+        PeerError: another length, or no sums of so many keys.
+    """
+    if len(body) != n_key_sums_bytes(len(groups)):
+        raise PeerError(f"{sender}: sums of keys of {len(body)} bytes, expected {len(groups)} sums")
+    parts = (body[at : at + KEY_SUM_BYTES] for at in range(0, len(body), KEY_SUM_BYTES))
+    try:
+        sums = [KeySum.from_bytes(part, n_keys) for part in parts]
+    except MessageRefused as error:
+        raise PeerError(f"{sender}: {error}") from error
+    return dict(zip(sorted(groups), sums, strict=True))
+
+
+def score_parts_bytes(parts: Sequence[ScorePart]) -> bytes:
+    """Encode an officer's parts of scores, score by score, in the order of its groups."""
+    return b"".join(_PART.pack(of[group]) for of in parts for group in sorted(of))
+
+
+def n_score_parts_bytes(n_groups: int, n_scores: int) -> int:
+    """Return the exact length of parts of so many scores for so many groups."""
+    return n_groups * n_scores * _PART.size
+
+
+def read_score_parts(
+    body: bytes, groups: Sequence[int], n_scores: int, sender: str
+) -> list[ScorePart]:
+    """Parse what `score_parts_bytes` wrote; raises PeerError for another length."""
+    if len(body) != n_score_parts_bytes(len(groups), n_scores):
+        raise PeerError(f"{sender}: parts of {len(body)} bytes, expected {n_scores} scores'")
+    numbers = [number for (number,) in _PART.iter_unpack(body)]
+    n, ordered = len(groups), sorted(groups)
+    return [
+        dict(zip(ordered, numbers[at : at + n], strict=True)) for at in range(0, n * n_scores, n)
+    ]
 
 
 def scores_bytes(opened: Sequence[float | None]) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from securefl.build.own_model import code_of
 from securefl.errors import KeyFileError, PeerError, SecureFLError
+from securefl.exchange.blind import BlindTotal
 from securefl.federation.clients_round import Answer
 from securefl.federation.contribution import Refused, Sent
 from securefl.federation.message import CARD
@@ -26,8 +27,8 @@ from securefl.network.frames import SMALL, Frame, Link, Received
 from securefl.network.identity import Identity
 from securefl.network.party import GONE, ClientParty, Session
 from securefl.network.saying import SESSION, Warned
-from securefl.network.settings import settings_digest, table_digests
-from securefl.network.trust import ClientBundle
+from securefl.network.settings import check_officers, settings_digest, table_digests
+from securefl.network.trust import Bundle
 from securefl.runs.threads import torch_threads
 
 PAUSE_S = 1.0
@@ -44,7 +45,7 @@ class ClientProcess:
 
     identity: Identity
     party: ClientParty
-    bundle: ClientBundle
+    bundle: Bundle
     say: Callable[[str], None]
     _welcomed: bool = False
     """On the connection that it has, or had last."""
@@ -88,7 +89,7 @@ class ClientProcess:
         self._welcomed = True
         SESSION.set(welcome.run)
         self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
-        self.party.seal_with(self.bundle)
+        self._seal()
         session = self.party.session(welcome.run, welcome.job)
         try:
             while True:
@@ -132,8 +133,13 @@ class ClientProcess:
             self.bundle = self.bundle.newer(body.decode())
         except (KeyFileError, UnicodeDecodeError) as error:
             raise _RunOver(f"sent a bundle that is refused: {error}") from error
-        self.party.seal_with(self.bundle)
+        self._seal()
         self.say(f"{self.party.name}: epoch {self.bundle.age[0]}")
+
+    def _seal(self) -> None:
+        """Seal under the bundle's keys; raises ConfigError where its officers are others."""
+        check_officers(self.party.job.config, self.bundle.card_keys.quorum)
+        self.party.seal_with(self.bundle)
 
 
 @dataclass(slots=True)
@@ -226,9 +232,12 @@ class _Turn:
         session = self.session
         if session.due is None:
             raise PeerError(f"{self.link.name}: sends a total that was not asked for")
-        about = session.due.n_values, session.party.precision, self.link.name
-        session.due = None
-        return Continue(Answer(read_total(self._body(), *about), [session.party.name]))
+        due, party = session.due, session.party
+        session.due, body = None, self._body()
+        if party.takes_blind(due):
+            return Continue(Answer(BlindTotal.sent_to(party.name, body), [party.name]))
+        opened = read_total(body, due.n_values, party.precision, self.link.name)
+        return Continue(Answer(opened, [party.name]))
 
     def _handled(self, parse: Callable[[], Request]) -> Reply:
         with torch_threads(self.session.party.job.training.threads):

@@ -126,6 +126,8 @@ def _options() -> list[tuple[str, Any]]:
     return [
         ("grpc.max_receive_message_length", stream.CHUNK_BYTES),
         ("grpc.max_send_message_length", stream.CHUNK_BYTES),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", stream.WINDOW_BYTES),
         ("grpc.keepalive_time_ms", beat),
         ("grpc.keepalive_timeout_ms", silent),
         ("grpc.http2.ping_timeout_ms", silent),

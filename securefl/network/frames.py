@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from io import BytesIO
@@ -22,6 +22,8 @@ from securefl.network.stream import CHUNK_BYTES, Chunks
 _HEAD = struct.Struct(">BI")
 SMALL = 4096
 """Bytes of a JSON body that says one thing."""
+Keep = Callable[["Frame", bytes, int], Awaitable[None]]
+"""Function that returns once a chunk of a body may be kept, of which so many bytes are to come."""
 
 
 class Frame(IntEnum):
@@ -56,7 +58,7 @@ class Frame(IntEnum):
     STANDING = 15
     """Authority to server: what holds in that round; with bundles where these are news."""
     BUNDLE = 16
-    """Server to client, before a round: the files of another epoch."""
+    """Server to client or officer, before a round: the files of another epoch."""
     QUESTION = 21
     """Server to client: what it is asked beside its training, under these tensors."""
     DONE = 22
@@ -69,6 +71,12 @@ class Frame(IntEnum):
     """Server to authority: clients' cards of a session."""
     CARDS_TAKEN = 26
     """Authority to server: the clients whose cards it refuses, and why."""
+    KEY_SUMS = 27
+    """Server to officer: what is to be opened, and who has signed; no ciphertext follows."""
+    KEY_SUMS_ANSWER = 28
+    """Officer to server: the sum of keys of each of its groups, one after the other."""
+    SCORE_PARTS = 29
+    """Officer to server: its parts of scores, a number for each of its groups."""
     SCORES = 18
     """Server to authority: which profiles' scores are to be opened, and who has signed them."""
     SCORE_BYTES = 19
@@ -122,8 +130,10 @@ class Link:
         except PeerError as error:
             raise self._loss(error) from error
 
-    async def receive(self, allowed: Mapping[Frame, int]) -> Received:
+    async def receive(self, allowed: Mapping[Frame, int], keep: Keep | None = None) -> Received:
         """Return the next frame: one of the `allowed` kinds, of at most so many bytes.
+
+        Where `keep` waits with a chunk, no further one is read, and the peer has to wait as well.
 
         Raises:
             PeerError: another kind, a larger one, or the peer is gone. Nothing was kept.
@@ -138,8 +148,14 @@ class Link:
                 f"{self.name}: {frame.name} of {length} bytes, at most {allowed[frame]} fit"
             )
         body = BytesIO()  # whose value, unlike a list's joined chunks, is no second copy
+        to_come = length - len(start)
+        if keep:
+            await keep(frame, start, to_come)
         body.write(start)
-        async for chunk in self._rest(length - len(start)):
+        async for chunk in self._rest(to_come):
+            to_come -= len(chunk)
+            if keep:
+                await keep(frame, chunk, to_come)
             body.write(chunk)
         return Received(frame, body.getvalue())
 

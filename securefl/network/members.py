@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from securefl.errors import PeerError
 from securefl.federation.remote import Lost
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import SentHome, part
+from securefl.network.room import Place
 from securefl.network.settings import differing
 
 HELLO_S = 10.0
@@ -118,14 +120,18 @@ class Members:
     async def all_here(
         self, awaited: Collection[str], within_s: float, at_least: int | None = None
     ) -> bool:
-        """Wait for those, or so many of them; return whether they are here at once."""
+        """Wait for those, or so many of them; return whether they are here at once.
+
+        Where `within_s` is infinite, as long as it takes.
+        """
         wanted = len(awaited) if at_least is None else min(at_least, len(awaited))
 
         def here() -> bool:
             return self.are_here(awaited, wanted)
 
         try:
-            async with asyncio.timeout(within_s), self._changed:
+            limit_s = within_s if math.isfinite(within_s) else None
+            async with asyncio.timeout(limit_s), self._changed:
                 await self._changed.wait_for(here)
         except TimeoutError:
             return False
@@ -159,17 +165,20 @@ class Members:
         sent = await asyncio.gather(*(one(*item) for item in links.items()))
         return {name: lost for name, lost in zip(links, sent, strict=True) if lost}
 
-    async def next_message(self, name: str, link: Link, size: int) -> bytes | Lost:
+    async def next_message(
+        self, name: str, link: Link, size: int, place: Place | None = None
+    ) -> bytes | Lost:
         """Return a client's next message, of at most so many bytes, or why there is none.
 
-        It is empty where the client is done and sends none.
+        It is empty where the client is done and sends none. In its `place` it may have to wait.
 
         Who is late, gone, or breaks the protocol is dropped.
         """
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s) as limit:
                 allowed = {Frame.MESSAGE: size, Frame.LEAVE: SMALL, Frame.DONE: 0}
-                received = await link.receive(allowed)
+                keep = partial(place.keep, limit) if place else None
+                received = await link.receive(allowed, keep)
             if received.frame is not Frame.LEAVE:
                 return received.body
             told = bodies.parsed(bodies.Reason, received.body, name)

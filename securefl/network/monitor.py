@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WAIT, TRAIN, OPEN, EVALUATE, ADD = "wait", "train", "open", "evaluate", "add"
 LATE = ": late, "
 """Words of an incident's reason where a client's message has not come in time."""
+_NO_AUTHORITY = "the authority is not connected"
 ALIVE_S = 5.0
 """For the event loop to do a step, before it counts as stuck."""
 Given = ParamSpec("Given")
@@ -83,7 +84,10 @@ class ServerMonitor(_Loop):
     connected: Callable[[], int] = lambda: 0
     """Returns the number of clients that are connected."""
     authority: Callable[[], bool] | None = None
-    """Returns whether the authority is connected; None where nothing is encrypted."""
+    """Returns whether the authority, or as many officers as are needed, is connected; None where
+    nothing is encrypted."""
+    officers: Callable[[], int] | None = None
+    """Returns the number of officers that are connected; None where there is one authority."""
     opened: int = 0
     """Totals and lists of scores that the authority has opened."""
     missed: Counter[Labels] = field(default_factory=Counter)
@@ -117,8 +121,9 @@ class ServerMonitor(_Loop):
         return counted
 
     def note(self, incident: Incident) -> None:
-        """Count a client that is missed in a round."""
-        self.missed[incident.client, "late" if LATE in incident.reason else "dropped"] += 1
+        """Count a client, or officers, that are missed in a round."""
+        why = "late" if LATE in incident.reason else "dropped"
+        self.missed[incident.client or incident.name, why] += 1
 
     def round_done(self, metrics: RoundMetrics) -> None:
         """Count a round; time of no other phase is the server's own, for adding up."""
@@ -138,6 +143,9 @@ class ServerMonitor(_Loop):
             here = float(self.authority())
             yield gauge("authority_connected", "1 where the authority is here", here)
             yield counter("openings", "Totals, and lists of scores, that were opened", self.opened)
+        if self.officers:
+            n_here = self.officers()
+            yield gauge("officers_connected", "Officers that are connected now", n_here)
         missed = "Times that a client was late, or else lost or refused"
         yield Number("client_missed", missed, "counter", dict(self.missed), ("client", "why"))
         by_phase: dict[Labels, float] = {(name,): s for name, s in self.seconds.items()}
@@ -148,7 +156,7 @@ class ServerMonitor(_Loop):
     def not_ready(self) -> str:
         """See `Watched.not_ready`."""
         if self.authority and not self.authority():
-            return "the authority is not connected"
+            return "too few officers are connected" if self.officers else _NO_AUTHORITY
         if (here := self.connected()) < self.quorum:
             return f"{here} clients are connected, and a round needs {self.quorum}"
         return ""

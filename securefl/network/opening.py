@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from securefl.errors import OpeningRefused, PeerError, TooFewContributions, TotalRefused
+from securefl.errors import (
+    BlindTotalRefused,
+    OpeningRefused,
+    PeerError,
+    TooFewContributions,
+    TotalRefused,
+)
 from securefl.exchange.base import OpenedSum
+from securefl.exchange.blind import BlindTotal, n_answer_bytes
+from securefl.exchange.opener import Answer, ScorePart
+from securefl.exchange.quorum import Quorum
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.federation.total import n_total_bytes, read_total
+from securefl.federation.total import RELEASED, n_total_bytes, read_total
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.parting import SentHome, part
 
 ANSWER_S = 120.0
 MAX_CARDS_TAKEN = 2**20
-RELEASED = "float64"
-"""The authority rounds what it releases; in doubles these digits are exact."""
+AUTHORITY = "the authority"
 
 
 class Line:
-    """The authority's connection, which it takes up again where it was lost."""
+    """The connection of the authority, or an officer, which takes it up again where it was lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: str = AUTHORITY, command: str = "authority serve") -> None:
+        """Take the words that errors say: who calls, and by which command."""
+        self.who = who
+        self._command = command
         self._link: Link | None = None
         self._changed = asyncio.Condition()
 
@@ -34,7 +45,7 @@ class Line:
             PeerError: another one is connected.
         """
         if self._link and not self._link.lost:
-            raise SentHome("another process of the authority is connected: stop one of the two")
+            raise SentHome(f"another process of {self.who} is connected: stop one of the two")
         async with self._changed:
             self._link = link
             self._changed.notify_all()
@@ -52,11 +63,16 @@ class Line:
                 await self._changed.wait_for(lambda: self.is_here)
         except TimeoutError:
             raise PeerError(
-                f"the authority has not called for {within_s:g} s: is it running, with this "
-                "server's address (securefl authority serve --server)?"
+                f"{self.who} has not called for {within_s:g} s: is it running, with this "
+                f"server's address (securefl {self._command} --server)?"
             ) from None
         assert self._link is not None  # noqa: S101 -- for mypy
         return self._link
+
+    def hang_up(self) -> None:
+        """Lose the connection, whose other end may call again."""
+        if self._link:
+            self._link.close()
 
     async def part(self, reason: str) -> None:
         """Tell it that it is over, and why if that is a failure."""
@@ -72,7 +88,7 @@ async def ask_what_holds(authority: Link, ready: bodies.Ready) -> bodies.News:
         PeerError: it is gone, or its answer is none.
     """
     await authority.send(Frame.READY, ready.to_bytes())
-    body = await _answer(authority, Frame.STANDING, 2 * bodies.MAX_BUNDLE)
+    body = await _answer(authority, Frame.STANDING, 3 * bodies.MAX_BUNDLE)
     return bodies.parsed(bodies.News, body, authority.name)
 
 
@@ -92,19 +108,59 @@ async def give_cards(authority: Link, run: str, cards: Mapping[str, bytes]) -> d
     return refused
 
 
-async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum:
-    """Return the total, as the authority releases it.
+async def ask_to_open(authority: Link, request: SumRequest) -> OpenedSum | BlindTotal:
+    """Return the total, as the authority releases it, or as it seals it for the signers.
 
     Raises:
         TotalRefused: it is no total of honest clients.
         OpeningRefused: the authority does not open this sum.
         PeerError: it is gone, or its answer is none.
     """
-    n_values = request.expected.n_values
+    n_values, names = request.expected.n_values, [*request.signers]
     await authority.send(Frame.OPEN, bodies.open_request(request))
     await authority.send(Frame.CIPHERTEXT, request.total)
-    body = await _answer(authority, Frame.OPENED, n_total_bytes(n_values, RELEASED))
+    size = n_total_bytes(n_values, RELEASED)
+    if request.blind:
+        body = await _answer(authority, Frame.OPENED, n_answer_bytes(names, size))
+        try:
+            return BlindTotal.from_bytes(body, names)
+        except BlindTotalRefused as error:
+            raise PeerError(f"{authority.name}: {error}") from error
+    body = await _answer(authority, Frame.OPENED, size)
     return read_total(body, n_values, RELEASED, authority.name)
+
+
+async def ask_for_key_sums(
+    officer: Link, request: SumRequest, quorum: Quorum, number: int
+) -> Answer:
+    """Return an officer's sums of keys for its groups; it is the one of this number from 0.
+
+    Raises:
+        OpeningRefused: it does not add up the keys of this list.
+        PeerError: it is gone, or its answer is none.
+    """
+    groups = quorum.groups_of[number]
+    await officer.send(Frame.KEY_SUMS, bodies.open_request(request))
+    size = bodies.n_key_sums_bytes(len(groups))
+    body = await _answer(officer, Frame.KEY_SUMS_ANSWER, size)
+    return bodies.read_key_sums(body, groups, len(request.signed), officer.name)
+
+
+async def ask_for_score_parts(
+    officer: Link, request: ScoreRequest, quorum: Quorum, number: int
+) -> list[ScorePart]:
+    """Return an officer's parts of scores for its groups; it is the one of this number from 0.
+
+    Raises:
+        OpeningRefused: it does not answer for these scores.
+        PeerError: it is gone, or its answer is none.
+    """
+    groups, n_scores = quorum.groups_of[number], len(request.scores)
+    await officer.send(Frame.SCORES, bodies.open_request(request))
+    await officer.send(Frame.SCORE_BYTES, b"".join(request.scores))
+    size = bodies.n_score_parts_bytes(len(groups), n_scores)
+    body = await _answer(officer, Frame.SCORE_PARTS, size)
+    return bodies.read_score_parts(body, groups, n_scores, officer.name)
 
 
 async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[float | None]:
@@ -115,7 +171,7 @@ async def ask_to_open_scores(authority: Link, request: ScoreRequest) -> list[flo
         PeerError: it is gone, or its answer is none.
     """
     n_scores = len(request.scores)
-    await authority.send(Frame.SCORES, bodies.open_scores_request(request))
+    await authority.send(Frame.SCORES, bodies.open_request(request))
     await authority.send(Frame.SCORE_BYTES, b"".join(request.scores))
     body = await _answer(authority, Frame.OPENED_SCORES, bodies.n_scores_bytes(n_scores))
     return bodies.read_scores(body, n_scores, authority.name)

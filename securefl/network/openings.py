@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from securefl.errors import PeerError
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.frames import Frame, Link
@@ -37,11 +37,13 @@ class FetchedOpenings:
     folder: RunFolder
     sessions: Sequence[str]
     """Ids of the run's sessions, the present one last."""
+    name: str = OPENINGS
+    """Name of the folder's file that has them."""
     _n_rows: Counter[str] = field(init=False)
     """Rows that the folder has of each session."""
 
     def __post_init__(self) -> None:
-        self._n_rows = Counter(row.run for row in read_rows(self.folder.path / OPENINGS, Opening))
+        self._n_rows = Counter(row.run for row in read_rows(self.folder.path / self.name, Opening))
 
     async def fetch(self, authority: Link) -> None:
         """Add the rows that the folder has not.
@@ -54,7 +56,7 @@ class FetchedOpenings:
             async with asyncio.timeout(FETCH_S):
                 for session in self.sessions:
                     while rows := await self._next(authority, session):
-                        self.folder.note_openings(rows)
+                        self.folder.note_openings(rows, self.name)
                         self._n_rows[session] += len(rows)
         except TimeoutError:
             raise PeerError(f"{authority.name}: its log takes over {FETCH_S:g} s") from None

@@ -14,25 +14,27 @@ from securefl.build.job import Job
 from securefl.build.own_data import site_job
 from securefl.build.selection import most_times, numbers_of, profiling_of
 from securefl.config.schema import Config
+from securefl.data.site_file import read_site
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
 from securefl.exchange.base import Sealer
+from securefl.exchange.blind import n_client_bytes
 from securefl.exchange.layout import hollow
-from securefl.exchange.match_ckks import CkksProfileSealer
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.federation.client import Client
 from securefl.federation.message import CARD
 from securefl.federation.query import Respondent
 from securefl.federation.site import Site
-from securefl.federation.total import n_total_bytes, state_digest
+from securefl.federation.total import RELEASED, n_total_bytes, state_digest
 from securefl.network import bodies
+from securefl.network.approval import APPROVED, ApprovedJob
 from securefl.network.frames import SMALL, Frame
 from securefl.network.identity import Identity
 from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
-from securefl.network.trust import ClientBundle
+from securefl.network.trust import Bundle
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
 from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State
@@ -67,7 +69,7 @@ class Session:
     def frames(self) -> dict[Frame, int]:
         """Return what the server may say next, and how long it may be."""
         if self.due:  # nothing else, before it ends the round or this client's part in it
-            return {Frame.TOTAL: n_total_bytes(self.due.n_values, self.party.precision), **GONE}
+            return {Frame.TOTAL: self.party.most_total_bytes(self.due), **GONE}
         size = bodies.max_state_bytes(self.like)
         return {
             Frame.ROUND: size,
@@ -106,7 +108,10 @@ class ClientParty:
             )
         self.sealers = dict.fromkeys(Kind, job.plain)
         weight, equal = job.weights[own.name], job.equal_weight
-        self.client = Client(own.name, weight, self.sealers, equal, signing_key=own.key)
+        blind = job.config.exchange.blind
+        self.client = Client(
+            own.name, weight, self.sealers, equal, blind=blind, signing_key=own.key
+        )
         # Torch loads a third of itself with the first of these: not while the first round waits.
         torch.optim.SGD(job.task.model.parameters(), lr=0.0)
 
@@ -124,7 +129,7 @@ class ClientParty:
     def questions(self) -> frozenset[str]:
         """Names of the messages that the client may be asked for beside its training."""
         sums = (spec.name for spec in self.job.score_sums)
-        cards = [CARD] if self.job.config.exchange.seals_sums else []
+        cards = [CARD] if self.job.config.needs_cards else []
         return frozenset((*numbers_of(self.job), *sums, *cards))
 
     @property
@@ -132,23 +137,27 @@ class ClientParty:
         """Floats of totals that travel."""
         return self.job.plain.dtype
 
+    def takes_blind(self, spec: MessageSpec) -> bool:
+        """Return True where the client takes this total in mid-round as sealed for it alone."""
+        return self.client.blind and spec.kind in self.job.sealed
+
+    def most_total_bytes(self, spec: MessageSpec) -> int:
+        """Return the largest length in bytes of a total in mid-round."""
+        if self.takes_blind(spec):
+            return n_client_bytes(self.job.names, n_total_bytes(spec.n_values, RELEASED))
+        return n_total_bytes(spec.n_values, self.precision)
+
     def plan(self, state: State) -> Plan:
         """Return what is sent in the round after a state."""
         return self.job.algorithm.plan(state, self.job.task.model)
 
-    def seal_with(self, bundle: ClientBundle) -> None:
-        """Take up the keys of an epoch; raises ConfigError where one is missing."""
-        job, config = self.job, self.job.config
-        self.sealers |= dict.fromkeys(job.sealed, OneTimeSealer(bundle.card_keys))
-        self.client.profile_sealer = PlainMatch()
-        if config.seals_scores:
-            if bundle.match_public is None:
-                raise ConfigError(
-                    "the bundle holds no key for profiles: export the bundles again with this "
-                    "release"
-                )
-            form = FORMS[config.selection.match]
-            self.client.profile_sealer = CkksProfileSealer(form, bundle.match_public)
+    def seal_with(self, bundle: Bundle) -> None:
+        """Take up the keys of an epoch."""
+        keys, client = bundle.card_keys, self.client
+        self.sealers |= dict.fromkeys(self.job.sealed, OneTimeSealer(keys))
+        sealed = self.job.config.seals_scores
+        client.profile_sealer = OneTimeProfileSealer(keys) if sealed else PlainMatch()
+        client.card_keys = keys
 
     def session(self, run: str, job_id: str) -> Session:
         """Begin a session of a run.
@@ -191,13 +200,33 @@ def _hollow(state: State) -> State:
 
 
 def client_party(
-    config: Config, identity: Identity, folder: Path, data: Path | None = None
+    config: Config,
+    identity: Identity,
+    folder: Path,
+    data: Path | None = None,
+    approved: Path | None = None,
 ) -> ClientParty:
-    """Build the part of the client of that identity; `data` is its site.toml, if it has one.
+    """Build the part of the client of that identity.
+
+    Args:
+        config: the settings of all parties.
+        identity: the client's.
+        folder: its own, for what it keeps between rounds.
+        data: its site.toml, if it has one.
+        approved: its approval of the job, where one is required; site.toml may require the one
+            beside it.
 
     Raises:
-        ConfigError: there is no such client, or the settings do not fit.
+        ConfigError: there is no such client, the settings do not fit, or are not approved.
         DataError: its data cannot be used.
     """
     check_scope(config)
-    return ClientParty(site_job(config, identity.name, data), identity, folder)
+    if approved is None and data and read_site(data).approval:
+        approved = data.parent / APPROVED
+    if approved is None:
+        return ClientParty(site_job(config, identity.name, data), identity, folder)
+    approval = ApprovedJob(approved, identity)
+    approval.require_settings(config)
+    party = ClientParty(site_job(config, identity.name, data), identity, folder)
+    approval.require_job(party.job)
+    return party

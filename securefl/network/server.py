@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import InitVar, dataclass, field
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from cryptography import x509
@@ -19,24 +20,22 @@ from securefl.build.own_model import code_of, require_allowed
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
-    ConfigError,
     KeyFileError,
     PeerError,
     SecureFLError,
 )
 from securefl.exchange.base import Adder, OpenedSum
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.match_ckks import CkksMatcher
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.one_time import OneTimeAdder
-from securefl.exchange.score_noise import ScoreNoise
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.message import CARD
-from securefl.federation.profile_match import MatchChannel, MatchInTheClear
+from securefl.federation.officers import Officers
+from securefl.federation.profile_match import MatchChannel, MatchInTheClear, SealedMatch
 from securefl.federation.query import SCORE_MEAN, Query
 from securefl.federation.questions import number_bytes
 from securefl.federation.server import Server, SumRequest
@@ -46,13 +45,14 @@ from securefl.network import bodies
 from securefl.network.connect import Entrance, listening
 from securefl.network.frames import Frame, Link
 from securefl.network.identity import Identity
+from securefl.network.key_line import Given, KeyLine
 from securefl.network.members import Members
 from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
+from securefl.network.officers import OfficerLines, RemoteOfficers, gathered
 from securefl.network.opening import (
     Line,
     ask_to_open,
     ask_to_open_scores,
-    ask_what_holds,
     give_cards,
 )
 from securefl.network.openings import FetchedOpenings
@@ -60,16 +60,17 @@ from securefl.network.proof import name_of
 from securefl.network.saying import SESSION, Warned
 from securefl.network.scores import Scores
 from securefl.network.settings import (
+    check_officers,
     check_scope,
     settings_digest,
     table_digests,
 )
 from securefl.network.sites import NetworkSites, cannot_go_on
-from securefl.network.trust import Role, ServerBundle
+from securefl.network.trust import Bundle, Role
 from securefl.privacy.history import History
 from securefl.report.finish import AtEnd, at_end
 from securefl.runs.environment import PROCESSES
-from securefl.runs.folder_reader import RoundMetrics, read_joined
+from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_joined
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.in_flight import InFlight
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
@@ -96,13 +97,15 @@ class ServerProcess:
     """The server of one session of a run."""
 
     identity: Identity
-    bundle: ServerBundle
+    bundle: Bundle
     job: Job
     patience: Patience
     say: Callable[[str], None]
     record: Record = field(default_factory=Record)
     for_clients: tuple[tuple[int, int], str] = ((0, 0), "")
     """The newest bundle for them, by its age."""
+    for_officers: str = ""
+    """Newest bundle for officers; empty before the authority has sent it."""
     monitor: ServerMonitor = field(default_factory=ServerMonitor)
 
     async def run(self, at: Entrance, folder: RunFolder) -> None:
@@ -114,7 +117,8 @@ class ServerProcess:
                 folder holds all rounds before, and the same command goes on from there.
         """
         config, patience = self.job.config, self.patience
-        line = Line() if config.exchange.seals_anything else None
+        check_officers(config, self.bundle.card_keys.quorum)
+        lines = _lines(config)
         members = Members(
             secrets.token_hex(32),
             folder.job_id(),
@@ -126,35 +130,34 @@ class ServerProcess:
             code_of(config),
         )
         SESSION.set(members.run)
-        key_id = self.bundle.card_keys.key_id if config.exchange.seals_sums else ""
+        key_id = self.bundle.card_keys.key_id if config.needs_cards else ""
         own = config.samples is not None  # its data are the sites' own
         folder.note_session(config, key_id, PROCESSES, own_task=own, run=members.run)
-        rounds, sites = self._rounds(members, line, key_id, folder)
+        rounds, sites = self._rounds(members, lines, key_id, folder)
         rounds.go_on_in(folder)
-        watched = self.monitor
-        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
-        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
-        watched.authority = (lambda: line.is_here) if line else None
+        needed = config.exchange.needed if len(lines) > 1 else len(lines)
+        self._watch(members, rounds, sites, lines, needed)
 
         async def serve(link: Link) -> None:
-            link.traffic = watched.traffic
-            of_authority = line and self._role(link.certificate) == "authority"
-            await (line.welcome if line and of_authority else members.welcome)(link)
+            link.traffic = self.monitor.traffic
+            line = self._line_of(link.certificate, lines)
+            await (line.welcome if line else members.welcome)(link)
 
         def admitted(certificate: x509.Certificate) -> str:
+            self._line_of(certificate, lines)
             role = self._role(certificate)
-            if role == "authority" and not line:
-                raise PeerError("the authority: nothing is encrypted in this run")
             return name_of(self.bundle.transport_holder, certificate, role)
 
-        n_peers = len(self.job.names) + 1
+        n_peers = len(self.job.names) + max(1, len(lines))
         door = await listening(self.identity, admitted, at, serve, self.say, n_peers)
         self.say(f"Listening on {door.at}")
         work: asyncio.Future[Any] | None = None
         reason = "the server was stopped"
         try:
-            if line:
-                await line.link(patience.joining_s)
+            if len(lines) == 1:
+                await lines[0].link(patience.joining_s)
+            else:
+                await gathered(lines, needed, patience.joining_s)
             work = asyncio.ensure_future(asyncio.to_thread(rounds.run, self._told(rounds), folder))
             await asyncio.shield(work)
             reason = ""
@@ -166,22 +169,60 @@ class ServerProcess:
             door.shut(reason or "the run is over")
             members.over = reason
             await members.send_home(members.here(), reason)
-            if line:
-                await line.part(reason)
+            await asyncio.gather(*(line.part(reason) for line in lines))
             if work:
                 with suppress(SecureFLError):
                     await work
             await door.stop()
 
+    def _watch(
+        self,
+        members: Members,
+        rounds: Rounds,
+        sites: NetworkSites,
+        lines: Sequence[Line],
+        needed: int,
+    ) -> None:
+        """Have the monitor count what goes on."""
+
+        def n_here() -> int:
+            return sum(line.is_here for line in lines)
+
+        watched, config = self.monitor, self.job.config
+        watched.loop, watched.done, watched.quorum = sites.loop, rounds.round, sites.quorum
+        watched.rounds, watched.connected = config.run.rounds, lambda: len(members.here())
+        watched.authority = (lambda: n_here() >= needed) if lines else None
+        watched.officers = n_here if len(lines) > 1 else None
+
     def _role(self, certificate: x509.Certificate) -> Role:
-        """Return the role in a caller's transport certificate, a client's where it has neither."""
-        with suppress(PeerError):
-            name_of(self.bundle.transport_holder, certificate, "authority")
-            return "authority"
+        """Return the role in a caller's transport certificate, a client's where it has none."""
+        roles: tuple[Role, ...] = ("authority", "officer")
+        for role in roles:
+            with suppress(PeerError):
+                name_of(self.bundle.transport_holder, certificate, role)
+                return role
         return "client"
 
+    def _line_of(self, certificate: x509.Certificate, lines: Sequence[Line]) -> Line | None:
+        """Return the line of the authority, or of an officer; None for a client.
+
+        Raises:
+            PeerError: it has no part in this run.
+        """
+        if (role := self._role(certificate)) == "client":
+            return None
+        if role == "authority":
+            if not lines:
+                raise PeerError("the authority: nothing is encrypted in this run")
+            return lines[0]
+        name = name_of(self.bundle.transport_holder, certificate, role)
+        officers = self.bundle.officers()[: len(lines)]
+        if name not in officers:
+            raise PeerError(f"{name}: is no officer who opens sums of this run")
+        return lines[officers.index(name)]
+
     def _rounds(
-        self, members: Members, to_authority: Line | None, key_id: str, folder: RunFolder
+        self, members: Members, lines: Sequence[Line], key_id: str, folder: RunFolder
     ) -> tuple[Rounds, NetworkSites]:
         job, config, loop = self.job, self.job.config, asyncio.get_running_loop()
         adders: dict[Kind, Adder] = dict.fromkeys(Kind, job.plain)
@@ -194,17 +235,21 @@ class ServerProcess:
             sealed=job.sealed,
             ledger=self.record.ledger,
             job=members.job,
+            blind=config.exchange.blind,
             report=lambda incident: self._note(incident, members, loop),
         )
         line: Opener = InTheClear()
         channel: MatchChannel = MatchInTheClear(score_noise(config))
         finish = at_end(config)
-        if to_authority:
+        if len(lines) > 1:
+            line = officers = self._officers(lines, loop, server, adders, folder)
+            finish, open_scores = before(finish, officers.fetch), officers.open_scores
+        elif lines:
             log, note = FetchedOpenings(folder, folder.session_ids()), folder.note_in_flight
-            line = authority = AuthorityLine(self, to_authority, loop, server, adders, log, note)
-            finish = authority.before(finish)
-            if config.seals_scores:
-                channel = RemoteMatch(authority, score_noise(config))
+            line = authority = AuthorityLine(self, lines[0], loop, server, adders, log, note)
+            finish, open_scores = before(finish, authority.fetch), authority.open_scores
+        if config.seals_scores:
+            channel = SealedMatch(line, score_noise(config), open_scores)
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
         sites = NetworkSites(
             loop,
@@ -213,7 +258,7 @@ class ServerProcess:
             lambda: self.bundle,
             lambda: self.for_clients,
             quorum,
-            config.sites.wait_s,
+            math.inf if config.sites.late == "wait" else config.sites.wait_s,
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
@@ -221,7 +266,8 @@ class ServerProcess:
             joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
-        ground = Ground(job, server, sites, broadcast, channel, profiling)
+        cards = Cards(server, sites, line)
+        ground = Ground(job, server, sites, broadcast, channel, profiling, cards)
         who = participation(config, ground)
         questions = {q.quantity: q for q in (who.choice.questions if who.choice else ())}
 
@@ -235,7 +281,6 @@ class ServerProcess:
             return number_bytes(server.run, query.name, state, client)
 
         sites.answer_bytes, sites.phase = answer_bytes, self.monitor.phase
-        cards = Cards(server, sites, line)
         scores = Scores(job, server, sites, line.open, cards)
         rounds = Rounds(
             Parts(
@@ -263,6 +308,85 @@ class ServerProcess:
         sites.since = lambda: rounds.counted_in
         scores.first_loss = lambda: rounds.first_loss
         return rounds, sites
+
+    def _officers(
+        self,
+        lines: Sequence[Line],
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        adders: dict[Kind, Adder],
+        folder: RunFolder,
+    ) -> RemoteOfficers:
+        """Build what asks several officers; their openings are noted here, and each one's log."""
+        given, keys = Given(), self.bundle.card_keys
+        in_flight = NotedInFlight(folder.note_in_flight, self.job)
+
+        def files() -> str:
+            return self.for_officers
+
+        @contextmanager
+        def noted(request: SumRequest) -> Iterator[None]:
+            in_flight.note(request)
+            with self.monitor.phase(OPEN):
+                yield
+            self.monitor.opened += 1
+
+        def given_now() -> Given:
+            return given.under(self.bundle.card_keys.key_id)
+
+        def take_nothing_up(_news: bodies.Bundles, _officer: str) -> None:
+            """Let bundles come from the authority alone."""
+
+        key_lines = [
+            KeyLine(
+                line,
+                given_now,
+                take_nothing_up if number else self.take_up,
+                self.say,
+                files if number else lambda: "",
+            )
+            for number, line in enumerate(lines)
+        ]
+        panel = OfficerLines(key_lines, keys.quorum, loop, self.patience.authority_s)
+        return RemoteOfficers(
+            Officers(keys, panel, self.record.log_opening, server.report),
+            panel,
+            given,
+            partial(self.ready_for, server),
+            partial(self.in_force, server, adders),
+            noted,
+            [
+                FetchedOpenings(folder, folder.session_ids(), name)
+                for name in OFFICERS_OPENINGS[: len(lines)]
+            ],
+        )
+
+    def ready_for(
+        self, server: Server, round_number: int, specs: Sequence[MessageSpec]
+    ) -> bodies.Ready:
+        """Return the announcement of a round in which these messages are sent."""
+        config = self.job.config
+        sums = (*specs, *self.job.score_sums)
+        return bodies.Ready(
+            run=server.run,
+            settings=settings_digest(config),
+            round=round_number,
+            known=self.for_clients[0],
+            needed=sum(spec.n_values for spec in sums if spec.kind in server.sealed),
+            scores=len(self.job.names) if config.seals_scores else 0,
+        )
+
+    def in_force(self, server: Server, adders: dict[Kind, Adder]) -> CardKeys:
+        """Have the newest keys and members hold, and return the keys.
+
+        Raises:
+            ConfigError: the consortium's officers are others than the settings say.
+        """
+        keys = self.bundle.card_keys
+        check_officers(self.job.config, keys.quorum)
+        server.roster = self.bundle.clients()
+        adders |= dict.fromkeys(server.sealed, OneTimeAdder(keys))
+        return keys
 
     def _note(self, incident: Incident, members: Members, loop: asyncio.AbstractEventLoop) -> None:
         """Write an incident down, say it here, and tell the client.
@@ -314,7 +438,43 @@ class ServerProcess:
         except KeyFileError as error:
             raise PeerError(f"{authority}: sent a bundle that is refused: {error}") from error
         self.for_clients = self.bundle.age, news["client"]
+        self.for_officers = news.get("officer", "")
         self.say("Epoch {}, roster version {}".format(*self.bundle.age))
+
+
+def _lines(config: Config) -> tuple[Line, ...]:
+    """Return the line to the authority, or to each officer; none where nothing is encrypted."""
+    if not config.exchange.seals_anything:
+        return ()
+    others = range(2, config.exchange.officers + 1)
+    return Line(), *(Line(f"officer {n}", "officer serve") for n in others)
+
+
+def before(finish: AtEnd, fetch: Callable[[], None]) -> AtEnd:
+    """Return the function that fetches the last rows of logs, then finishes."""
+
+    def fetched(folder: RunFolder, history: History) -> None:
+        fetch()
+        finish(folder, history)
+
+    return fetched
+
+
+@dataclass(slots=True)
+class NotedInFlight:
+    """Notes whose total is about to be opened: a server that goes on from here knows it."""
+
+    write: Callable[[InFlight], None]
+    job: Job
+    _noted: InFlight | None = None
+
+    def note(self, request: SumRequest) -> None:
+        """Write it down once for each list of a round; totals of scores are of no model."""
+        opening = InFlight(request.expected.round, tuple(request.signers))
+        trained = request.expected.name not in {spec.name for spec in self.job.score_sums}
+        if trained and opening != self._noted:
+            self.write(opening)
+            self._noted = opening
 
 
 @dataclass(slots=True)
@@ -322,55 +482,44 @@ class AuthorityLine:
     """The authority over its connection, for the thread of the loop of rounds; an `Opener`."""
 
     process: ServerProcess
-    line: Line
+    to: InitVar[Line]
     loop: asyncio.AbstractEventLoop
     server: Server
     adders: dict[Kind, Adder]
     log: FetchedOpenings
-    note: Callable[[InFlight], None]
+    note: InitVar[Callable[[InFlight], None]]
     """Writes down whose total is about to be opened."""
-    _noted: InFlight | None = None
-    _ready: bodies.Ready | None = None
-    """Announcement of this round."""
-    _announced_on: Link | None = None
-    """The connection on which it was."""
-    _cards: dict[str, bytes] = field(default_factory=dict)
+    line: KeyLine = field(init=False)
+    _noted: NotedInFlight = field(init=False)
+    _given: Given = field(default_factory=Given)
     """Clients' cards for the keys in force."""
-    _given_on: tuple[Link | None, str] = (None, "")
-    """The connection on which the authority has them, and the id of its keys."""
+
+    def __post_init__(self, to: Line, note: Callable[[InFlight], None]) -> None:
+        process = self.process
+        self.line = KeyLine(to, self._given_now, process.take_up, process.say)
+        self._noted = NotedInFlight(note, process.job)
 
     def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
         """See `Opener.be_ready_for`: keys, roster and bundles are as the authority says."""
-        process, sealed, config = self.process, self.server.sealed, self.process.job.config
-        sums = (*specs, *process.job.score_sums)
-        needed = sum(spec.n_values for spec in sums if spec.kind in sealed)
-        ready = bodies.Ready(
-            run=self.server.run,
-            settings=settings_digest(config),
-            round=round_number,
-            known=process.for_clients[0],
-            needed=needed,
-            scores=len(process.job.names) if config.seals_scores else 0,
-        )
-        self._ready, self._announced_on = ready, None
+        self.line.announce(self.process.ready_for(self.server, round_number, specs))
         self._waited(self._link())
-        self._waited(self._fetched())
-        self.server.roster = process.bundle.clients()
-        self.adders |= dict.fromkeys(sealed, OneTimeAdder(process.bundle.card_keys))
+        self.fetch()
+        self.process.in_force(self.server, self.adders)
 
     @property
     def card_keys(self) -> CardKeys | None:
         """See `Opener.card_keys`."""
         process = self.process
-        return process.bundle.card_keys if process.job.config.exchange.seals_sums else None
+        return process.bundle.card_keys if process.job.config.needs_cards else None
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> Mapping[str, str]:
         """See `Opener.take_cards`; another process of the authority is given them all again."""
-        refused = self._waited(self._given(run, cards))
-        self._cards |= {name: card for name, card in cards.items() if name not in refused}
+        refused = self._waited(self._taken(run, cards))
+        given = self._given_now()
+        given.cards |= {name: card for name, card in cards.items() if name not in refused}
         return refused
 
-    async def _given(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
+    async def _taken(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
         while True:
             link = await self._link()
             try:
@@ -379,29 +528,23 @@ class AuthorityLine:
                 if not link.lost:
                     raise
 
-    def before(self, finish: AtEnd) -> AtEnd:
-        """Return the function that fetches the last rows of the authority's log, then finishes."""
+    def _given_now(self) -> Given:
+        return self._given.under(self.process.bundle.card_keys.key_id)
 
-        def fetched(folder: RunFolder, history: History) -> None:
-            self._waited(self._fetched())
-            finish(folder, history)
-
-        return fetched
+    def fetch(self) -> None:
+        """Fetch what the folder lacks of the authority's log."""
+        self._waited(self._fetched())
 
     async def _fetched(self) -> None:
-        """Fetch what the folder lacks of the log; a connection that breaks is no failure."""
+        """Fetch; a connection that breaks is no failure."""
         try:
             await self.log.fetch(await self._link())
         except PeerError as error:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
-    def open(self, request: SumRequest) -> OpenedSum:
+    def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
         """See `Opener.open`; a server that goes on from here knows for whom the total opens."""
-        opening = InFlight(request.expected.round, tuple(request.signers))
-        trained = request.expected.name not in {spec.name for spec in self.process.job.score_sums}
-        if trained and opening != self._noted:
-            self.note(opening)
-            self._noted = opening
+        self._noted.note(request)
         return self._answered(self._asked(ask_to_open, request))
 
     def open_scores(self, request: ScoreRequest) -> list[float | None]:
@@ -424,66 +567,8 @@ class AuthorityLine:
         """Ask once: an answer is given once, and one that was lost on its way is lost."""
         return await ask(await self._link(), request)
 
-    async def _link(self) -> Link:
-        """Return a connection on which this round was announced; a lost one is waited for."""
-        assert self._ready is not None  # noqa: S101 -- for mypy
-        while True:
-            link = await self.line.link(self.process.patience.authority_s)
-            if link is self._announced_on:
-                return link
-            try:
-                news = await ask_what_holds(link, self._ready)
-            except PeerError:
-                if not link.lost:
-                    raise
-                continue
-            self.process.take_up(news.bundles, link.name)
-            try:
-                await self._given_again(link)
-            except PeerError:
-                if not link.lost:
-                    raise
-                continue
-            self._announced_on = link
-
-    async def _given_again(self, link: Link) -> None:
-        """Give the authority all cards of the session where it has called anew."""
-        keys = self.card_keys
-        if keys is None or self._given_on == (link, keys.key_id):
-            return
-        if self._given_on[1] != keys.key_id:
-            self._cards = {}  # they are for other keys
-        refused = await give_cards(link, self.server.run, self._cards)
-        for reason in refused.values():
-            self.process.say(Warned(f"{link.name}: refuses a card that it had: {reason}"))
-        self._given_on = link, keys.key_id
-
-
-@dataclass(slots=True)
-class RemoteMatch:
-    """A `MatchChannel` whose scores the authority process opens."""
-
-    authority: AuthorityLine
-    noise: ScoreNoise | None
-    sealed: bool = True
-
-    @property
-    def matcher(self) -> CkksMatcher:
-        """See `MatchChannel.matcher`; raises ConfigError where the bundle has no such key."""
-        process = self.authority.process
-        if process.bundle.scoring is None:
-            raise ConfigError(
-                "the bundle holds no parameters for profiles: export the bundles again with this "
-                "release"
-            )
-        return CkksMatcher(FORMS[process.job.config.selection.match], process.bundle.scoring)
-
-    def room(self) -> None:
-        """See `MatchChannel.room`: the authority has taken a key that has enough."""
-
-    def open(self, request: ScoreRequest) -> list[float | None]:
-        """See `MatchChannel.open`."""
-        return self.authority.open_scores(request)
+    def _link(self) -> Coroutine[Any, Any, Link]:
+        return self.line.link(self.process.patience.authority_s)
 
 
 def _worst(metrics: RoundMetrics) -> str:

@@ -6,6 +6,7 @@ The loop runs in a thread of its own; connections live in the event loop, and ea
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -13,12 +14,13 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from securefl.errors import MessageRefused, PeerError
+from securefl.errors import PeerError
+from securefl.exchange.blind import BlindTotal
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
-from securefl.federation.message import split_message
+from securefl.federation.message import claimed_name
 from securefl.federation.query import Query
-from securefl.federation.remote import Lost, Outcome, RemoteRound, answers, counted
+from securefl.federation.remote import Begun, Lost, Outcome, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
 from securefl.federation.site import (
@@ -38,8 +40,9 @@ from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
 from securefl.network.proof import name_of
+from securefl.network.room import Place, Room
 from securefl.network.saying import Warned
-from securefl.network.trust import ServerBundle
+from securefl.network.trust import Bundle
 from securefl.runs.in_flight import InFlight
 from securefl.types import Memory, State
 
@@ -53,14 +56,14 @@ class NetworkSites:
     loop: asyncio.AbstractEventLoop
     members: Members
     server: Server
-    bundle: Callable[[], ServerBundle]
+    bundle: Callable[[], Bundle]
     """In force."""
     for_clients: Callable[[], tuple[tuple[int, int], str]]
     """The newest bundle for them, by its age."""
     quorum: int
     """Clients without whom no round begins."""
     wait_s: float
-    """Seconds that a round waits for them."""
+    """Seconds that a round waits for them; infinite where it waits as long as it takes."""
     joining_s: float
     """For all clients to join, before the first round; before each of a reproducible run."""
     reproducible: bool
@@ -76,6 +79,8 @@ class NetworkSites:
     """First round of each client that has joined in mid-study."""
     since: Callable[[], Mapping[str, int]] = dict
     """The last round of each client whose contributions counted."""
+    room: Room = field(default_factory=Room)
+    """Room for contributions that come before their turn."""
     in_memory: bool = False
     _stopped: bool = False
     _call: asyncio.Task[Any] | None = None
@@ -153,11 +158,14 @@ class NetworkSites:
                 heard(*reply)
             return reply is not None
 
+        if ongoing:
+            self.loop.call_soon_threadsafe(self.room.begin, ongoing.awaited)
         with self.phase(TRAIN):
             called = self._submitted(self._called(requests, ongoing, replies))
             called.add_done_callback(lambda _: replies.put(None))
             while hear_next():
-                pass
+                if ongoing:
+                    self.loop.call_soon_threadsafe(self.room.keep_for, ongoing.awaited)
             called.result()
 
     def _waited(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -195,11 +203,8 @@ class NetworkSites:
         if first or self.reproducible:
             self._begun = True
             await members.all_here(awaited, self.joining_s)
-        elif not members.are_here(awaited, self.quorum):
-            away = ", ".join(name for name in awaited if name not in members.here())
-            waits = f"Round {round_number} waits {self.wait_s:g} s for a quorum; away: {away}"
-            self.say(Warned(waits))
-            await members.all_here(awaited, self.wait_s, self.quorum)
+        if math.isinf(self.wait_s) or not (first or self.reproducible):
+            await self._wait_on(round_number, awaited)
         here = members.here()
         await self._send_home({n: f"{n}: left out of this run" for n in here if n not in names})
         here, gone = {n: link for n, link in here.items() if n in names}, dict[str, str]()
@@ -232,6 +237,16 @@ class NetworkSites:
                     self.server.report(_away(round_number, name))
         return present
 
+    async def _wait_on(self, round_number: int, awaited: Sequence[str]) -> None:
+        """Wait for a quorum, or for all clients of a reproducible run."""
+        members, wanted = self.members, len(awaited) if self.reproducible else self.quorum
+        if not members.are_here(awaited, wanted):
+            away = ", ".join(name for name in awaited if name not in members.here())
+            long = "as long as it takes" if math.isinf(self.wait_s) else f"{self.wait_s:g} s"
+            whom = "all clients" if self.reproducible else "a quorum"
+            self.say(Warned(f"Round {round_number} waits {long} for {whom}; away: {away}"))
+            await members.all_here(awaited, self.wait_s, wanted)
+
     def _left_out(self, round_number: int, names: Sequence[str]) -> list[str]:
         """Return the clients without whom a round was begun that is run again.
 
@@ -259,11 +274,22 @@ class NetworkSites:
         replies: SimpleQueue[tuple[str, Outcome] | None],
     ) -> None:
         async def one(name: str, request: Request) -> None:
-            replies.put((name, await self._one(name, request, ongoing)))
+            def said(outcome: Outcome) -> None:
+                replies.put((name, outcome))
+
+            if isinstance(outcome := await self._one(name, request, ongoing, said), Lost):
+                self.room.let_go(name)
+            said(outcome)
 
         await asyncio.gather(*(one(*item) for item in requests.items()))
 
-    async def _one(self, name: str, request: Request, ongoing: ServerRound | None) -> Outcome:
+    async def _one(
+        self,
+        name: str,
+        request: Request,
+        ongoing: ServerRound | None,
+        said: Callable[[Outcome], None],
+    ) -> Outcome:
         link = self.members.links.get(name)
         if link is None:
             return Lost(f"{name}: is not connected")
@@ -281,7 +307,7 @@ class NetworkSites:
             return Answers({name: answer})
         if ongoing is None:
             raise RuntimeError("clients train in no round")
-        return await self._trained(name, link, ongoing)
+        return await self._trained(name, link, ongoing, said)
 
     async def _sent(self, name: str, link: Link, request: Request) -> Lost | None:
         tensors = b""
@@ -306,8 +332,11 @@ class NetworkSites:
                 )
                 frame, body = Frame.QUESTION, bodies.headed(question)
             case Continue():
-                opened = request.answer.opened
-                frame, body = Frame.TOTAL, total_bytes(opened, self.server.plain.dtype)
+                opened, frame = request.answer.opened, Frame.TOTAL
+                if isinstance(opened, BlindTotal):
+                    body = opened.for_client(name)
+                else:
+                    body = total_bytes(opened, self.server.plain.dtype)
             case Counted():
                 frame, body = Frame.COUNTED, b""
         return (await self.members.send({name: link}, frame, body, tensors)).get(name)
@@ -324,24 +353,34 @@ class NetworkSites:
             self._encoded = known, state, bodies.state_bytes(state, known)
         return known is None, self._encoded[2]
 
-    async def _trained(self, name: str, link: Link, ongoing: ServerRound) -> Outcome:
+    async def _trained(
+        self, name: str, link: Link, ongoing: ServerRound, said: Callable[[Outcome], None]
+    ) -> Outcome:
         """Return what a client sends next: for a sum, or all messages of its update."""
-        possible = ongoing.possible
-        first = await self.members.next_message(name, link, ongoing.most_bytes(name, possible))
+        possible, update, asked = ongoing.possible, ongoing.context.plan.update, ""
+
+        def begins(beginning: bytes, to_come_bytes: int) -> None:
+            nonlocal asked
+            claimed = claimed_name(beginning)
+            if claimed not in {spec.name for spec in possible}:
+                raise _other_message(name)
+            asked = "" if update and claimed == update[0].name else claimed
+            if to_come_bytes:
+                said(Begun(asked))
+
+        place, size = Place(self.room, name, link, begins), ongoing.most_bytes(name, possible)
+        first = await self.members.next_message(name, link, size, place)
         if isinstance(first, Lost):
             return first
-        claimed, update = _claimed_name(first), ongoing.context.plan.update
-        if not (first or update):
-            return Done({name: ()})
-        if claimed not in {spec.name for spec in possible}:
-            self.members.drop(name, link)  # who knows what else it has sent
-            return Lost(f"{name}: sent another message")
-        if not update or claimed != update[0].name:
-            return Asked(claimed, {name: [first]})
-        sent = [first]
+        if asked:
+            return Asked(asked, {name: [first]})
+        if update and not first:
+            self.members.drop(name, link)
+            return Lost(str(_other_message(name)))
+        sent = [first] if first else []
         for spec in update[1:]:
             size = ongoing.most_bytes(name, [spec])
-            message = await self.members.next_message(name, link, size)
+            message = await self.members.next_message(name, link, size, place)
             if isinstance(message, Lost):
                 return message
             sent.append(message)
@@ -360,10 +399,5 @@ def _away(round_number: int, name: str) -> Incident:
     return Incident(round_number, "round", name, f"{name}: is not connected as the round begins")
 
 
-def _claimed_name(message: bytes) -> str:
-    """Return what a message says that it is, which nobody believes before it is verified."""
-    try:
-        signed, _ = split_message(memoryview(message), len(message))
-    except MessageRefused:
-        return ""
-    return signed.header.name
+def _other_message(name: str) -> PeerError:
+    return PeerError(f"{name}: sent another message")

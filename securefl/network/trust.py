@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self
 from cryptography import x509
 
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.opener import Opener
+from securefl.exchange.opener import KeyAdder, Opener
 from securefl.exchange.policy import Policy
 from securefl.federation.message import Roster
 
@@ -31,6 +31,9 @@ class Trust(Protocol):
     def clients(self) -> Roster:
         """Return the clients that may sign contributions."""
 
+    def officers(self) -> tuple[str, ...]:
+        """Return the names of those who open sums: "authority" first, then officers in order."""
+
 
 class Bundle(Trust, Protocol):
     """The files that the consortium has signed for one role."""
@@ -47,8 +50,12 @@ class Bundle(Trust, Protocol):
         """Return what another bundle says; raises KeyFileError where it is forged, or older."""
 
 
-ServerBundle = Bundle
-ClientBundle = Bundle
+class OfficerBundle(Bundle, Protocol):
+    """An officer's."""
+
+    @property
+    def policy(self) -> Policy:
+        """The consortium's signed policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,9 @@ class Standing:
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
-    opener: Opener
-    """The same object as long as its key is in force: it has the clients' cards."""
+    opener: Opener | KeyAdder
+    """The same object as long as its key is in force: it has the clients' cards. One of several
+    officers adds up keys, and cannot open."""
     trust: Trust
     policy: Policy
     bundles: Mapping[Role, str]

@@ -76,15 +76,14 @@ def opening_said(config: Config) -> str:
         f"Server and {one} together could open single contributions, and are no adversary that ε "
         "speaks of."
     )
-    scores = " Scores of profiles have one authority." if exchange.seals_profiles else ""
-    if n == 1 or not exchange.seals_sums:
-        totals = ["totals"] if exchange.seals_sums else []
-        opened = [*totals, "scores"] if exchange.seals_profiles else totals
-        return f"The authority opens {' and '.join(opened)} alone. {together}"
+    totals = ["totals"] if exchange.seals_sums else []
+    opened = " and ".join([*totals, "scores"] if config.seals_scores else totals)
+    if n == 1:
+        return f"The authority opens {opened} alone. {together}"
     return (
-        f"The answers of {needed} of {n} officers open a total, and whoever has them reads it. "
-        f"{needed - 1} officers with the server read nothing, and {n - needed} may be away."
-        f"{scores} {together}"
+        f"The answers of {needed} of {n} officers open {opened}; whoever asks for them, which over "
+        f"separate processes is the server, reads them unrounded. {needed - 1} officers with the "
+        f"server read nothing more, and {n - needed} may be away. {together}"
     )
 
 

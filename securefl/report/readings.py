@@ -13,8 +13,6 @@ from securefl.types import Kind
 SCORE, UNIT = "profile/score", "profile/unit"
 IN_THE_CLEAR = {
     "profile": "each profile whole",
-    "profile/means": "the means of each profile",
-    "profile/variances": "the variances of each profile",
     "selection/loss": "the mean loss of each client that it asked",
     "selection/size": "each client's number of samples",
 }
@@ -56,7 +54,7 @@ def _authority(names: Collection[str]) -> str:
     if set(names) == {SCORE}:
         return (
             "The authority could read scores alone, one for each client and round, before they "
-            "were flooded and rounded; never a profile."
+            "were rounded; never a profile."
         )
     return f"The authority could read {_listed(sorted(names))}."
 

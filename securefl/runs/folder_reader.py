@@ -14,9 +14,10 @@ from pydantic import Field, TypeAdapter
 from securefl.config.load import load_config
 from securefl.config.schema import Config
 from securefl.errors import RunFolderError
-from securefl.federation.authority import Opening
+from securefl.exchange.quorum import MOST_OFFICERS
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics import ACCURACY as ACCURACY_METRIC
@@ -25,6 +26,8 @@ from securefl.selection.round_participants import RoundParticipants
 CONFIG, ENVIRONMENT, TASK = "config.json", "environment.json", "task.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"
 OPENINGS, INCIDENTS = "openings.jsonl", "incidents.jsonl"
+OFFICERS_OPENINGS = tuple(f"openings-officer-{n}.jsonl" for n in range(1, MOST_OFFICERS + 1))
+"""Logs of officers that are processes of their own, by their number from 0."""
 SELECTIONS = "selections.jsonl"
 PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
@@ -35,6 +38,7 @@ IN_FLIGHT = "in-flight.json"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
+        *OFFICERS_OPENINGS,
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC),
         *(LOCK, JOB, JOINED, IN_FLIGHT),
     }

@@ -24,9 +24,9 @@ from pydantic import TypeAdapter
 
 from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.io.files import (
     MAX_LINE_BYTES,
     append_whole,
@@ -216,10 +216,13 @@ class RunFolder:
         """Write down a total that the authority opens, or refuses to open."""
         self.note_openings([opening])
 
-    def note_openings(self, openings: Iterable[Opening]) -> None:
-        """Write down totals that the authority has opened, or has refused to open."""
+    def note_openings(self, openings: Iterable[Opening], name: str = OPENINGS) -> None:
+        """Write down totals that the authority has opened, or has refused to open.
+
+        `name` is another file's where they are an officer's own (`OFFICERS_OPENINGS`).
+        """
         with _explained(self.path):
-            self._append(OPENINGS, openings)
+            self._append(name, openings)
 
     def note_messages(self, entries: Iterable[Entry], incidents: Iterable[Incident]) -> None:
         """Write down a round's messages and refusals, also of a round that fails."""

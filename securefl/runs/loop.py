@@ -24,13 +24,14 @@ from securefl.errors import (
     WorkerLost,
 )
 from securefl.exchange.base import OpenedSum
-from securefl.federation.authority import Opening
+from securefl.exchange.blind import BlindTotal
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import Ledger
+from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.suspects import Suspects
@@ -401,7 +402,7 @@ class Rounds:
         """Return a round's participants, and the state after it.
 
         The state stays where no client is present, or where one has spoilt a sealed total; with
-        `sites.short = "pass"` also where clients are too few.
+        `sites.late = "pass"` or `"wait"` also where clients are too few.
 
         Raises:
             TooFewContributions: clients are too few.
@@ -493,9 +494,9 @@ class Rounds:
 
         No total is opened twice.
         """
-        opened: dict[str, OpenedSum] = {}
+        opened: dict[str, OpenedSum | BlindTotal] = {}
 
-        def open_once(request: SumRequest) -> OpenedSum:
+        def open_once(request: SumRequest) -> OpenedSum | BlindTotal:
             name = request.expected.name
             if name not in opened:
                 opened[name] = self.parts.opener.open(request)
@@ -514,7 +515,7 @@ class Rounds:
 
     def _require_passing(self, error: TooFewContributions) -> None:
         """Raise the error unless rounds without enough clients are to pass."""
-        if self.config.sites.short == "end":
+        if self.config.sites.late == "go-on":
             raise error
 
     def _passed(self) -> State:

@@ -148,7 +148,7 @@ def _missing(
 ) -> dict[str, str]:
     """Return who was missing, by name; a server's round asks all that the settings name."""
     incidents = read_rows(path / INCIDENTS, Incident)
-    found = {i.client: i.reason for i in incidents if i.round >= max(1, round_number)}
+    found = {i.client or i.name: i.reason for i in incidents if i.round >= max(1, round_number)}
     if round_number and not (path / SELECTIONS).exists():
         names = config.data.names or ()
         found |= {n: NOT_THERE for n in names if n not in {*senders, *found}}

@@ -38,6 +38,9 @@ class _Handover:
         if self.ongoing.take(client, sent):
             self.staged[client] = memory
 
+    def leave(self, client: str, refused: Refused) -> None:
+        self.ongoing.take(client, refused)
+
 
 class InMemory:
     """An `Engine` whose clients are trained in this process, by one trainer."""
@@ -70,6 +73,8 @@ class InMemory:
         self._trainer.train(
             ClientsRound(ongoing.context, self._clients, self._memories, handover, precision)
         )
+        if ongoing.due:
+            ongoing.require_somebody()
         ongoing.open_all(open_sum)
         self._staged = handover.staged
 

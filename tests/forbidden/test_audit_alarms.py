@@ -18,10 +18,10 @@ from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
 from securefl.exchange.keyset import KeySet
-from securefl.federation.authority import Opening
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER
+from securefl.federation.opening import Opening
 from securefl.runs import loop as rounds
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
@@ -207,9 +207,10 @@ def test_a_card_too_many_is_found(tmp_path, run, way, n_bytes, why):
     assert any(why in leak.why for leak in in_folder(folder, task))
 
 
-def test_a_sealed_sum_without_a_card_is_found(tmp_path):
+@pytest.mark.parametrize("name", ["fedavg", "profiles"])
+def test_a_message_without_a_card_is_found(tmp_path, name):
     """Its keys follow from something that the authority was never given in this session."""
-    folder, task = played("fedavg", tmp_path / "run"), task_of("fedavg")
+    folder, task = played(name, tmp_path / "run"), task_of(name)
     ledger = folder / "ledger.jsonl"
     rows = ledger.read_text().splitlines(keepends=True)
     kept = [row for row in rows if '"card"' not in row or '"client-2"' not in row]
@@ -243,7 +244,7 @@ def chapter_of(name, folder):
     [
         ("model", Verdict.HOLDS, "The server could read nothing of any single client"),
         ("fedavg", Verdict.WEAK, "could read the parameters of every single client"),
-        ("plain variances", Verdict.WEAK, "parameters and profiles and statistics"),
+        ("profiles in the clear", Verdict.WEAK, "the parameters and profiles of every single"),
         ("nothing", Verdict.LEAKS, "Nothing was encrypted"),
     ],
 )

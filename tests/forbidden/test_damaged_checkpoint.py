@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import securefl
 from securefl.errors import RunFolderError
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 from securefl.runs.checkpoint import META, PARTS, Checkpoint, _digest
 from securefl.runs.folder_writer import RunFolder
 from securefl.types import Kind, Memory, State

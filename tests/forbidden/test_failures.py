@@ -280,9 +280,10 @@ def test_accuracy_of_dense_labels_is_a_share():
 
 
 def test_statistics_are_not_said_to_be_encrypted_where_there_are_none():
-    """The default encrypts statistics; a model without any is an error that says so."""
+    """A model without any, where they alone are to be sealed, is an error that says so."""
     model = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
-    config = securefl.load_config(None, ["run.rounds=1", "algorithm.name=fedavg"])
+    settings = ["run.rounds=1", "algorithm.name=fedavg", "exchange.encrypt=statistics"]
+    config = securefl.load_config(None, settings)
     with pytest.raises(ConfigError, match="nothing would be encrypted"):
         securefl.run(config, small_task(model=model))
 

@@ -24,9 +24,9 @@ from securefl.config.load import load_config
 from securefl.data.arrays import load_arrays
 from securefl.errors import SecureFLError
 from securefl.evaluation.named_data import with_trained_tensors
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.network.authority import RELEASES, Log
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History

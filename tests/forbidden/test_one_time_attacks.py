@@ -16,7 +16,6 @@ import pytest
 from reachability import reachable
 from ring_by_hand import untransformed
 from scipy import stats
-from tenseal import sealapi
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
@@ -101,13 +100,9 @@ def residues(total, keys, about=ABOUT):
 
 
 def transformed(keys):
-    """A sum of keys in the transform's order, through SEAL: c_0 + c_1 s of (0, 1)."""
+    """A sum of keys in the transform's order, through SEAL."""
     of = ring()
-    ones, zeros = np.ones(N, np.uint64), np.zeros(N, np.uint64)
-    plain = sealapi.Plaintext()
-    sealapi.Decryptor(of._seal, of.key(keys.coefficients)).decrypt(
-        of._ciphertext(zeros, ones), plain
-    )
+    plain = of._sum(of.key(keys.coefficients))
     return np.array([plain[i] for i in range(N)], np.uint64)
 
 
@@ -163,8 +158,7 @@ def test_a_client_that_crafts_its_message_shifts_the_total_and_learns_no_key(coh
     """
     of, rng = ring(), np.random.default_rng(5)
     added = rng.uniform(-1, 1, size=N)
-    plain = sealapi.Plaintext()
-    of._encoder.encode((added[: N // 2] + 1j * added[N // 2 :]).tolist(), of._scale, plain)
+    plain = of._encoded(added, of._scale)
     crafted = np.array([plain[i] for i in range(N)], np.uint64)
     honest, total = cohort.total(*NAMES), cohort.total(*NAMES)
     words = (unpacked(total, (1, 1, N), [Q], "total") + crafted) % Q
@@ -213,7 +207,7 @@ def test_a_nonce_that_was_exchanged_opens_nothing(cohort):
 
 def test_a_copied_machine_uses_no_key_for_two_values(cohort, monkeypatch):
     """With the same random bytes the nonce still follows from the values, and so does the key."""
-    monkeypatch.setattr("securefl.exchange.one_time.os.urandom", lambda n: b"r" * n)
+    monkeypatch.setattr("securefl.exchange.base.os.urandom", lambda n: b"r" * n)
     sealer = OneTimeSealer(cohort.keys.public)
     alice, values = cohort.senders["alice"], cohort.values["alice"]
     once, again = (sealer.seal(of, 0.25, ABOUT, alice).nonce for of in (values, values + 1e-9))

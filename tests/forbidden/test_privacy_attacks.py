@@ -436,10 +436,6 @@ REFUSED = [
         [*CLIENT, "selection.name=random", "selection.replacement=with"],
         r'selection\.replacement = "with": .* set selection\.replacement = "without"',
     ),
-    (
-        [*CLIENT, "selection.name=fedprof", "selection.match=plain-variance", SEALED],
-        r'match = "plain-variance": .* in the clear and without noise; take "linear"',
-    ),
     # numbers
     ([*CLIENT, "privacy.sigma=0.001"], r"privacy\.sigma = 0\.001"),
     ([*CLIENT, "privacy.sigma=0.0"], r"privacy\.sigma = 0\.0"),

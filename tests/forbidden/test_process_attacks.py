@@ -823,14 +823,11 @@ def test_a_client_answers_no_round_twice(made, monkeypatch):
     assert "the server asks for the update of round 1 again; joining again" in said
 
 
-REFUSED = [
-    ({"devices": {"preset": "cifar10"}}, "[devices]"),
-    ({"exchange": {"encrypt": "model", "officers": 3}}, "exchange.officers"),
-]
+REFUSED = [({"devices": {"preset": "cifar10"}}, "[devices]")]
 """Settings that processes do not run, and what names them."""
 
 
-@pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices", "officers"])
+@pytest.mark.parametrize(("tables", "named"), REFUSED, ids=["devices"])
 def test_what_processes_do_not_run_is_a_config_error_with_the_way_out(made, tables, named):
     config = made.config.model_validate(made.config.model_dump() | tables)
     with pytest.raises(ConfigError, match=f"{re.escape(named)}.*securefl run"):

@@ -18,8 +18,8 @@ COMMANDS = [
     ["authority", "serve"],
     ["server"],
     ["server", "serve"],
-    ["client"],
-    ["client", "join"],
+    ["site"],
+    ["site", "join"],
 ]
 
 
@@ -57,11 +57,10 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
     assert {"securefl.crypto.cards", "securefl_keys.sealed_identity"} <= loaded
     opening = (
         "crypto.card_secret",
-        "crypto.match_secret",
         "exchange.officer",
         "exchange.one_time_open",
     )
-    opening += ("exchange.match_open", "exchange.keyset", "net.authority")
+    opening += ("exchange.keyset", "net.authority")
     assert loaded.isdisjoint(f"securefl.{name}" for name in opening)
     of_the_folder = ("sealed_keys", "keeper", "loading", "folder", "rotation")
     assert loaded.isdisjoint(f"securefl_keys.{name}" for name in of_the_folder)
@@ -112,7 +111,7 @@ def serving(site, *more):
 
 
 def joining(site, *more):
-    return ["client", "join", site.job, *site.member("alice", "client"), *more]
+    return ["site", "join", site.job, *site.member("alice", "client"), *more]
 
 
 def opening(site, *more):

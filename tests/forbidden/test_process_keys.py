@@ -22,6 +22,7 @@ from processes import (
 )
 
 import securefl.network.authority
+import securefl.network.key_line
 from securefl.crypto.ring import packed
 from securefl.errors import (
     KeyFileError,
@@ -446,13 +447,13 @@ def request_of(
     arriving, cards = server.start(round_number, SPEC, state, terms), {}
     for name in names:
         sealing = {SPEC.kind: OneTimeSealer(keys)}
-        client = Client(name, 0.25, sealing, signing_key=site.signing_key(name))
+        client = Client(name, 0.25, sealing, card_keys=keys, signing_key=site.signing_key(name))
         tensors = {"x": torch.arange(5.0)}
         about, times = (run, round_number, SPEC, tensors), terms[name].times
         arriving.receive(client.contribute(*about, times, terms[name].bind(state)))
         cards[name] = client.send_cards(run)
     request = arriving.request()
-    return WithCards(request.expected, request.total, request.signed, request.terms, cards)
+    return WithCards(request.expected, request.total, request.signed, request.terms, cards=cards)
 
 
 def opening(request, ready=READY):
@@ -718,7 +719,7 @@ def test_an_authority_that_is_away_before_a_round_is_waited_for(site):
         return await ask_what_holds(link, ready)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.network.server, "ask_what_holds", cut_off)
+        patch.setattr(securefl.network.key_line, "ask_what_holds", cut_off)
         patch.setattr(securefl.network.authority, "PAUSE_S", 0.05)
         record = loop.run()
     assert n_asked == 4

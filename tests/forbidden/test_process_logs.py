@@ -19,7 +19,7 @@ from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.log import begin
 from securefl_cli.main import main
 
-ROLES = {"authority": "authority", "alice": "client", SERVER: "server"}
+ROLES = {"authority": "authority", "alice": "site", SERVER: "server"}
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_text_lines_begin_with_time_level_who_and_session(site):
     assert process.ended() == 1
     (line,) = process.text().splitlines()
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-    assert re.match(rf"{stamp} ERROR client/alice - \S+: nobody answers", line)
+    assert re.match(rf"{stamp} ERROR site/alice - \S+: nobody answers", line)
 
 
 LINES = """
@@ -135,9 +135,9 @@ def test_lines_are_plain_where_nobody_asks_for_another_form(site):
     process = here.client("alice", "--wait", "0")
     assert process.ended() == 1
     assert process.text().startswith("Error: 127.0.0.1:")
-    asked = ["client", "join", str(here.job), "--log", "xml"]
+    asked = ["site", "join", str(here.job), "--log", "xml"]
     assert CliRunner().invoke(main, asked).exit_code == 2
-    done = CliRunner(env={"SECUREFL_LOG": "json"}).invoke(main, ["client", "join", str(here.job)])
+    done = CliRunner(env={"SECUREFL_LOG": "json"}).invoke(main, ["site", "join", str(here.job)])
     assert done.exit_code == 2
     assert "Missing option" in json.loads(done.stderr)["message"]
 

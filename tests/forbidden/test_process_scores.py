@@ -21,24 +21,18 @@ from processes import (
 
 from securefl.config.load import load_config
 from securefl.errors import (
-    CertificateRefused,
-    ConfigError,
-    KeyFileError,
     MessageRefused,
     OpeningRefused,
     PeerError,
     SenderRevoked,
     TooFewContributions,
 )
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_flood import MAX_RELEASES
-from securefl.exchange.match_forms import LINEAR
-from securefl.exchange.match_open import CkksScoreOpener
 from securefl.exchange.matching import SCORE
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.one_time_match import SCORE_BYTES, OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.releases import MemoryCount
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
@@ -52,10 +46,7 @@ from securefl.network.opening import (
     give_cards,
 )
 from securefl.types import Kind, MessageSpec
-from securefl_keys import export, layout
-from securefl_keys.keeper import FolderKeeper
-from securefl_keys.loading import load_match
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.loading import load_all
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "no_hang")
 RUN, Q = "ab" * 32, 8
@@ -112,24 +103,33 @@ def exact(names=CLIENTS):
 
 def scores_of(site, names=CLIENTS, round_number=1, bundles="bundles", roster=None):
     """A request for the scores of these clients, whose profiles the server has matched."""
-    client, server = site.bundle("client", bundles), site.bundle("server", bundles)
-    found, sealer = profiles(CLIENTS), CkksProfileSealer(LINEAR, client.match_public)
-    matcher = CkksMatcher(LINEAR, server.scoring)
-    asking = Server(RUN, roster or server.clients(), {})
+    bundle, found = site.bundle("server", bundles), profiles(CLIENTS)
+    asking = Server(RUN, roster or bundle.clients(), {})
+    matcher = OneTimeMatcher(bundle.card_keys)
     survey = asking.ask_profile(round_number, matcher, found["alice"], names)
     for name in names:
-        key = site.signing_key(name)
-        sender = Client(name, 0.25, {}, profile_sealer=sealer, signing_key=key)
+        sender = client_of(site, name, bundles)
         survey.receive(sender.send_profile(RUN, round_number, found[name]))
     return survey.request()
 
 
-def asked(site, *requests, ready=READY, settings=FEDPROF, **more):
-    """What comes of READY and of these requests."""
+def client_of(site, name, bundles="bundles"):
+    keys = site.bundle("client", bundles).card_keys
+    sealer, identity = OneTimeProfileSealer(keys), site.signing_key(name)
+    return Client(name, 0.25, {}, 0.25, sealer, keys, identity)
+
+
+def cards_of(site, names=CLIENTS, bundles="bundles"):
+    return {name: client_of(site, name, bundles).send_cards(RUN) for name in names}
+
+
+def asked(site, *requests, ready=READY, settings=FEDPROF, bundles="bundles", **more):
+    """What comes of READY, of all clients' cards, and of these requests."""
 
     async def ask(link):
         if ready:
             await ask_what_holds(link, ready)
+        await give_cards(link, RUN, cards_of(site, bundles=bundles))
         return [await ask_to_open_scores(link, request) for request in requests]
 
     config = load_config(site.job, settings)
@@ -154,18 +154,19 @@ def assert_refused(site, reason, *requests, n_values=3, **more):
 
 
 def test_a_score_is_what_a_simulations_authority_opens(site):
-    """To what the noise on both changes; the log has one line, before the answer goes out."""
+    """To the bit; the log has one line, before the answer goes out."""
     here = site()
-    request, keys = scores_of(here), load_match(here.keys, PASSPHRASE)
-    log = []
-    opener = CkksScoreOpener(LINEAR, keys.secret, MemoryCount())
-    simulated = ScoreAuthority(opener, here.bundle("server").clients(), Policy(), log.append)
+    request, log = scores_of(here), []
+    sums = Authority(
+        load_all(here.keys, PASSPHRASE).opener(),
+        here.bundle("server").clients(),
+        Policy(),
+        log.append,
+    )
+    assert sums.take_cards(RUN, cards_of(here)) == {}
     (opened,) = asked(here, request)
-    matcher, baseline = CkksMatcher(LINEAR, here.bundle("server").scoring), profiles(CLIENTS)
-    precision = matcher.precision(baseline["alice"])
-    assert opened == pytest.approx(simulated.open(request), abs=2 * precision + 1e-6)
-    assert opened == pytest.approx(exact(), abs=1e-3)
-    assert load_match(here.keys, PASSPHRASE).left == MAX_RELEASES - 3
+    assert opened == ScoreAuthority(sums).open(request)
+    assert opened == pytest.approx(exact(), abs=1e-6)
     (row,) = rows(here)
     (wanted,) = log
     assert row | {"signers": tuple(row["signers"])} == {
@@ -177,8 +178,8 @@ def test_a_score_is_what_a_simulations_authority_opens(site):
 def test_scores_come_in_the_order_of_the_request_and_over_several(site):
     here = site()
     first, second = asked(here, scores_of(here, ("carol",)), scores_of(here, ("bob", "alice")))
-    assert first == pytest.approx(exact(("carol",)), abs=1e-3)
-    assert second == pytest.approx(exact(("bob", "alice")), abs=1e-3)
+    assert first == pytest.approx(exact(("carol",)), abs=1e-6)
+    assert second == pytest.approx(exact(("bob", "alice")), abs=1e-6)
 
 
 def test_no_score_is_opened_twice_also_after_a_restart(site):
@@ -192,10 +193,9 @@ def test_no_score_is_opened_twice_also_after_a_restart(site):
     ready = READY.model_copy(update={"scores": 6})
     both = scores_of(here, ("alice",)), scores_of(here)
     assert_refused(here, "opened once already, of alice, bob$", *both, ready=ready)
-    assert load_match(here.keys, PASSPHRASE).left == MAX_RELEASES - 2
     later = READY.model_copy(update={"round": 2})
     (opened,) = asked(here, scores_of(here, round_number=2), ready=later)
-    assert opened == pytest.approx(exact(), abs=1e-3)
+    assert opened == pytest.approx(exact(), abs=1e-6)
     lines = (here.openings.parent / "released.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         [RUN, 1, SCORE, ["bob"]],
@@ -205,12 +205,31 @@ def test_no_score_is_opened_twice_also_after_a_restart(site):
 
 
 def test_no_score_is_opened_twice_under_two_keys(site):
-    """Another key is another noise: the two scores together would show more of the profile."""
+    """A client that has sealed its profile anew for the next epoch has had its score."""
     here = site()
     asked(here, scores_of(here))
     here.rotate()
     here.export("after")
-    assert_refused(here, "opened once already", scores_of(here, bundles="after"))
+    again = scores_of(here, bundles="after")
+    assert_refused(here, "opened once already", again, bundles="after")
+
+
+def test_a_client_without_a_card_uses_up_nobodys_score(site):
+    """As after a restart of the authority, before the server gives it the cards again."""
+    here = site()
+    request = scores_of(here)
+
+    async def ask(link):
+        await ask_what_holds(link, READY)
+        await give_cards(link, RUN, cards_of(here, ("alice", "carol")))
+        with pytest.raises(OpeningRefused, match="no card of bob in this session"):
+            await ask_to_open_scores(link, request)
+        await give_cards(link, RUN, cards_of(here, ("bob",)))
+        return await ask_to_open_scores(link, request)
+
+    opened = asked_of_the_authority(here, ask, config=load_config(here.job, FEDPROF))
+    assert opened == pytest.approx(exact(), abs=1e-6)
+    assert [bool(row["refused"]) for row in rows(here)] == [True, False]
 
 
 def test_nothing_is_opened_that_cannot_be_written_down_before(site, monkeypatch):
@@ -226,20 +245,37 @@ def test_nothing_is_opened_that_cannot_be_written_down_before(site, monkeypatch)
     monkeypatch.setattr(authority, "append_whole", full)
     with pytest.raises(OpeningRefused, match="cannot be written"):
         asked(here, request)
-    assert load_match(here.keys, PASSPHRASE).left == MAX_RELEASES
+    monkeypatch.undo()
+    (opened,) = asked(here, request)
+    assert opened == pytest.approx(exact(), abs=1e-6)
 
 
 def test_a_clients_rubbish_keeps_no_other_score_back(site):
-    """Whatever bytes a server makes of a score: as long as one, they open as none."""
+    """Whatever constant a server has made of it: none, or a number, beside the others' scores."""
+    here = site()
+    for number in range(1, 9):
+        ready = READY.model_copy(update={"round": number})
+        request = scores_of(here, round_number=number)
+        odd = bytes([0]) + np.random.default_rng(number).bytes(8) + request.scores[0][9:]
+        (opened,) = asked(here, replace(request, scores=(odd, *request.scores[1:])), ready=ready)
+        assert opened[0] is None or np.isfinite(opened[0])
+        assert opened[1:] == pytest.approx(exact()[1:], abs=1e-6)
+        if number == 1:
+            assert_refused(here, "opened once already", request)
+
+
+def test_words_outside_the_ring_are_refused_in_words(site):
+    """Servers make scores: one that is none is no client's doing, and ends no authority."""
     here = site()
     request = scores_of(here)
-    rng, n_bytes = np.random.default_rng(0), len(request.scores[0])
-    rubbish = replace(request, scores=(rng.bytes(n_bytes), request.scores[1], bytes(n_bytes)))
-    (opened,) = asked(here, rubbish)
-    assert opened[0] is None
-    assert opened[2] is None
-    assert opened[1] == pytest.approx(exact(("bob",))[0], abs=1e-3)
-    assert_refused(here, "opened once already", request)
+    odd = replace(request, scores=(b"\xff" * SCORE_BYTES, *request.scores[1:]))
+    with pytest.raises(MessageRefused, match="outside the ring"):
+        asked(here, odd)
+    assert "outside the ring" in rows(here)[-1]["refused"]
+    (opened,) = asked(
+        here, scores_of(here, round_number=2), ready=READY.model_copy(update={"round": 2})
+    )
+    assert opened == pytest.approx(exact(), abs=1e-6)
 
 
 # What was announced.
@@ -260,7 +296,7 @@ def test_a_ready_that_is_refused_announces_nothing(made, honest):
     async def ask(link):
         await ask_what_holds(link, READY)
         with pytest.raises(OpeningRefused, match="have fewer clients"):
-            await ask_what_holds(link, READY.model_copy(update={"scores": MAX_RELEASES + 1}))
+            await ask_what_holds(link, READY.model_copy(update={"scores": bodies.MAX_CLIENTS}))
         await ask_to_open_scores(link, honest)
 
     with pytest.raises(OpeningRefused, match="hub has not asked READY"):
@@ -271,10 +307,8 @@ def test_a_ready_that_is_refused_announces_nothing(made, honest):
 def test_no_more_scores_are_opened_than_were_announced(made, honest, announced):
     """None of those that are too many, rather than the first of them."""
     ready = READY.model_copy(update={"scores": announced})
-    left = load_match(made.keys, PASSPHRASE).left
     reason = f"3 scores after 0, and READY has announced {announced}"
     assert_refused(made, reason, honest, ready=ready)
-    assert load_match(made.keys, PASSPHRASE).left == left
 
 
 def test_announced_scores_are_counted_over_the_round(site):
@@ -290,19 +324,20 @@ def test_the_line_goes_on_after_scores_that_were_not_announced(site):
     """Of their bytes nothing is kept, however many they are."""
     here = site()
     request = scores_of(here)
-    large = bodies.OpenScoresRequest.model_validate_json(bodies.open_scores_request(request))
-    large = large.model_copy(update={"sizes": [bodies.MAX_SCORE_BYTES] * bodies.MAX_CLIENTS})
+    many = bodies.OpenRequest.model_validate_json(bodies.open_request(request))
+    many = many.model_copy(update={"signed": many.signed * 1000})
 
     async def ask(link):
         await ask_what_holds(link, READY)
-        await link.send(Frame.SCORES, large.to_bytes())
+        await give_cards(link, RUN, cards_of(here))
+        await link.send(Frame.SCORES, many.to_bytes())
         await link.send(Frame.SCORE_BYTES, bytes(10**7))
         refused = await link.receive({Frame.REFUSED: SMALL})
         opened = await ask_to_open_scores(link, request)
         return bodies.parsed(bodies.Refusal, refused.body, "authority").reason, opened
 
     reason, opened = asked_of_the_authority(here, ask, config=load_config(here.job, FEDPROF))
-    assert "10000 scores after 0, and READY has announced 3" in reason
+    assert "3000 scores after 0, and READY has announced 3" in reason
     assert None not in opened
 
 
@@ -318,18 +353,11 @@ def test_the_line_goes_on_after_scores_that_were_not_announced(site):
 def test_where_nobody_is_asked_for_an_encrypted_profile_no_score_can_be_announced(
     made, honest, settings
 ):
-    before = layout_of(made)
     with pytest.raises(OpeningRefused, match="3 scores are announced, and by the authority's"):
         asked(made, settings=settings)
-    assert layout_of(made) == before
     none = READY.model_copy(update={"scores": 0})
     with pytest.raises(OpeningRefused, match="has announced 0"):
         asked(made, honest, ready=none, settings=settings)
-
-
-def layout_of(site):
-    """Which keys lie in the folder."""
-    return sorted(path.name for path in (site.keys / layout.RELEASES).glob("*.json"))
 
 
 # Other requests than honest servers make.
@@ -339,7 +367,8 @@ def test_a_score_under_the_old_key_is_refused_by_its_id(site):
     here = site()
     request = scores_of(here)
     here.rotate()
-    assert_refused(here, "authority opens .* of epoch 2", request)
+    here.export("after")
+    assert_refused(here, "authority opens .* of epoch 2", request, bundles="after")
     assert rows(here)[-1]["key_id"] == request.expected.key_id
 
 
@@ -379,22 +408,28 @@ def test_a_client_that_was_revoked_has_no_score(site):
     with pytest.raises(SenderRevoked, match="was revoked"):
         scores_of(here, bundles="after")
     request = scores_of(here, bundles="after", roster=before)
-    assert_refused(here, "'bob' had a certificate that was revoked", request)
+    assert_refused(here, "'bob' had a certificate that was revoked", request, bundles="after")
 
 
-@pytest.mark.parametrize(("n_bytes", "rule"), [(1, "of 1 bytes"), (98306, "of 98306 bytes")])
-def test_a_score_of_another_length_is_refused_before_it_is_read(made, honest, n_bytes, rule):
-    assert len(honest.scores[0]) == 98305
+@pytest.mark.parametrize("n_bytes", [1, SCORE_BYTES - 1, SCORE_BYTES + 1])
+def test_scores_of_another_length_are_refused_or_end_the_connection(made, honest, n_bytes):
+    """Fewer bytes than headers need are refused in words; more are never read."""
     odd = replace(honest, scores=(bytes(n_bytes), *honest.scores[1:]))
-    assert_refused(made, f"a score {rule}: under the match key in force each has 98305", odd)
+    if n_bytes > SCORE_BYTES:
+        with pytest.raises(PeerError):
+            asked(made, odd)
+    else:
+        with pytest.raises(MessageRefused, match=f"payload of {n_bytes + 2 * SCORE_BYTES} bytes"):
+            asked(made, odd)
 
 
 def test_fewer_bytes_than_were_announced_are_refused_and_more_end_the_connection(made, honest):
-    asking, content = bodies.open_scores_request(honest), b"".join(honest.scores)
+    asking, content = bodies.open_request(honest), b"".join(honest.scores)
 
     def sending(content):
         async def ask(link):
             await ask_what_holds(link, READY)
+            await give_cards(link, RUN, cards_of(made))
             await link.send(Frame.SCORES, asking)
             await link.send(Frame.SCORE_BYTES, content)
             return await link.receive({Frame.REFUSED: SMALL})
@@ -405,23 +440,13 @@ def test_fewer_bytes_than_were_announced_are_refused_and_more_end_the_connection
 
     short, _ = sending(content[:-1])
     reason = bodies.parsed(bodies.Refusal, short.body, "authority").reason
-    assert "scores of 294914 bytes, 294915 were announced" in reason
+    assert "payload of 98330 bytes, expected 3 x 32777" in reason
     assert rows(made)[-1]["refused"] == reason
     with pytest.raises(PeerError):
         sending(content + b"x")
 
 
 ABSURD = [
-    {"sizes": []},
-    {"sizes": [0]},
-    {"sizes": [-1, 98305]},
-    {"sizes": [bodies.MAX_SCORE_BYTES + 1]},
-    {"sizes": [10**400]},
-    {"sizes": [1.5]},
-    {"sizes": ["98305"]},
-    {"sizes": [True]},
-    {"sizes": None},
-    {"sizes": [98305] * (bodies.MAX_CLIENTS + 1)},
     {"signed": []},
     {"n_values": 0},
     {"run": "ab"},
@@ -431,7 +456,7 @@ ABSURD = [
 
 @pytest.mark.parametrize("absurd", ABSURD, ids=lambda changes: repr(changes)[:40])
 def test_an_absurd_request_ends_that_connection_alone(made, honest, absurd):
-    body = json.dumps(json.loads(bodies.open_scores_request(honest)) | absurd).encode()
+    body = json.dumps(json.loads(bodies.open_request(honest)) | absurd).encode()
     said = []
 
     async def ask(link):
@@ -441,19 +466,21 @@ def test_an_absurd_request_ends_that_connection_alone(made, honest, absurd):
 
     with pytest.raises(PeerError, match="has closed the connection"):
         asked_of_the_authority(made, ask, config=load_config(made.job, FEDPROF), said=said)
-    assert any(line.startswith("hub: bad OpenScoresRequest") for line in said)
+    assert any(line.startswith("hub: bad OpenRequest") for line in said)
 
 
 def test_no_changed_request_is_opened(made, honest):
     """All of it is signed by the clients, or held against what they have signed."""
-    keys, roster = load_match(made.keys, PASSPHRASE), made.bundle("server").clients()
-    content, scores = bodies.open_scores_request(honest), b"".join(honest.scores)
+    keys, roster = load_all(made.keys, PASSPHRASE), made.bundle("server").clients()
+    content, scores = bodies.open_request(honest), b"".join(honest.scores)
+    cards = cards_of(made)
 
     def parse(changed):
-        body = bodies.parsed(bodies.OpenScoresRequest, changed, "server")
+        body = bodies.parsed(bodies.OpenRequest, changed, "server")
         request = bodies.score_request(body, scores)
-        opener = CkksScoreOpener(LINEAR, keys.secret, MemoryCount())
-        ScoreAuthority(opener, roster, Policy(), lambda _opening: None).open(request)
+        sums = Authority(keys.opener(), roster, Policy(), lambda _opening: None)
+        assert sums.take_cards(RUN, cards) == {}
+        ScoreAuthority(sums).open(request)
         return request
 
     assert parse(content) == honest
@@ -484,104 +511,6 @@ def test_the_policy_can_keep_all_scores_shut(site):
     assert_refused(here, "the policy opens no 'profile/score'", scores_of(here))
 
 
-# The match key.
-
-
-def spend_match(site, left):
-    keys = load_match(site.keys, PASSPHRASE)
-    keys.count.spend(keys.left - left, MAX_RELEASES)
-
-
-def test_a_match_key_is_renewed_before_a_round_that_would_use_it_up(site):
-    """All bundles are news then, with both keys; a score under the new one opens."""
-    here = site()
-    old = scores_of(here).expected.key_id
-    spend_match(here, 3)
-    keeper = FolderKeeper(here.keys, PASSPHRASE)
-    assert keeper.now(3).age == (1, 5)
-    spend_match(here, 2)
-    before = here.bundle("client"), here.bundle("server")
-
-    async def ask(link):
-        return (await ask_what_holds(link, READY)).bundles
-
-    said = []
-    config = load_config(here.job, FEDPROF)
-    news = asked_of_the_authority(here, ask, keeper=keeper, config=config, said=said)
-    assert "Epoch 2, roster version 6" in said
-    client, server = (one.newer(news[one.bundle.manifest.role]) for one in before)
-    assert client.match_public.key_id == server.scoring.key_id != old
-    assert client.match_public.epoch == server.scoring.epoch == 2
-    here.export("after")
-    (opened,) = asked(here, scores_of(here, bundles="after"), keeper=keeper)
-    assert opened == pytest.approx(exact(), abs=1e-3)
-    assert rows(here)[-1]["epoch"] == 2
-
-
-def test_both_keys_are_renewed_in_one_step(site):
-    """A worn match key makes an epoch, whose card key is new as well."""
-    here = site()
-    spend_match(here, 0)
-    keeper = FolderKeeper(here.keys, PASSPHRASE)
-    first = keeper.now()
-    standing = keeper.now(3)
-    assert (first.age[0], standing.age[0]) == (1, 2)
-    assert standing.opener.epoch == standing.matches.public.epoch == 2
-    assert standing.opener.key_id != first.opener.key_id
-    assert keeper.now(MAX_RELEASES).age == standing.age
-
-
-def test_scores_that_no_key_can_release_are_refused_before_anything_is_rotated(made):
-    before = layout_of(made)
-    with pytest.raises(OpeningRefused, match="4097 scores, and the noise on them hides 4096"):
-        asked(made, ready=READY.model_copy(update={"scores": MAX_RELEASES + 1}))
-    assert layout_of(made) == before
-
-
-def test_a_key_that_is_used_up_meanwhile_opens_nothing(site):
-    """By whoever else counts there, between READY and the question."""
-    here = site()
-    request = scores_of(here)
-
-    async def ask(link):
-        await ask_what_holds(link, READY)
-        spend_match(here, 2)
-        await ask_to_open_scores(link, request)
-
-    with pytest.raises(OpeningRefused, match="at most 4096 may be"):
-        asked_of_the_authority(here, ask, config=load_config(here.job, FEDPROF))
-    assert load_match(here.keys, PASSPHRASE).left == 2
-    assert "at most 4096" in rows(here)[-1]["refused"]
-
-
-def test_a_match_key_that_is_damaged_meanwhile_is_noticed(site):
-    here = site()
-    keeper = FolderKeeper(here.keys, PASSPHRASE)
-    keeper.now(3)
-    path = here.keys / layout.MATCH_KEY
-    whole = path.read_text()
-    path.write_text(whole.replace('"epoch": 1', '"epoch": 2'))
-    with pytest.raises(KeyFileError, match=str(here.keys)):
-        keeper.now(3)
-    path.write_text(whole)
-    assert keeper.now(3).age == (1, 5)
-
-
-def test_without_a_match_key_the_authority_does_not_start(site):
-    here = site()
-    (here.keys / layout.MATCH_KEY).unlink()
-    with pytest.raises(KeyFileError, match=r"match\.key: missing"):
-        asked(here)
-
-
-def test_a_match_key_of_another_form_is_refused_at_the_start(made):
-    with pytest.raises(ConfigError, match="securefl keys init --match full"):
-        asked(made, settings=(*FEDPROF, "selection.match=full"))
-    nobody = (*SEALED, "selection.alpha=theorem1", "selection.match=full")
-    with pytest.raises(OpeningRefused, match="no profiles are encrypted"):
-        asked(made, settings=nobody)
-
-
 # Noise that hides clients.
 
 
@@ -606,7 +535,8 @@ def sum_of(site, names):
     cards = {}
     for name in names:
         sealing = {SPEC.kind: OneTimeSealer(client.card_keys)}
-        sender = Client(name, 0.125, sealing, signing_key=site.signing_key(name))
+        key = site.signing_key(name)
+        sender = Client(name, 0.125, sealing, card_keys=client.card_keys, signing_key=key)
         tensors = {"x": torch.arange(5.0)}
         arriving.receive(sender.contribute(RUN, 1, SPEC, tensors, state=Terms().bind("cd" * 32)))
         cards[name] = sender.send_cards(RUN)
@@ -658,38 +588,6 @@ def test_shares_are_counted_of_the_clients_that_the_settings_name(site, settings
     assert authority._n_clients(config, roster) == n_clients
 
 
-# Bundles.
-
-
-def test_bundles_carry_the_match_key_that_their_role_may_hold(made):
-    client, server = made.bundle("client"), made.bundle("server")
-    key_id = load_match(made.keys, PASSPHRASE).public.key_id
-    assert client.match_public.key_id == server.scoring.key_id == key_id
-    with pytest.raises(CertificateRefused, match="a client's bundle holds no server's parameters"):
-        _ = client.scoring
-    with pytest.raises(CertificateRefused, match="a server's bundle holds no client's match key"):
-        _ = server.match_public
-    assert "match_key=" not in repr(server)
-
-
-def test_a_bundle_without_a_match_key_says_so(site, monkeypatch):
-    here = site()
-    monkeypatch.setattr(export, "MATCH", {})
-    here.export("without")
-    assert here.bundle("client", "without").match_public is None
-    assert here.bundle("server", "without").scoring is None
-
-
-def test_a_bundle_whose_match_key_is_another_is_refused(site):
-    """It stands in the signed list, as the key of cards does."""
-    here = site()
-    other = Site(here.folder.parent / "other").folder / "bundles/server/server/match.json"
-    path = here.folder / "bundles/server/server/match.json"
-    path.write_text(other.read_text())
-    with pytest.raises(KeyFileError, match="not the file that was signed"):
-        SoundBundle.load(path.parents[1], "server")
-
-
 def test_what_the_server_asks_with_knows_no_secret_key():
     """The server's process imports these: none of them loads one."""
     modules = {"securefl.network.opening", "securefl.network.trust", "securefl_keys.sound_bundle"}
@@ -698,12 +596,7 @@ def test_what_the_server_asks_with_knows_no_secret_key():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert modules <= set(loaded)
-    secrets = {
-        "crypto.card_secret",
-        "crypto.match_secret",
-        "exchange.officer",
-        "exchange.match_open",
-    }
+    secrets = {"crypto.card_secret", "exchange.officer", "exchange.one_time_open"}
     assert not {f"securefl.{name}" for name in secrets} & set(loaded)
 
 

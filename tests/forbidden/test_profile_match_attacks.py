@@ -1,376 +1,695 @@
-"""What is no score is not opened, and what is opened shows a score and no profile."""
+"""What is no score is not opened, and what is opened shows one number and no profile."""
 
 from __future__ import annotations
 
-import copy
-import pickle
+import os
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import tenseal as ts
 import torch
-from reachability import KEY_PARTS, keyed_contexts, reachable
+from match_parties import MODULUS, RUN, N, Parties, embedded, near, random_profile
+from matching_runs import any_words, sealed_values
+from reachability import reachable
+from ring_by_hand import untransformed
+from scipy import stats
 
-from securefl.crypto import blinding
-from securefl.crypto.artefact import Artefact, Origin
-from securefl.crypto.match_public import MatchPublicKey, ScoringContext
-from securefl.crypto.match_secret import MatchSecretKey
-from securefl.crypto.ring import RingFrame
-from securefl.errors import ConfigError, KeyFileError, KeyWornOut, MessageRefused
-from securefl.exchange import match_forms
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_flood import MAX_RELEASES
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.derived import SEED_BYTES, common_polynomial, group_secret
+from securefl.crypto.one_time import (
+    KeySum,
+    OneTimeKey,
+    polynomial_bytes,
+    polynomial_in,
+    ring,
+    score_of,
+)
+from securefl.crypto.params import MATCHES, SUMS
+from securefl.crypto.ring import packed, unpacked
+from securefl.errors import MessageRefused, OpeningRefused, PeerError
+from securefl.exchange.base import Sender
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import HEADER_BYTES
-from securefl.exchange.profile import Profile
-from securefl.exchange.releases import MemoryCount
+from securefl.exchange.officer import Officer
+from securefl.exchange.one_time_match import (
+    SCORE_BYTES,
+    OneTimeMatcher,
+    OneTimeProfileSealer,
+    _rows,
+    _values,
+    _weights,
+    split_score,
+)
+from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.exchange.profile import Profile, divergence
+from securefl.exchange.quorum import Quorum
 
 Q = 64
-ORIGIN = Origin.now()
-FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
-
-
-@pytest.fixture(scope="module")
-def key_sets():
-    linear, square = (MatchKeys.ephemeral(form) for form in FORMS[:2])
-    return {"linear": linear, "full": square, "plain-variance": square}
+FIRST = HEADER_BYTES + SEED_BYTES
+"""Where a profile's ciphertexts begin."""
 
 
 @pytest.fixture
-def roles_of(key_sets):
-    def make(form):
-        keys = key_sets[form.name]
-        return (
-            CkksProfileSealer(form, keys.public),
-            CkksMatcher(form, keys.scoring),
-            CkksScoreOpener(form, keys.secret, MemoryCount()),
-        )
-
-    return make
+def parties():
+    return Parties()
 
 
-def random_profile(rng, q=Q, version=3):
-    mean_Q, variance_Q = rng.uniform(-3, 3, q), rng.uniform(0.5, 5, q)
-    return Profile(torch.from_numpy(mean_Q), torch.from_numpy(variance_Q), version)
+def profiles(seed=0, q=Q):
+    """One that is not far from the other, so that a score of it is not any number."""
+    rng = np.random.default_rng(seed)
+    baseline = random_profile(q, rng, version=3)
+    return near(baseline, rng, 0.3), baseline
+
+
+class Matched:
+    """A profile sealed by a client, and the score that the server made of it."""
+
+    def __init__(self, parties, profile, baseline, name="alice", round_number=None):
+        self.parties, self.name = parties, name
+        self.about = parties.about(len(profile), round_number)
+        self.sealed = parties.sealer.seal(profile, self.about, parties.senders[name])
+        self.score = parties.matcher.match(self.sealed.payload, baseline)
+        self.exponent, self.constant, self.polynomial = split_score(self.score)
+
+    def opened(self, opener=None, score=None, **changes):
+        """What the officers open, of this score or of another in its place."""
+        asked = {"about": self.about, "sender": self.name, "nonce": self.sealed.nonce} | changes
+        return (opener or self.parties.opener).score(score or self.score, **asked)
+
+    def words_by(self, key):
+        """The constant that a key opens, modulo the prime: near zero where it fits."""
+        return (self.constant + key.applied(polynomial_in(self.polynomial))) % MODULUS
+
+    @property
+    def key(self):
+        return self.parties.key(self.sealed, self.about, self.name)
+
+
+def is_uniform(words):
+    """By Kolmogorov and Smirnov; an honest sample fails once in 10^6 runs."""
+    return stats.kstest(np.ravel(words).astype(float) / MODULUS, "uniform").pvalue > 1e-6
 
 
 def replaced(payload, start, content):
     return payload[:start] + content + payload[start + len(content) :]
 
 
-def correlation_with_profile(roles, n_clients=60):
-    """The best that the authority does at telling held-out clients' profiles from opened slots.
+def with_words(parties, matched, change, baseline):
+    """The score of the same payload with other ring elements."""
+    payload = matched.sealed.payload
+    words = unpacked(payload[FIRST:], (1, 1, N), [MODULUS], "payload")
+    changed = packed(change(words) % np.uint64(MODULUS), [MODULUS])
+    return parties.matcher.match(payload[:FIRST] + changed, baseline)
 
-    Least squares of each entry on the slot of its own product, which shows it exactly where
-    nothing is blinded.
+
+# Whoever opens learns nothing of the server's weights.
+
+
+def test_the_polynomial_of_a_score_is_uniform_to_whoever_opens_it(parties):
+    """Of one baseline again and again: all of it, and what two scores have in common."""
+    profile, baseline = profiles()
+    several = [polynomial_in(Matched(parties, profile, baseline).polynomial) for _ in range(3)]
+    assert all(is_uniform(one) for one in several)
+    for one, other in pairwise(several):
+        assert is_uniform((one + np.uint64(MODULUS) - other) % np.uint64(MODULUS))
+
+
+def weights_shown(matched, drawn):
+    """The quotient of w a by the polynomial that follows from some bytes."""
+    common = common_polynomial(drawn, 0, N, MODULUS)
+    inverse = np.array([pow(int(a), -1, MODULUS) for a in common], object)
+    words = in_transforms_order(polynomial_in(matched.polynomial))
+    return untransformed((words.astype(object) * inverse % MODULUS).astype(np.uint64), MODULUS)
+
+
+def in_transforms_order(polynomial):
+    of = ring(MATCHES)
+    both = of._ciphertext(np.zeros_like(polynomial), polynomial, transformed=False)
+    of._evaluator.transform_to_ntt_inplace(both)
+    plain = ts.sealapi.Plaintext()
+    ts.sealapi.Decryptor(of._seal, of._one).decrypt(both, plain)
+    return np.array([plain[i] for i in range(N)], np.uint64)
+
+
+def test_without_the_clients_bytes_the_weights_are_hidden_and_with_them_they_are_not(parties):
+    """The client sends them to the server alone; the header's fields are no substitute."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    drawn = matched.sealed.payload[HEADER_BYTES:FIRST]
+    weights, _ = _weights(baseline)
+    for seed in (matched.about.digest("profile"), bytes.fromhex(matched.sealed.nonce) * 2):
+        assert is_uniform(weights_shown(matched, seed))
+    shown = embedded(weights_shown(matched, drawn)) / 2.0**MATCHES.weight_bits
+    shown[N // 2 :] *= -1
+    np.testing.assert_allclose(shown, weights[0], rtol=0, atol=1e-4)
+
+
+def test_nobody_but_the_server_is_sent_a_clients_bytes(parties):
+    """Neither the score nor the header, which go on to the authority, holds them."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    drawn = matched.sealed.payload[HEADER_BYTES:FIRST]
+    assert drawn in matched.sealed.payload
+    assert drawn not in matched.score
+    assert matched.sealed.nonce not in drawn.hex()
+
+
+def test_bytes_and_nonces_are_drawn_anew_for_each_message(parties, monkeypatch):
+    """They come from the operating system, whatever has been seeded.
+
+    A copied machine with the same random bytes still uses no key for two profiles.
     """
-    rng = np.random.default_rng(0)
-    sealer, matcher, opener = roles
-    baseline = random_profile(rng)
-    profiles = [random_profile(rng) for _ in range(n_clients)]
-    payloads = [matcher.match(sealer.seal(profile), baseline) for profile in profiles]
-    slots = np.stack([opener.secret_key.slots(payload[1:]).real for payload in payloads])
-    sealed = np.stack([sealer.match_form.sealed(profile) for profile in profiles])
-    seen, hidden = slots[:, : sealed.shape[1]], sealed
-    half = n_clients // 2
-    guesses, truths = [], []
-    for column in range(2 * Q):
-        slope, _ = np.polyfit(seen[:half, column], hidden[:half, column], 1)
-        guesses.append(standardised(slope * seen[half:, column]))
-        truths.append(standardised(hidden[half:, column]))
-    return abs(np.corrcoef(np.ravel(guesses), np.ravel(truths))[0, 1])
-
-
-def standardised(values):
-    return (values - values.mean()) / values.std()
-
-
-def no_blinding(classes, moduli, constant):
-    """A mask that hides nothing: the constant at every root."""
-    return np.stack([np.full(classes.shape[1], constant % m, np.uint64) for m in moduli])
-
-
-def test_opened_slots_tell_nothing_of_the_profile(roles_of):
-    """A regression on what the key opens predicts no entry of profiles held out."""
-    assert correlation_with_profile(roles_of(match_forms.LINEAR), 120) < 0.05
-
-
-def test_without_blinding_the_same_attack_reads_the_profile(roles_of, monkeypatch):
-    """So the test above can fail."""
-    monkeypatch.setattr(blinding, "blinding", no_blinding)
-    assert correlation_with_profile(roles_of(match_forms.LINEAR)) > 0.9
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_two_scores_of_one_payload_share_the_score_alone(roles_of, form):
-    """Every other coefficient that the key opens is drawn anew, over the whole modulus."""
-    sealer, matcher, opener = roles_of(form)
-    rng = np.random.default_rng(1)
-    profile, baseline = random_profile(rng), random_profile(rng)
-    payload = sealer.seal(profile)
-    one, other = (opener.secret_key.slots(matcher.match(payload, baseline)[1:]) for _ in range(2))
-    assert abs(np.corrcoef(one.real, other.real)[0, 1]) < 0.1
-    assert one.mean().real == pytest.approx(other.mean().real, abs=1e-9)
-    modulus = np.prod([float(m) for m in opener.secret_key.score_frame.moduli])
-    spread = modulus / 2.0**form.parameters.score_scale_bits / 12**0.5
-    deviation = np.sqrt((np.abs(one) ** 2).mean() / form.parameters.poly_degree)
-    assert deviation == pytest.approx(spread, rel=0.05)
-
-
-def test_a_mask_is_uniform_and_sums_to_its_constant(key_sets):
-    """In each class of roots the values sum to c N/2, and fill the range evenly."""
-    scoring = key_sets["linear"].scoring
-    classes, moduli = scoring._classes, scoring.frame.moduli
-    assert (classes.sum(axis=1) == classes.shape[1] // 2).all()
-    constant = -(2**70)
-    for row, members, modulus in zip(
-        blinding.blinding(classes, moduli, constant), classes, moduli, strict=True
-    ):
-        assert row.max() < modulus
-        counts, _ = np.histogram(row.astype(float), bins=16, range=(0, modulus))
-        assert counts.min() > 0.75 * len(row) / 16
-        for part in (row[members], row[~members]):
-            assert (int(part.sum(dtype=object)) - constant * len(part)) % modulus == 0
-
-
-def test_masks_never_repeat(key_sets):
-    """They come from the operating system, whatever has been seeded."""
-    scoring = key_sets["linear"].scoring
-    masks = []
+    (profile, baseline), payloads = profiles(), []
     for _ in range(2):
         np.random.seed(0)  # noqa: NPY002 -- what a run might do
         torch.manual_seed(0)
-        masks.append(blinding.blinding(scoring._classes, scoring.frame.moduli, 0))
-    assert (masks[0] != masks[1]).mean() > 0.99
+        payloads.append(Matched(parties, profile, baseline, round_number=1).sealed)
+    one, other = payloads
+    assert one.payload[HEADER_BYTES:FIRST] != other.payload[HEADER_BYTES:FIRST]
+    assert one.nonce != other.nonce
+    monkeypatch.setattr(os, "urandom", lambda n: b"r" * n)
+    one, other = (Matched(parties, of, baseline, round_number=1) for of in (profile, baseline))
+    assert one.sealed.nonce != other.sealed.nonce
+    assert (one.key.coefficients != other.key.coefficients).mean() > 0.5
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_damaged_payloads_never_reach_the_parser(roles_of, form, monkeypatch):
+# The server learns one number a client and round.
+
+
+def test_a_profile_is_uniform_without_its_key(parties):
+    """Its words, and what the key of another client, round or message makes of them."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    words = unpacked(matched.sealed.payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
+    assert is_uniform(untransformed(words, MODULUS))
+    again = Matched(parties, profile, baseline)
+    others = unpacked(again.sealed.payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
+    assert is_uniform((words + np.uint64(MODULUS) - others) % np.uint64(MODULUS))
+
+
+def test_an_officers_part_is_a_uniform_number():
+    """For a polynomial of the server's weights, over keys of many messages."""
+    polynomial = np.random.default_rng(0).integers(0, MODULUS, N, np.uint64)
+    keys = (
+        OneTimeKey.of([b"k" * 32], n.to_bytes(32, "big"), "alice", b"n" * 16, MATCHES)
+        for n in range(500)
+    )
+    assert is_uniform([key.applied(polynomial) for key in keys])
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["sender", "nonce", "round", "run", "name", "n_values"],
+)
+def test_a_score_opens_for_its_own_client_and_message_alone(parties, change):
+    """Whatever is said of it instead, another key is applied, and a uniform number comes out."""
+    profile, baseline = profiles()
+    found, honest = [], []
+    for _ in range(100):
+        matched = Matched(parties, profile, baseline)
+        about, name, nonce = matched.about, "alice", bytes.fromhex(matched.sealed.nonce)
+        if change == "sender":
+            name = "bob"
+        elif change == "nonce":
+            nonce = os.urandom(16)
+        else:
+            other = {"round": about.round + 1, "run": "cd" * 32, "name": "prof", "n_values": 2}
+            about = replace(about, **{change: other[change]})
+        secrets = parties.keys.public.secrets(parties.senders[name])
+        key = OneTimeKey.of(secrets, about.digest("profile"), name, nonce, MATCHES)
+        found.append(matched.words_by(key))
+        honest.append(matched.words_by(matched.key))
+    assert is_uniform(found)
+    assert not is_uniform(honest)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"sender": "bob"}, {"nonce": "ab" * 16}, {"about": "another round"}],
+    ids=["another client", "another nonce", "another round"],
+)
+def test_what_officers_open_of_a_mislabelled_score_is_no_score_of_it(parties, said):
+    """None three times in four, else a number that is not the profile's."""
+    (profile, baseline), opened, n = profiles(), [], 60
+    for _ in range(n):
+        matched = Matched(parties, profile, baseline)
+        about = {"about": parties.about(Q)} if "about" in said else {}
+        opened.append(matched.opened(**said | about))
+    exact = divergence(profile, baseline)
+    nones = sum(score is None for score in opened)
+    low, high = stats.binom(n, 0.75).ppf([1e-6, 1 - 1e-6])
+    assert low <= nones <= high
+    assert not any(score == pytest.approx(exact, abs=1e-4) for score in opened if score is not None)
+
+
+def test_a_server_that_sends_a_polynomial_of_its_own_learns_one_number(parties):
+    """The first coefficient of the key, here; any other question of that client is refused.
+
+    With it the profile is as hidden as without.
+    """
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    one = np.zeros(N, np.uint64)
+    one[0] = 1
+    exponent = MATCHES.score_scale_bits
+    asked = exponent.to_bytes(1) + bytes(8) + polynomial_bytes(one)
+    assert len(asked) == SCORE_BYTES
+    assert matched.opened(score=asked) == matched.key.coefficients[0]
+    second = np.roll(one, 1)
+    for score in (matched.score, asked[:9] + polynomial_bytes(second)):
+        with pytest.raises(OpeningRefused, match="has answered for the profile of alice already"):
+            matched.opened(score=score)
+    guessed = np.zeros(N, np.int64)
+    guessed[0] = matched.key.coefficients[0]
+    assert is_uniform(decrypted(matched, guessed))
+    assert not is_uniform(decrypted(matched, matched.key.coefficients))
+
+
+def decrypted(matched, coefficients):
+    """Coefficients of c + a s by a key: small where it is the client's, else uniform."""
+    of, payload = ring(MATCHES), matched.sealed.payload
+    words = unpacked(payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
+    whole = of._ciphertext(words, np.zeros_like(words))
+    of._evaluator.add_inplace(whole, of.common(payload[HEADER_BYTES:FIRST], 0))
+    plain = ts.sealapi.Plaintext()
+    ts.sealapi.Decryptor(of._seal, of.key(coefficients)).decrypt(whole, plain)
+    return untransformed(np.array([plain[i] for i in range(N)], np.uint64), MODULUS)
+
+
+def test_a_second_polynomial_or_nonce_is_not_answered(parties):
+    """The same question again is, and a client's next round; of another client nothing is lost."""
+    profile, baseline = profiles()
+    first = Matched(parties, profile, baseline, round_number=5)
+    once = first.opened()
+    assert once == first.opened() == pytest.approx(divergence(profile, baseline), rel=1e-3)
+    second = Matched(parties, profile, baseline, round_number=5)
+    officer = parties.opener.officers[0]
+    for polynomial, nonce in (
+        (second.polynomial, first.sealed.nonce),
+        (second.polynomial, second.sealed.nonce),
+        (first.polynomial, second.sealed.nonce),
+    ):
+        with pytest.raises(PeerError, match="has answered for the profile of alice already"):
+            officer.score_parts(first.about, "alice", nonce, polynomial)
+    with pytest.raises(OpeningRefused, match="0 of 1 officers answer"):
+        second.opened()
+    assert Matched(parties, profile, baseline, "bob", 5).opened() == pytest.approx(once, abs=1e-4)
+    assert Matched(parties, profile, baseline, "alice", 6).opened() is not None
+
+
+def test_asking_for_a_profile_as_a_sum_opens_nothing(parties):
+    """Keys of sums are of another domain: none is a part of a profile's key, or like it.
+
+    The server names its sum as the profile, of the same round, size and nonce.
+    """
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    (answer,) = (
+        parties.opener.officers[0].key_sums(matched.about, {"alice": matched.sealed.nonce}).values()
+    )
+    of_sum, own = answer.coefficients, matched.key.coefficients
+    assert len(of_sum) == SUMS.poly_degree == N // 2
+    for start in range(0, N // 2 + 1, 128):
+        part = own[start : start + N // 2]
+        assert abs(np.corrcoef(of_sum, part)[0, 1]) < 6 / (N // 2) ** 0.5
+    for guessed in (np.tile(of_sum, 2), np.repeat(of_sum, 2), np.append(of_sum, 0 * of_sum)):
+        assert is_uniform(decrypted(matched, guessed))
+    assert matched.about.digest() != matched.about.digest("profile")
+
+
+def test_a_total_is_no_score_and_a_score_no_total(parties):
+    """Officers' answers of one kind are of another length and modulus than the other's."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    nonces = {"alice": matched.sealed.nonce}
+    with pytest.raises(MessageRefused, match="expected exactly"):
+        parties.opener.open(matched.score, matched.about, nonces, 24)
+    with pytest.raises(MessageRefused, match="expected 32777"):
+        matched.opened(score=bytes(SUMS.ciphertext_bytes))
+    assert matched.opened() == pytest.approx(divergence(profile, baseline), rel=1e-3)
+
+
+def test_a_client_without_a_card_has_no_score(parties):
+    """Nor has one of another session: cards are of one."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    for changes in ({"sender": "mallory"}, {"about": replace(matched.about, run="cd" * 32)}):
+        with pytest.raises(OpeningRefused, match="has no card of"):
+            matched.opened(**changes)
+    assert matched.opened() is not None
+
+
+# Officers.
+
+
+class Wrapped:
+    """An officer's answers, changed."""
+
+    def __init__(self, officer):
+        self.officer = officer
+
+    def __getattr__(self, name):
+        return getattr(self.officer, name)
+
+
+class Liar(Wrapped):
+    """Adds one to one of its parts."""
+
+    def score_parts(self, *asked):
+        answer = dict(self.officer.score_parts(*asked))
+        group = next(iter(answer))
+        return answer | {group: (answer[group] + 1) % MODULUS}
+
+
+class Away(Wrapped):
+    def score_parts(self, *_):
+        raise PeerError("does not answer")
+
+
+class Shy(Wrapped):
+    def score_parts(self, *_):
+        return {}
+
+
+QUORUMS = {"2 of 3": Quorum(2, 3), "3 of 5": Quorum(3, 5)}
+
+
+ABSENT = {
+    "away": (Away, "does not answer"),
+    "other groups": (Shy, "has answered for other groups than its own"),
+}
+LYING = {"lies": (Liar, "gave a wrong part of the score of alice")}
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize(
+    ("quorum", "instead", "said"),
+    [
+        *((QUORUMS["2 of 3"], *of) for of in ABSENT.values()),
+        *((QUORUMS["3 of 5"], *of) for of in (ABSENT | LYING).values()),
+    ],
+)
+def test_an_officer_that_lies_or_is_away_is_named_and_the_score_opens(
+    quorum, instead, said, number
+):
+    """The others' parts are all there are, and agree."""
+    parties = Parties(quorum)
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    whole = matched.opened()
+    assert matched.opened(parties.with_officer(number, instead)) == whole
+    assert whole == pytest.approx(divergence(profile, baseline), rel=1e-3)
+    assert parties.said == [f"officer {number + 1}: {said}"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_of_two_officers_that_contradict_each_other_neither_is_believed(number):
+    """2 of 3: a group has two members, and nothing in a score says which of them lies.
+
+    A total would: it counts its clients. Were one of them believed, it could choose the score.
+    """
+    parties = Parties(Quorum(2, 3))
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    with pytest.raises(OpeningRefused, match="parts of the score of alice do not agree"):
+        matched.opened(parties.with_officer(number, Liar))
+    assert parties.said == []
+    assert matched.opened() == pytest.approx(divergence(profile, baseline), rel=1e-3)
+
+
+def test_without_enough_officers_no_score_is_opened():
+    """Two of three that are away, or contradict each other where the third is away."""
+    parties = Parties(Quorum(2, 3))
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    opener = parties.with_officer(0, Away)
+    gone = replace(opener, officers=[*opener.officers[:2], Away(opener.officers[2])])
+    with pytest.raises(OpeningRefused, match="1 of 3 officers answer, and 2 are needed"):
+        matched.opened(gone)
+    lying = parties.with_officer(0, Liar)
+    lying = replace(lying, officers=[*lying.officers[:2], Liar(lying.officers[2])])
+    with pytest.raises(OpeningRefused, match="do not agree"):
+        matched.opened(replace(lying, officers=[lying.officers[0], Away(None), lying.officers[2]]))
+
+
+@pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)
+def test_k_less_one_officers_parts_tell_nothing_of_a_score(quorum):
+    """With the server's constant their sum is uniform; with the one part more it is the score."""
+    parties = Parties(quorum)
+    profile, baseline = profiles()
+    known = {group for officer in range(quorum.needed - 1) for group in quorum.groups_of[officer]}
+    assert len(known) < len(quorum.groups)
+    few, all_of_them = [], []
+    for _ in range(150):
+        matched = Matched(parties, profile, baseline)
+        secret, nonce = parties.senders["alice"].secret, bytes.fromhex(matched.sealed.nonce)
+        parts = {
+            group: OneTimeKey.of(
+                [group_secret(secret, group)],
+                matched.about.digest("profile"),
+                "alice",
+                nonce,
+                MATCHES,
+            ).applied(polynomial_in(matched.polynomial))
+            for group in range(len(quorum.groups))
+        }
+        few.append((matched.constant + sum(parts[group] for group in known)) % MODULUS)
+        all_of_them.append(score_of([matched.constant, *parts.values()]) * 2.0**matched.exponent)
+    assert is_uniform(few)
+    assert all_of_them == pytest.approx([divergence(profile, baseline)] * 150, abs=1e-4)
+
+
+def test_a_server_with_a_lying_officer_has_two_numbers_where_two_quorums_share_no_other():
+    """2 of 3: each honest officer is shown another polynomial, and the liar has their other parts.
+
+    So fewer than 2k - n officers may lie, for scores as for sums.
+    """
+    parties = Parties(Quorum(2, 3))
+    profile, baseline = profiles()
+    first = Matched(parties, profile, baseline)
+    other = random_profile(Q, np.random.default_rng(8), version=3)
+    second = split_score(parties.matcher.match(first.sealed.payload, other))
+    liar, honest, victim = parties.opener.officers
+    scores = []
+    for officer, (exponent, constant, polynomial) in (
+        (honest, split_score(first.score)),
+        (victim, second),
+    ):
+        asked = first.about, "alice", first.sealed.nonce, polynomial
+        parts = dict(officer.score_parts(*asked))
+        liar._answered.clear()  # it answers what it likes
+        parts |= liar.score_parts(*asked)
+        assert len(parts) == 3
+        scores.append(score_of([constant, *parts.values()]) * 2.0**exponent)
+    wanted = [divergence(profile, baseline), divergence(profile, other)]
+    assert scores == pytest.approx(wanted, rel=1e-3)
+
+
+# Rubbish.
+
+
+def test_rubbish_of_a_client_opens_as_none_three_times_in_four(parties):
+    """Else as any number within ±32, in units of the weights: half of those are below zero."""
+    (_, baseline), opened, n = profiles(), [], 200
+    for _ in range(n):
+        matched = Matched(parties, baseline, baseline)
+        payload = matched.sealed.payload
+        rubbish = payload[:FIRST] + any_words(payload[FIRST:])
+        score = matched.opened(score=parties.matcher.match(rubbish, baseline))
+        opened.append(score if score is None else score * 2.0**-matched.exponent)
+    nones = sum(score is None for score in opened)
+    low, high = stats.binom(n, 0.75).ppf([1e-6, 1 - 1e-6])
+    assert low <= nones <= high
+    numbers = np.array([score for score in opened if score is not None])
+    assert stats.kstest(numbers / 64 + 0.5, "uniform").pvalue > 1e-6
+    assert MODULUS / 2**MATCHES.score_scale_bits == pytest.approx(4 * 64)
+
+
+def test_a_card_with_another_secret_seals_rubbish(parties):
+    """As do other drawn bytes than were sealed with, and one that swaps nonces."""
+    (profile, baseline), found = profiles(), []
+    for _ in range(60):
+        about = parties.about(Q)
+        sealed = parties.sealer.seal(profile, about, Sender("alice", b"other".ljust(32)))
+        score = split_score(parties.matcher.match(sealed.payload, baseline))
+        key = parties.key(sealed, about)
+        found.append((score[1] + key.applied(polynomial_in(score[2]))) % MODULUS)
+        matched = Matched(parties, profile, baseline)
+        other = replaced(matched.sealed.payload, HEADER_BYTES, os.urandom(SEED_BYTES))
+        _, constant, polynomial = split_score(parties.matcher.match(other, baseline))
+        found.append((constant + matched.key.applied(polynomial_in(polynomial))) % MODULUS)
+    assert is_uniform(found)
+
+
+def test_a_client_can_choose_its_score_and_shift_nobody_elses(parties):
+    """What it seals in the place of x is linear in its score; this is so of any profile."""
+    _, baseline = profiles()
+    about, alice = parties.about(Q), parties.senders["alice"]
+    x = _rows(_values(baseline))[0]
+    x[np.arange(len(x)) % (2 * Q + 1) == 2 * Q] += 4.0  # the logarithms' mean in every copy
+    x[31 * (2 * Q + 1) :] = 0
+    sealed = sealed_values(parties.keys.public, alice, about, baseline, x)
+    score = parties.matcher.match(sealed.payload, baseline)
+    opened = parties.opener.score(score, about, "alice", sealed.nonce)
+    assert opened == pytest.approx(-2.0, abs=1e-4)
+    assert parties.score(baseline, baseline, "bob") == pytest.approx(0, abs=1e-4)
+
+
+def test_one_changed_coefficient_of_a_profile_makes_another_number(parties):
+    """A word in the transform's order is all coefficients: nothing of the score is left."""
+    (profile, baseline), found = profiles(), []
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        matched = Matched(parties, profile, baseline)
+
+        def change(words):
+            words = words.copy()
+            words[0, 0, rng.integers(N)] = rng.integers(MODULUS)
+            return words
+
+        _, constant, polynomial = split_score(with_words(parties, matched, change, baseline))
+        assert polynomial == matched.polynomial
+        found.append((constant + matched.key.applied(polynomial_in(polynomial))) % MODULUS)
+    assert is_uniform(found)
+
+
+def test_malformed_scores_are_refused_and_crash_nothing(parties):
+    """Wrong lengths and words beyond the prime; every exponent and constant is a number or none."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    score = matched.score
+    for bad in (b"", score[:1], score[:-1], score + b"\0", bytes(SCORE_BYTES - 1)):
+        with pytest.raises(MessageRefused, match="expected 32777"):
+            matched.opened(score=bad or b"\0")
+    for at in (9, SCORE_BYTES - 8):
+        for word in (MODULUS, MODULUS + 1, 2**64 - 1):
+            outside = replaced(score, at, word.to_bytes(8, "little"))
+            with pytest.raises(MessageRefused, match="polynomial with a coefficient outside"):
+                matched.opened(score=outside)
+    for _ in range(20):
+        with pytest.raises(MessageRefused, match="outside the ring"):
+            matched.opened(score=os.urandom(SCORE_BYTES))
+    exact = matched.opened()
+    for exponent in (-128, -1, 0, 127):
+        found = matched.opened(score=exponent.to_bytes(1, signed=True) + score[1:])
+        assert found == exact * 2.0 ** (exponent - matched.exponent)
+    constants = [0, MODULUS, MODULUS // 2, 2**63, 2**64 - 1]
+    opened = [matched.opened(score=replaced(score, 1, c.to_bytes(8, "little"))) for c in constants]
+    assert all(one is None or np.isfinite(one) for one in opened)
+    beyond = (matched.constant + MODULUS).to_bytes(8, "little")
+    assert matched.opened(score=replaced(score, 1, beyond)) == exact
+
+
+def test_damaged_payloads_never_reach_the_parser(parties, monkeypatch):
     """Wrong length, form, size, version, or a coefficient outside the ring."""
-    sealer, matcher, _ = roles_of(form)
+    profile, baseline = profiles()
+    alice = parties.senders["alice"]
+
+    def sealed(other):
+        return parties.sealer.seal(other, parties.about(len(other)), alice).payload
+
+    payload = sealed(profile)
     rng = np.random.default_rng(2)
-    baseline = random_profile(rng)
-    payload = sealer.seal(random_profile(rng))
-    n_clear = 8 * form.n_clear(Q)
-    first = HEADER_BYTES + n_clear
-    coefficient = matcher.context.frame.word_bytes
-    other = random_profile(rng, q=Q + 1)
     damaged = {
         "bytes": payload[:-1],
         "expected": payload + b"\0",
         "exactly": b"",
         "no profile": replaced(payload, 0, b"prf2"),
-        "outside the ring": replaced(payload, first, b"\xff" * coefficient),
-        "encrypts nothing": payload[:first] + bytes(len(payload) - first),
-        "elements|bytes": sealer.seal(other),
-        "version": sealer.seal(random_profile(rng, version=4)),
+        "outside the ring": replaced(payload, FIRST, b"\xff" * 8),
+        "elements": sealed(random_profile(Q + 1, rng, version=3)),
+        "of 65584 bytes": sealed(random_profile(N // 2, rng, version=3)),
+        "version": sealed(random_profile(Q, rng, version=4)),
     }
-    if n_clear:
-        for number in (float("nan"), float("inf"), -1.0, 0.0, 65.0):
-            bad = replaced(payload, HEADER_BYTES, np.float64(number).tobytes())
-            with pytest.raises(MessageRefused, match="variance"):
-                matcher.match(bad, baseline)
     monkeypatch.setattr(ts, "ckks_vector_from", lambda *_: pytest.fail("parsed"))
     for message, bad in damaged.items():
         with pytest.raises(MessageRefused, match=message):
-            matcher.match(bad, baseline)
+            parties.matcher.match(bad, baseline)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_what_another_key_sealed_is_not_opened(roles_of, form):
-    """The constant coefficient alone would be a plausible number: the one at N/2 is none."""
-    _, matcher, opener = roles_of(form)
-    rng = np.random.default_rng(3)
-    foreign = CkksProfileSealer(form, MatchKeys.ephemeral(form).public)
-    baseline = random_profile(rng)
-    score = matcher.match(foreign.seal(random_profile(rng)), baseline)
-    assert opener.open([score]) == [None]
-    with pytest.raises(MessageRefused, match="another key"):
-        opener.secret_key.score(score[1:])
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_tampered_ciphertexts_and_scores_are_not_opened(roles_of, form):
-    """One changed coefficient makes a score that is none, and keeps none beside it back."""
-    sealer, matcher, opener = roles_of(form)
-    rng = np.random.default_rng(4)
-    baseline = random_profile(rng)
-    payload = sealer.seal(random_profile(rng))
-    score = matcher.match(payload, baseline)
-    place = len(payload) - matcher.context.frame.word_bytes
-    changed = replaced(payload, place, bytes([payload[place] ^ 1]))
-    for bad in (
-        matcher.match(changed, baseline),
-        replaced(score, len(score) // 2 // 6 * 6 + 1, b"\1\2\3"),
-        score[:-1],
-        score[:1],
-        b"",
-        replaced(score, 1, b"\xff" * 6),
-        score[:1] + bytes(len(score) - 1),
+def test_a_payload_of_any_words_is_matched_without_a_crash(parties):
+    """Zeros, the largest words, and any: each makes a score of its length."""
+    _, baseline = profiles()
+    matched = Matched(parties, baseline, baseline)
+    for change in (
+        lambda words: words * np.uint64(0),
+        lambda words: words * np.uint64(0) + np.uint64(MODULUS - 1),
+        lambda words: words + np.uint64(1),
     ):
-        one, none, other = opener.open([score, bad, score])
-        assert none is None
-        assert one == pytest.approx(other, rel=0.01)
-
-
-def test_rubbish_counts_as_released(roles_of):
-    """Whether a ciphertext opens tells of the key, too; so it is told no more often."""
-    _, _, opener = roles_of(match_forms.LINEAR)
-    opener.open([b""] * MAX_RELEASES)
-    with pytest.raises(KeyWornOut, match="new key"):
-        opener.open([b""])
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf, complex(np.nan, 0), complex(0, np.nan)])
-def test_a_score_that_is_no_number_is_none(roles_of, monkeypatch, number):
-    """Whatever a ciphertext decodes to, only a number is released."""
-    sealer, matcher, opener = roles_of(match_forms.LINEAR)
-    baseline = random_profile(np.random.default_rng(7))
-    score = matcher.match(sealer.seal(baseline), baseline)
-    monkeypatch.setattr(MatchSecretKey, "slots", lambda *_: np.array([number]))
-    assert opener.open([score]) == [None]
-
-
-def test_nothing_is_released_that_is_not_counted(roles_of, monkeypatch):
-    """The count is first: where it refuses, nothing is even decrypted."""
-    sealer, matcher, opener = roles_of(match_forms.LINEAR)
-    baseline = random_profile(np.random.default_rng(8))
-    score = matcher.match(sealer.seal(baseline), baseline)
-    opener.count.spend(MAX_RELEASES - 1, MAX_RELEASES)
-    monkeypatch.setattr(MatchSecretKey, "score", lambda *_: pytest.fail("decrypted"))
-    with pytest.raises(KeyWornOut):
-        opener.open([score, score])
-    assert opener.count.n_released == MAX_RELEASES - 1
-
-
-def test_a_count_only_grows():
-    """Nobody spends less than nothing."""
-    count = MemoryCount()
-    count.spend(5, at_most=10)
-    with pytest.raises(ValueError, match="only grows"):
-        count.spend(-1, at_most=10)
-    assert count.n_released == 5
-
-
-def test_a_key_serves_its_own_forms_alone(key_sets):
-    """A linear key under a form that squares is refused by all three roles, with the way out."""
-    keys = key_sets["linear"]
-    for make in (
-        lambda form: CkksProfileSealer(form, keys.public),
-        lambda form: CkksMatcher(form, keys.scoring),
-        lambda form: CkksScoreOpener(form, keys.secret, keys.count),
-    ):
-        make(match_forms.LINEAR)
-        with pytest.raises(ConfigError, match="keys init --match plain-variance"):
-            make(match_forms.PLAIN_VARIANCE)
+        assert len(with_words(parties, matched, change, baseline)) == SCORE_BYTES
 
 
 def test_a_plain_payload_is_checked_too():
     """Length, size, version and values."""
     rng, plain = np.random.default_rng(5), PlainMatch()
-    baseline = random_profile(rng)
-    payload = plain.seal(random_profile(rng))
+    baseline = random_profile(Q, rng, version=3)
+
+    def sealed(profile):
+        return plain.seal(profile, None, None).payload
+
+    payload = sealed(random_profile(Q, rng, version=3))
     nan, negative = (np.float64(x).tobytes() for x in (np.nan, -1.0))
     for bad in (
         payload[:-1],
-        plain.seal(random_profile(rng, q=Q + 1)),
-        plain.seal(random_profile(rng, version=4)),
+        sealed(random_profile(Q + 1, rng, version=3)),
+        sealed(random_profile(Q, rng, version=4)),
         replaced(payload, HEADER_BYTES, nan),
         replaced(payload, len(payload) - 8, negative),
     ):
         with pytest.raises(MessageRefused):
             plain.match(bad, baseline)
     score = plain.match(payload, baseline)
-    one, *rest = plain.open([score, b"1234567", b"", nan, score])
-    assert rest == [None, None, None, one]
+    assert plain.open(score) > 0
+    assert [plain.open(bad) for bad in (b"1234567", b"", nan)] == [None] * 3
 
 
-@pytest.mark.parametrize("parts", [[part] for part in KEY_PARTS], ids=" and ".join)
-def test_a_scoring_context_refuses_any_key(key_sets, parts):
-    """Parameters with a key inside are no server's."""
-    secret = key_sets["linear"].secret
-    context = ts.context_from(
-        secret._context.serialize(**{f"save_{part}": part in KEY_PARTS[:2] for part in KEY_PARTS})
-    )
-    if "galois_keys" in parts:
-        context.generate_galois_keys()
-    if "relin_keys" in parts:
-        context.generate_relin_keys()
-    content = context.serialize(**{f"save_{part}": part in parts for part in KEY_PARTS})
-    with pytest.raises(KeyFileError, match="key"):
-        ScoringContext(Artefact(content, secret.key_id, secret.parameters, secret.origin))
+# Who holds what.
 
 
-def test_the_servers_context_neither_encrypts_nor_decrypts(key_sets):
-    """TenSEAL itself refuses, and a public key is refused a secret one."""
-    keys = key_sets["linear"]
-    context = keys.scoring._context
-    with pytest.raises(ValueError, match="doesn't support encryption"):
-        ts.ckks_vector(context, [1.0])
-    for held in (context, keys.public._context):
-        with pytest.raises(ValueError, match="Secret key"):
-            held.secret_key()
-        assert not held.has_secret_key()
-        assert not held.has_galois_keys()
-    whole = keys.secret.to_secret_bytes()
-    with pytest.raises(KeyFileError, match="secret"):
-        MatchPublicKey(Artefact(whole, keys.secret.key_id, keys.secret.parameters, ORIGIN))
-
-
-def test_a_matcher_that_has_scored_reaches_no_key(roles_of):
-    """Nothing that it leads to encrypts or decrypts; the same search finds a planted key."""
-    sealer, matcher, opener = roles_of(match_forms.LINEAR)
-    baseline = random_profile(np.random.default_rng(6))
-    matcher.match(sealer.seal(baseline), baseline)
-    assert keys_reached(matcher) == []
-    assert keys_reached([matcher, sealer])
-    assert keys_reached([matcher, opener])
+def test_a_matcher_that_has_scored_reaches_no_key(parties):
+    """Nor does a sealer that has sealed; the same search finds an opener's."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    assert keys_reached(parties.matcher) == keys_reached(parties.sealer) == []
+    assert not any(isinstance(thing, Profile) for thing in reachable(parties.sealer))
+    assert keys_reached([parties.matcher, parties.opener])
+    assert keys_reached([parties.matcher, matched.key])
 
 
 def keys_reached(root):
-    things = reachable(root)
-    assert any(isinstance(thing, ts.Context) for thing in things)
-    holders = (MatchSecretKey, MatchPublicKey, MatchKeys, CkksProfileSealer, CkksScoreOpener)
-    return keyed_contexts(things) + [thing for thing in things if isinstance(thing, holders)]
+    holders = (CardSecret, OneTimeKey, KeySum, Sender, Officer, OneTimeOpener)
+    return [thing for thing in reachable(root) if isinstance(thing, holders)]
 
 
-def test_the_matcher_imports_no_secret_key():
+def test_roles_have_their_own_verb_alone(parties):
+    """No matcher seals or opens, no sealer matches or opens."""
+    for made, verb in ((parties.sealer, "seal"), (parties.matcher, "match")):
+        found = {name for name in dir(made) if not name.startswith("_")}
+        assert found & {"seal", "match", "open", "score", "secret"} == {verb}
+    assert isinstance(parties.sealer, OneTimeProfileSealer)
+    assert isinstance(parties.matcher, OneTimeMatcher)
+
+
+def test_the_matcher_imports_no_opener():
     """Nothing that is loaded for the server's matcher or a client's sealer knows what one is."""
-    code = "import sys, securefl.exchange.match_ckks; print(*sys.modules)"
+    code = "import sys, securefl.exchange.one_time_match; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = done.stdout.split()
-    assert "securefl.crypto.match_public" in modules
+    assert "securefl.crypto.one_time" in modules
     assert not {
-        "securefl.crypto.secret",
-        "securefl.crypto.match_secret",
-        "securefl.exchange.match_open",
+        "securefl.crypto.card_secret",
+        "securefl.exchange.officer",
+        "securefl.exchange.one_time_open",
     } & set(modules)
 
 
-def test_no_key_is_pickled_copied_or_printed(key_sets):
-    """As for the key of sums."""
-    keys = key_sets["linear"]
-    for part in (keys.secret, keys.public, keys.scoring):
-        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="cannot be pickled or copied"):
-                copied(part)
-    assert repr(keys.secret) == f"MatchSecretKey(key_id={keys.secret.key_id[:16]}…)"
-    assert "secret" not in repr(keys)
-    with pytest.raises(KeyFileError):
-        MatchSecretKey(keys.public._context, keys.public.parameters, ORIGIN)
-
-
-def test_a_ciphertext_survives_the_wire_and_no_other_shape_is_read(key_sets):
-    """What is written is what is read; a ciphertext of another size is a bug, and said to be."""
-    keys = key_sets["linear"]
-    frame = keys.public.frame
-    wire = keys.public.encrypt(np.ones((1, frame.poly_degree // 2)))
-    ciphertext = frame.parsed(keys.scoring._context, wire)
-    assert frame.to_wire(frame.residues(ciphertext)) == wire
-    assert len(wire) == 2 * 2 * 4096 * 6
-    other = RingFrame(frame.parms_id, frame.poly_degree, frame.moduli, 3, 1)
-    with pytest.raises(RuntimeError, match="shape"):
-        other.residues(ciphertext)
+def test_a_session_has_keys_of_its_own(parties):
+    """The same client, round and nonce of another session: another key."""
+    profile, baseline = profiles()
+    matched = Matched(parties, profile, baseline)
+    other = parties.key(matched.sealed, replace(matched.about, run="cd" * 32))
+    assert matched.about.run == RUN
+    assert abs(np.corrcoef(other.coefficients, matched.key.coefficients)[0, 1]) < 6 / N**0.5

@@ -292,7 +292,7 @@ def test_an_expired_identity_is_told_the_way_out_before_it_calls_anybody(tmp_pat
     minute = timedelta(minutes=1)
     with short_lived(20 * minute):
         site = Site(tmp_path / "site", earlier={"carol": 30 * minute})
-    arguments = ["client", "join", site.job, *site.member("carol", "client"), "--wait", "0"]
+    arguments = ["site", "join", site.job, *site.member("carol", "client"), "--wait", "0"]
     done = CliRunner().invoke(main, list(map(str, arguments)))
     assert done.exit_code == 2
     assert "carol's certificate is valid from" in done.output

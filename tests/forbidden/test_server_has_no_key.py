@@ -18,8 +18,6 @@ from reachability import reachable
 from securefl.build.simulation import simulated
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import SUITE, CardKey
-from securefl.crypto.match_public import MatchPublicKey
-from securefl.crypto.match_secret import MatchSecretKey
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey
 from securefl.errors import KeyFileError
 from securefl.exchange.base import Sender
@@ -27,14 +25,15 @@ from securefl.exchange.card_keys import card_about
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
+from securefl.federation.officer import CheckingOfficer
 from securefl.types import Kind, MessageSpec
 
 SECRETS_OF_OFFICERS = (
     CardSecret,
-    MatchSecretKey,
     MLKEM768PrivateKey,
     X25519PrivateKey,
     KeySet,
@@ -42,13 +41,14 @@ SECRETS_OF_OFFICERS = (
     OneTimeOpener,
     KeySum,
     Authority,
+    CheckingOfficer,
 )
 NEVER_AT_THE_SERVER = (
     *SECRETS_OF_OFFICERS,
     OneTimeKey,
     OneTimeSealer,
     Sender,
-    MatchPublicKey,
+    OneTimeProfileSealer,
     Client,
     Ed25519PrivateKey,
     ts.Context,
@@ -113,6 +113,7 @@ PLANTED = {
     "KeySum": lambda *_: (KeySum.of([OneTimeKey.of([bytes(32)], b"", "client-1", b"")]),),
     "Sender": lambda *_: {"client-1": Sender("client-1", bytes(32))},
     "OneTimeSealer": lambda keys, _: OneTimeSealer(keys.public),
+    "OneTimeProfileSealer": lambda keys, _: OneTimeProfileSealer(keys.public),
     "Ed25519PrivateKey": lambda _, federation: federation.clients["client-1"],
     "Context": lambda *_: ts.context(ts.SCHEME_TYPE.CKKS, 2048, coeff_mod_bit_sizes=[30, 20]),
 }
@@ -162,14 +163,17 @@ def test_a_card_key_takes_no_secret_one(key_set):
 
 
 IMPORTED = {
-    "securefl.federation.survey": ["securefl.crypto", "securefl.exchange.match_open", "tenseal"],
+    "securefl.federation.survey": ["securefl.crypto", "securefl.exchange.one_time_open", "tenseal"],
     "securefl.federation.round": [
-        "securefl.crypto.contexts",
         "securefl.crypto.one_time",
         "securefl.exchange.one_time_open",
         "tenseal",
     ],
     "securefl.exchange.one_time": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
+    "securefl.exchange.one_time_match": [
+        "securefl.exchange.officer",
+        "securefl.exchange.one_time_open",
+    ],
     "securefl.federation.client": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
     "securefl.federation.cards": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
 }

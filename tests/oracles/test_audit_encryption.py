@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from matching_runs import make_config, make_task
 from without_error import encrypted_without_error
 
@@ -18,7 +19,7 @@ from securefl.audit.encryption.evidence import Evidence
 from securefl.audit.encryption.flow_graph import Flow, graph
 from securefl.audit.encryption.measured import (
     precision_bits,
-    score_margin,
+    score_noise,
     score_precision,
     security_of,
     sum_noise,
@@ -33,16 +34,13 @@ from securefl.audit.encryption.opened import (
     refusals,
 )
 from securefl.audit.findings import Findings, Verdict
-from securefl.crypto.match_params import LINEAR as LINEAR_PARAMETERS
-from securefl.crypto.match_params import SQUARE
-from securefl.crypto.params import SUMS, SumParameters
+from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
-from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.profile import Profile
 from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Opening
 from securefl.federation.ledger import Entry
+from securefl.federation.opening import Opening
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
 from securefl.types import Kind
 
@@ -86,18 +84,18 @@ def numbers_of(chapter):
         (SUMS, 128, (54, 37, 29)),
         (SumParameters(2048, 37, 30), 192, (54, 37, 29)),
         (SumParameters(4096, 58, 40), 256, (109, 75, 58)),
-        (LINEAR_PARAMETERS, 128, (109, 75, 58)),
-        (SQUARE, 128, (218, 152, 118)),
+        (MATCHES, 192, (109, 75, 58)),
+        (SumParameters(4096, 109, 40), 128, (109, 75, 58)),
     ],
 )
 def test_the_level_is_that_of_the_standards_row(parameters, level, limits):
-    found, bits = security_of("sums", parameters), parameters.modulus_bits
+    found = security_of("sums", parameters)
     assert (found.bits, found.limits) == (level, limits)
-    assert found.total_bits == (bits if isinstance(bits, int) else sum(bits))
+    assert found.modulus_bits == parameters.modulus_bits
 
 
 def test_a_modulus_above_all_columns_has_no_level():
-    found = replace(security_of("sums", SUMS), modulus_bits=(55,))
+    found = replace(security_of("sums", SUMS), modulus_bits=55)
     assert found.bits == 0
 
 
@@ -121,19 +119,29 @@ def test_sums_are_released_to_what_the_policy_says():
         assert precision_bits(found.released) == bits + 2
 
 
-@pytest.mark.slow
-def test_profiles_scores_are_as_exact_as_their_flooding():
-    for form in FORMS.values():
-        scores = score_precision(form, np.random.default_rng(0))
-        assert scores.released < 1e-6
+@pytest.mark.parametrize("quorum", [Quorum(), Quorum(2, 3)])
+def test_scores_err_by_their_encryption_and_their_weights_rounding(quorum):
+    """Where a profile is the baseline itself, by the first alone."""
+    found = score_precision(Policy(), quorum, np.random.default_rng(0), 64)
+    assert 0.5 < found.encryption / found.due < 2
+    assert found.encryption < found.exact < 2e-6
+    assert found.released == pytest.approx(found.exact, rel=1e-2)
+    assert not found.without_error
 
 
-def test_the_flooding_of_scores_hides_as_many_bits_as_it_is_made_for():
-    """Once τ scores are released; and one bit more where half as many are."""
-    scores = score_margin(FORMS["linear"])
-    assert scores.deviation == flood_deviation(LINEAR_PARAMETERS)
-    assert scores.statistical_bits_after(MAX_RELEASES) == pytest.approx(30)
-    assert scores.statistical_bits_after(MAX_RELEASES // 2) == pytest.approx(31)
+def test_scores_are_released_to_what_the_policy_says():
+    """Sixteen bits behind the point, whatever comes before it."""
+    coarse = Policy(rules=(OpeningRule("*", 16),))
+    found = score_precision(coarse, Quorum(), np.random.default_rng(0), 32)
+    assert 2.0**-18 < found.released <= 2.0**-17 + found.exact
+
+
+def test_a_scores_noise_is_that_of_the_values_it_weighs():
+    """One element of variance 1 and mean 0: Σ w e = 2 e_1 - 0 e_2 - e_3 / 2, over 1365 copies."""
+    one = torch.ones(1, dtype=torch.float64)
+    slot = KEY_DEVIATION * np.sqrt(4096 / 2) / 2.0**29
+    due = 2.576 * slot * np.sqrt(2**2 + 0.5**2) / np.sqrt(4096 // 3)
+    assert score_noise(Profile(0 * one, one, 0)) == pytest.approx(due)
 
 
 def test_openings_are_grouped_by_what_they_are_of():
@@ -152,15 +160,15 @@ def test_openings_are_grouped_by_what_they_are_of():
     assert kind_of_name("size") == "size"
 
 
-def test_a_key_of_sums_has_no_wear_and_one_of_matches_has():
-    """Scores are counted one by one, under their own key; the fewest on an answered list too."""
-    score = replace(opening("profile/score", n_values=5), key_id="b" * 64)
+def test_uses_of_keys_are_counted_by_epoch_and_by_what_they_open():
+    """Scores apart from totals; and the fewest on a list that was answered."""
+    score = opening("profile/score", n_values=5)
     few = opening(number=3, signers=FIVE[:2], refused="round 3, '1/mean': too few")
     rows = [opening(), opening(number=2, signers=FIVE[:4]), few, score, replace(opening(), epoch=2)]
     first, second, scores = key_uses(rows)
-    assert (first.openings, first.fewest, first.left) == (3, 4, None)
+    assert (first.openings, first.fewest, first.scores) == (3, 4, False)
     assert (second.epoch, second.openings, second.fewest) == (2, 1, 5)
-    assert (scores.released, scores.left) == (5, MAX_RELEASES - 5)
+    assert (scores.openings, scores.scores, scores.key_id) == (1, True, KEY)
 
 
 def test_a_total_that_was_opened_again_in_its_session_is_found():
@@ -169,10 +177,12 @@ def test_a_total_that_was_opened_again_in_its_session_is_found():
     others = [of(), of(number=2), of("2/mean"), opening(run="2" * 64), of(refused="no")]
     assert answered_again(others) == 0
     assert answered_again([*others, of(signers=FIVE[:4]), of()]) == 2
-    assert answered_again([of("profile/score"), of("profile/score")]) == 0
+    few, more = (of("profile/score", signers=FIVE[:n]) for n in (2, 5))
+    assert answered_again([few, of("profile/score", signers=FIVE[2:])]) == 0
+    assert answered_again([few, more]) == 2
     chapter = encryption_chapter(evidence([of(), of(signers=FIVE[:4])]), 0)
     assert chapter.verdict is Verdict.LEAKS
-    assert "1 totals were opened for a session, round and name that had one" in chapter.words
+    assert "1 totals or scores were opened for a session, round and name" in chapter.words
 
 
 def test_groups_that_differ_by_one_client_are_found():
@@ -206,7 +216,9 @@ def test_an_encrypted_run_holds_and_says_what_was_in_the_clear():
     assert found["estimate, sums of keys known, constant of Hint-LWE's theorem"] == 131.5
     assert found["precision released, sums"] == 27
     assert any("own argument" in note and "nobody has reviewed" in note for note in chapter.notes)
-    assert any("allows 54 bits at N = 2048" in note for note in chapter.notes)
+    assert any("54 bits at N = 2048, and 109 at N = 4096" in note for note in chapter.notes)
+    assert any("opens the total of just these" in note for note in chapter.notes)
+    assert not any("score" in note for note in chapter.notes)
     Findings("run", "quick", 0, {}, [chapter]).to_json()
 
 
@@ -234,11 +246,50 @@ def test_too_few_clients_in_an_opened_total_are_a_leak():
     assert "2 clients" in chapter.words
 
 
-def test_a_match_key_that_is_worn_out_is_weak():
-    score = opening("profile/score", n_values=MAX_RELEASES)
-    chapter = encryption_chapter(evidence([opening(), replace(score, key_id="b" * 64)]), 0)
-    assert chapter.verdict is Verdict.WEAK
-    assert chapter.tables[1].alarming == {1}
+PROFILES = [
+    *(entry(client, "server", kind=Kind.PROFILES, name="profile") for client in FIVE),
+    entry("server", "authority", kind=Kind.PROFILES, name="profile/score"),
+    entry("authority", "server", "plaintext", Kind.PROFILES, "profile/score"),
+]
+
+
+@pytest.mark.parametrize(("ledger", "sums"), [(PROFILES, False), (LEDGER + PROFILES, True)])
+def test_profiles_have_a_row_of_their_own_and_scores_no_wear(ledger, sums):
+    """However many were opened; officers open them as they open totals."""
+    scores = [opening("profile/score", n, n_values=5) for n in range(1, 1000)]
+    found = encryption_chapter(evidence([*scores, *OPENED * sums], ledger, officers=3), 0)
+    assert found.verdict is Verdict.HOLDS
+    assert "4,995 scores of profiles, each of one client" in found.words
+    assert "Decrypted by the 2 of 3 officers" in found.words
+    decrypted, keys, parameters = found.tables
+    assert all(row[1] == "2 of 3 officers" for row in decrypted.rows)
+    assert keys.rows[-1][1] == "a score of a session, round and client, once"
+    assert not keys.alarming
+    assert [row[0] for row in parameters.rows] == ["sums"] * sums + ["profiles"]
+    assert parameters.rows[-1][1:5] == ("4096", "60", "109 / 75 / 58", "192 bits")
+    assert parameters.rows[-1][-2] == "one score"
+    numbers = numbers_of(found)
+    assert numbers["security, profiles"] == 192
+    assert 19 <= numbers["precision released, profiles"] <= 21
+    assert ("estimate, sums of keys known" in numbers) == sums
+    assert any("one score, of one client" in note for note in found.notes)
+
+
+def test_a_clients_score_that_was_opened_again_is_a_leak():
+    """Two numbers of one profile; whatever the clients beside it."""
+    of = partial(opening, "profile/score", run="1" * 64)
+    chapter = encryption_chapter(evidence([of(), of(signers=FIVE[:1])], PROFILES), 0)
+    assert chapter.verdict is Verdict.LEAKS
+    assert "a second score is a second number of a client's profile" in chapter.words
+
+
+def test_profiles_without_an_error_of_encryption_are_a_leak(monkeypatch):
+    """A profile that is the baseline itself then has the score 0 exactly."""
+    monkeypatch.setattr(SealRing, "encrypted", encrypted_without_error)
+    rows = [opening("profile/score")]
+    chapter = encryption_chapter(evidence(rows, PROFILES), 0)
+    assert chapter.verdict is Verdict.LEAKS
+    assert "The error of encryption that should hide clients' keys is not there" in chapter.words
 
 
 def test_refused_openings_are_shown_in_red():
@@ -268,7 +319,7 @@ def test_the_graph_is_one_drawing_for_one_flow():
 def test_the_chapter_reads_real_runs(tmp_path, how):
     """Of an authority, of officers, and of encrypted profiles."""
     if how == "profiles":
-        securefl.run(make_config("linear", encrypt="model"), make_task(), out=tmp_path / "run")
+        securefl.run(make_config(encrypt="model"), make_task(), out=tmp_path / "run")
     else:
         changes = {"run": {"rounds": 2}, "exchange": {"officers": 3 if how == "officers" else 1}}
         securefl.run(Config.model_validate(changes), out=tmp_path / "run")

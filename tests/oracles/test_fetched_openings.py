@@ -11,7 +11,7 @@ from securefl.audit.exposure.evidence import Evidence, leaks_in
 from securefl.audit.replay import replayed
 from securefl.build.training import precision_of
 from securefl.errors import RunFolderError
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 from securefl.network.authority import Log
 from securefl.runs.folder_reader import OPENINGS, read_rows
 from securefl.runs.folder_writer import RunFolder

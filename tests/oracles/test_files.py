@@ -14,7 +14,7 @@ import pytest
 
 from securefl.config.load import load_config
 from securefl.errors import KeyFileError, RunFolderError
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 from securefl.federation.terms import Terms
 from securefl.io import files
 from securefl.io.files import append_whole, read_bounded, read_lines, write_new, write_whole

@@ -14,6 +14,7 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Authority
+from securefl.federation.officers import Officers
 from securefl_keys.folder import init_folder
 from securefl_keys.loading import load_all
 from securefl_keys.rotation import rotate
@@ -66,10 +67,16 @@ def about(keys):
 def taken_up(rounds, keys):
     """Server, clients and authority under other keys, as a new bundle brings them."""
     parts = rounds.parts
-    parts.opener.opener = keys.opener()
+    if keys.quorum.officers == 1:
+        parts.opener.opener = keys.opener()
+    else:
+        for checks, officer in zip(parts.opener.panel.officers, keys.officers(), strict=True):
+            checks.opener = officer
+        parts.opener.take_up(keys.public)
     parts.server._adders |= dict.fromkeys(parts.server.sealed, OneTimeAdder(keys.public))
     for client in parts.engine._clients.values():
         client.sealers |= dict.fromkeys(parts.server.sealed, OneTimeSealer(keys.public))
+        client.card_keys = keys.public
 
 
 @pytest.fixture
@@ -77,13 +84,17 @@ def changing(job, monkeypatch):
     """A run whose keys are others from these rounds on."""
 
     def run(first, later):
-        rounds = simulated(*job, first, None)
+        config, task = job
+        of = {"officers": first.quorum.officers, "threshold": first.quorum.needed}
+        exchange = config.exchange.model_copy(update=of)
+        rounds = simulated(config.model_copy(update={"exchange": exchange}), task, first)
 
         def be_ready_for(_opener, number, _specs):
             if number in later:
                 taken_up(rounds, later[number])
 
-        monkeypatch.setattr(Authority, "be_ready_for", be_ready_for)
+        for opener in (Authority, Officers):
+            monkeypatch.setattr(opener, "be_ready_for", be_ready_for)
         return rounds.run(None)
 
     return run
@@ -104,9 +115,10 @@ def test_keys_take_turns_between_rounds(job, key_set, undisturbed, changing, cha
 
     Each client gives new cards once for each key.
     """
+    first = key_set if quorum.officers == 1 else KeySet.ephemeral(quorum)
     later = {n: KeySet.ephemeral(quorum, epoch) for epoch, n in enumerate(changes, 2)}
-    result = changing(key_set, later)
-    in_force, used = about(key_set), {}
+    result = changing(first, later)
+    in_force, used = about(first), {}
     for number in (1, 2, 3, 4):
         in_force = about(later[number]) if number in later else in_force
         used[number] = in_force

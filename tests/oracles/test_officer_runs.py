@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from securefl.errors import ConfigError, OpeningRefused, PeerError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
 from securefl.exchange.quorum import Quorum
-from securefl.network.party import check_scope
+from securefl.network.settings import check_officers, check_scope
 from securefl.types import MessageSpec
 from securefl_cli.main import main
 
@@ -97,20 +96,17 @@ def test_neither_clients_nor_server_reach_an_officer(begun):
 class Away:
     """An officer that gives no answer."""
 
-    def without_card(self, _run, _senders):
-        return []
+    def take_cards(self, _run, _cards):
+        return {}
 
-    def take_card(self, _run, _sender, _card, _commitments):
-        pass
-
-    def key_sums(self, _about, _nonces):
+    def key_sums(self, _request):
         raise PeerError("does not answer")
 
 
 def opened_without(parts, *away):
-    opener = parts.opener.opener
-    officers = [Away() if i in away else o for i, o in enumerate(opener.officers)]
-    parts.opener.opener = replace(opener, officers=officers)
+    officers = parts.opener.panel.officers
+    for number in away:
+        officers[number] = Away()
 
 
 def test_a_run_goes_on_without_an_officer(tiny_config, tiny_task):
@@ -135,11 +131,9 @@ def test_a_run_ends_without_two_officers_of_three(tiny_config, tiny_task):
 
 
 def usurped(parts, *numbers):
-    opener = parts.opener.opener
-    officers = list(opener.officers)
     for number in numbers:
-        officers[number] = Officer(CardSecret.generate(), number, Quorum(2, 3))
-    parts.opener.opener = replace(opener, officers=officers)
+        checks = parts.opener.panel.officers[number]
+        checks.opener = Officer(checks.card_keys, CardSecret.generate(), number)
 
 
 def test_one_officer_that_refuses_cards_leaves_nobody_out(tiny_config, tiny_task):
@@ -198,10 +192,6 @@ def test_keys_that_are_given_are_of_the_settings_officers(tiny_config, tiny_task
         (["exchange.officers=3", "exchange.threshold=4"], "at most all"),
         (["exchange.threshold=2"], "exchange.threshold = 2 of exchange.officers = 1"),
         (["exchange.officers=3", "exchange.encrypt=none"], "leaves all in the clear"),
-        (
-            ["exchange.officers=3", "exchange.encrypt=profiles", "selection.name=fedprof"],
-            "leaves all in the clear",
-        ),
     ],
 )
 def test_officers_that_make_no_sense_are_refused(settings, message):
@@ -211,11 +201,17 @@ def test_officers_that_make_no_sense_are_refused(settings, message):
     assert message in str(caught.value)
 
 
-def test_separate_processes_have_one_authority():
-    """They refuse the setting in the place of not heeding it."""
+def test_separate_processes_have_the_consortiums_officers():
+    """Others are refused in the place of not heeding the setting, with both ways out."""
     config = load_config(None, ["exchange.officers=3"])
-    with pytest.raises(ConfigError, match="separate processes have one authority"):
-        check_scope(config)
+    check_scope(config)
+    check_officers(config, Quorum(2, 3))
+    words = r"set exchange\.officers = 1 and .* \(securefl keys officers set\)"
+    with pytest.raises(ConfigError, match=words):
+        check_officers(config, Quorum())
+    with pytest.raises(ConfigError, match=r"of 3, of whom 3 do"):
+        check_officers(config, Quorum(3, 3))
+    check_officers(load_config(None, ["exchange.encrypt=none"]), Quorum(2, 3))
 
 
 def invoke(*arguments):

@@ -10,12 +10,13 @@ from audited_runs import in_folder
 from liar import Liar
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_task, model_of
 
+import securefl
 import securefl.network.client
 import securefl.network.members
 from securefl.audit.replay import replayed
-from securefl.errors import PeerError, RunFolderError, TooFewContributions
+from securefl.errors import ConfigError, PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
-from securefl.federation.incidents import Incident
+from securefl.federation.incidents import PASSED, Incident
 from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
 from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
@@ -169,7 +170,7 @@ LOSSES = {
     "gone": (in_round_3(hangs_up), "carol: has closed the connection"),
     "late": (in_round_3(lambda: time.sleep(1.5)), "carol: late"),
     "failing": (in_round_3(fails), "carol: leaves the round: has failed, and its own log says why"),
-    "lying": (lies, "carol: sent another message"),
+    "lying": (lies, "carol: the payload does not match its SHA-256"),
 }
 """What becomes of carol, and what the server says of it."""
 
@@ -273,7 +274,7 @@ def test_a_round_that_lacks_clients_passes_and_the_next_waits_for_them(job, monk
     """Of five that no total may have fewer of, one loses its connection and comes again."""
     monkeypatch.setattr(securefl.network.client, "PAUSE_S", 0.02)
     monkeypatch.setattr(securefl.network.members, "JOIN_S", 0.0)
-    here = job(*QUORUM, "sites.short=pass")
+    here = job(*QUORUM, "sites.late=pass")
     loop = OnTask(here)
     lost = []
 
@@ -305,7 +306,7 @@ def test_a_round_that_lacks_its_quorum_ends_the_run_by_default(job, monkeypatch)
 
 def test_who_stays_away_has_the_rounds_pass(job, monkeypatch):
     """Each says who is away; the model stays as it is."""
-    here = job("run.reproducible=false", "sites.quorum=5", "sites.wait_s=0.1", "sites.short=pass")
+    here = job("run.reproducible=false", "sites.quorum=5", "sites.wait_s=0.1", "sites.late=pass")
     loop = OnTask(here)
     dies_between_rounds(loop, monkeypatch)
     loop.run()
@@ -313,9 +314,91 @@ def test_who_stays_away_has_the_rounds_pass(job, monkeypatch):
     assert loop.has_said("Round 4 waits 0.1 s for a quorum; away: carol")
 
 
+LATE_PAUSE_S = 1.0
+"""Before a client that has lost its connection comes again: longer than rounds wait below."""
+
+
+def test_a_round_may_wait_as_long_as_it_takes(job, monkeypatch):
+    """The round in which one is lost passes; the next has waited for it, whatever wait_s says."""
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", LATE_PAUSE_S)
+    here = job(*QUORUM, "sites.wait_s=0.1", "sites.late=wait")
+    loop, lost = OnTask(here), []
+
+    def once():
+        if not lost:
+            lost.append(1)
+            hangs_up()
+
+    in_round_3(once)(loop, monkeypatch)
+    loop.run()
+    assert loop.has_said("Round 4 waits as long as it takes for a quorum; away: carol")
+    assert [sorted(m.dropped) for m in here.record.metrics] == [[], [], sorted(NAMES), []]
+    assert here.record.metrics[3].loss != here.record.metrics[2].loss
+
+
+def test_a_reproducible_run_may_wait_for_all_as_long_as_it_takes(job, monkeypatch):
+    """And ends as one that nobody has left."""
+    monkeypatch.setattr(securefl.network.client, "PAUSE_S", LATE_PAUSE_S)
+    here = job(*KEEPING["control variates"], "sites.late=wait")
+    loop = OnTask(here, joining_s=0.1)
+    say = loop.said.append
+
+    def loses_her_connection(line):
+        say(line)
+        if line == "carol: round 2 counts":
+            raise PeerError("hub: has closed the connection")
+
+    loop.clients["carol"].say = loses_her_connection
+    loop.run()
+    assert loop.has_said("Round 3 waits as long as it takes for all clients; away: carol")
+    assert ended_alike(here)
+
+
+def test_a_server_that_waits_as_long_as_it_takes_can_be_stopped(job, monkeypatch):
+    here = job("run.reproducible=false", "sites.quorum=5", "sites.late=wait")
+    loop = OnTask(here)
+    dies_between_rounds(loop, monkeypatch)
+
+    async def stopped(running):
+        await running.wait_for("^Round 3 waits as long as it takes")
+        running.serving.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        loop.run(stopped)
+    assert len(here.record.metrics) == 2
+
+
+@pytest.mark.parametrize("late", ["go-on", "pass", "wait"])
+def test_in_a_simulation_a_round_of_too_few_ends_the_run_or_passes(
+    consortium, tmp_path, monkeypatch, late
+):
+    """Nobody comes back while it waits, so there it passes, too."""
+    lies(None, monkeypatch)
+    here = Job(consortium, tmp_path, (*QUORUM, f"sites.late={late}", "run.rounds=4"))
+    if late == "go-on":
+        with pytest.raises(TooFewContributions, match="4 contributions, at least 5"):
+            securefl.run(here.config, here.task)
+        return
+    done = securefl.run(here.config, here.task)
+    losses = [m.loss for m in done.metrics]
+    assert losses[2] == losses[1] != losses[3]
+    passed = [one for one in done.incidents if one.name == PASSED]
+    assert [(one.round, one.client) for one in passed] == [
+        (3, name) for name in NAMES if name != "carol"
+    ]
+
+
+def test_the_old_name_of_the_policy_is_refused_with_the_new_one():
+    with pytest.raises(ConfigError, match=r'sites\.late now: write late = "pass"'):
+        securefl.load_config(None, ["sites.short=pass"])
+    with pytest.raises(ConfigError, match=r'sites\.late now: write late = "go-on"'):
+        securefl.load_config(None, ["sites.short=end"])
+    assert securefl.load_config(None, ["sites.late=wait"]).sites.late == "wait"
+
+
 def test_where_nobody_comes_back_all_rounds_pass(consortium, tmp_path, monkeypatch):
     """With the last score that there was, and a line of incidents for each that is away."""
-    passing = ("run.reproducible=false", "sites.quorum=5", "sites.wait_s=0.1", "sites.short=pass")
+    passing = ("run.reproducible=false", "sites.quorum=5", "sites.wait_s=0.1", "sites.late=pass")
     task = made_up_task(own_tests=True)
     here = Job(consortium, tmp_path, (*passing, "run.rounds=5"), task)
     loop = OnTask(here)

@@ -1,4 +1,4 @@
-"""An encrypted score is the divergence in double precision, and nothing about it is lost."""
+"""A sealed score is the divergence in double precision, and nothing about it is lost."""
 
 from __future__ import annotations
 
@@ -7,65 +7,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from match_parties import MODULUS, N, Parties, embedded, near, random_profile
+from ring_by_hand import untransformed
+from scipy import stats
 
-from securefl.errors import DataError, KeyWornOut, ValueRefused
-from securefl.exchange import match_forms, match_open
-from securefl.exchange.match_ckks import CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_flood import MAX_RELEASES, flood_deviation, grid_bits
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.crypto.derived import common_polynomial
+from securefl.crypto.one_time import OneTimeKey, polynomial_in, ring, score_of, weighed
+from securefl.crypto.params import KEY_DEVIATION, MATCHES
+from securefl.crypto.ring import unpacked
+from securefl.errors import DataError, ValueRefused
 from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.one_time_match import SCORE_BYTES, split_score
 from securefl.exchange.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
-from securefl.exchange.releases import MemoryCount
+from securefl.exchange.quorum import Quorum
 
-FORMS = (match_forms.LINEAR, match_forms.FULL, match_forms.PLAIN_VARIANCE)
-SIZES = (8, 64, 512, 2048)
-FLOODED = 2e-5
-"""Six deviations of the noise that a score is flooded with, where its weights are largest."""
+SIZES = (1, 8, 64, 512, 2047, 2048, 5000)
+"""In the last two a profile takes two ciphertexts, and three."""
 
 
 @pytest.fixture(scope="module")
-def key_sets():
-    linear, square = (MatchKeys.ephemeral(form) for form in FORMS[:2])
-    return {"linear": linear, "full": square, "plain-variance": square}
-
-
-def random_profile(q, rng, spread="uniform", version=0):
-    """Means in ±3, variances in 1e-3..50, uniform or by order of magnitude."""
-    draw = {
-        "uniform": lambda: rng.uniform(1e-3, 50, q),
-        "logarithmic": lambda: np.exp(rng.uniform(np.log(1e-3), np.log(50), q)),
-    }
-    mean_Q, variance_Q = rng.uniform(-3, 3, q), draw[spread]()
-    return Profile(torch.from_numpy(mean_Q), torch.from_numpy(variance_Q), version)
-
-
-def near(profile, rng, distance):
-    """A profile whose elements differ by about so many standard deviations."""
-    mean_Q, variance_Q = profile.mean_Q.numpy(), profile.variance_Q.numpy()
-    noise = rng.normal(scale=distance, size=(2, len(mean_Q)))
-    moved = (
-        np.clip(mean_Q + noise[0] * variance_Q**0.5, -3, 3),
-        np.clip(variance_Q * np.exp(noise[1]), 1e-3, 50),
-    )
-    return Profile(*(torch.from_numpy(np.asarray(part)) for part in moved), profile.version)
-
-
-class Match:
-    """All three roles."""
-
-    def __init__(self, form, keys):
-        self.sealer = CkksProfileSealer(form, keys.public)
-        self.matcher = CkksMatcher(form, keys.scoring)
-        self.opener = CkksScoreOpener(form, keys.secret, MemoryCount())
-
-    def score(self, profiles, baseline):
-        sealed = [self.sealer.seal(profile) for profile in profiles]
-        return np.array(self.opener.open([self.matcher.match(one, baseline) for one in sealed]))
-
-
-@pytest.fixture
-def match_of(key_sets):
-    return lambda form: Match(form, key_sets[form.name])
+def parties():
+    return Parties()
 
 
 def by_hand(profile, baseline):
@@ -75,102 +37,229 @@ def by_hand(profile, baseline):
     return torch.distributions.kl_divergence(*normals).mean().item()
 
 
+# The ring, in Python's own integers.
+
+
+def product(left, right):
+    """Coefficients of a product modulo X^N + 1, each a sum of N products of whole numbers."""
+    turned = np.concatenate([right[::-1], -right[::-1]])  # coefficient k is a dot product with it
+    found = [left @ turned[N - 1 - k : 2 * N - 1 - k] for k in range(N)]
+    return np.array(found, object) % MODULUS
+
+
+def constant(left, right):
+    """The first of them alone."""
+    return int(left[0] * right[0] - left[1:] @ right[:0:-1]) % MODULUS
+
+
+def encoded(reals, scale):
+    """SEAL's encoding as whole numbers, held against the embedding by hand."""
+    plain = ring(MATCHES)._encoded(reals, scale)
+    words = np.array([plain[i] for i in range(N)], np.uint64)
+    polynomial = untransformed(words, MODULUS)
+    np.testing.assert_allclose(embedded(polynomial) / scale, reals, rtol=0, atol=N / scale)
+    return polynomial
+
+
+def test_a_product_by_hand_is_one_modulo_x_to_the_n_plus_1():
+    """X^(N-1) times X is -1, and the constant is the product's first coefficient."""
+    rng = np.random.default_rng(0)
+    last, x = np.zeros(N, object), np.zeros(N, object)
+    last[N - 1] = x[1] = 1
+    assert product(last, x)[0] == MODULUS - 1
+    assert not product(last, x)[1:].any()
+    left, right = (rng.integers(0, MODULUS, N, np.uint64).astype(object) for _ in range(2))
+    assert product(left, right)[0] == constant(left, right)
+
+
+def test_a_score_is_the_equation_in_whole_numbers():
+    """The constants of w (c - b) and of (w a) s over two ciphertexts are added up.
+
+    They are the mean over slots of w (x - b), to the errors that sealing adds.
+    """
+    rng, drawn, about = np.random.default_rng(3), b"d" * 32, b"a message"
+    x, b = rng.uniform(-3, 3, (2, 2, N))
+    w = rng.normal(size=(2, N))
+    w *= np.sqrt(N / 2 / (w**2).sum())
+    key = OneTimeKey.of([b"k" * 32], about, "alice", b"n" * 16, MATCHES)
+    message = key.seal(x, drawn)
+    first, polynomial = weighed(message, drawn, b, w)
+    words = unpacked(message, (2, 1, N), [MODULUS], "message")[:, 0]
+    secret = key.coefficients.astype(object)
+    total, second = 0, np.zeros(N, object)
+    for j in range(2):
+        # The real part of a product subtracts imaginary parts: w is conjugated.
+        conjugate = np.concatenate([w[j, : N // 2], -w[j, N // 2 :]])
+        weights = encoded(conjugate, 2.0**MATCHES.weight_bits)
+        difference = untransformed(words[j], MODULUS) - encoded(b[j], 2.0**MATCHES.scale_bits)
+        total += constant(weights, difference)
+        common = common_polynomial(drawn, j, N, MODULUS)
+        second = (second + product(weights, untransformed(common, MODULUS))) % MODULUS
+    assert first == total % MODULUS
+    np.testing.assert_array_equal(polynomial.astype(object), second)
+    assert key.applied(polynomial) == constant(secret, second)
+    score = score_of([first, key.applied(polynomial)])
+    assert score == pytest.approx((w * (x - b)).sum() / (N / 2), abs=1e-6)
+    assert score != pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_keys_part_is_that_of_whole_numbers(seed):
+    """At the ends of the range of words as well, where 64 bits would overflow."""
+    key = OneTimeKey.of([bytes([seed]) * 32], b"", "alice", b"n" * 16, MATCHES)
+    rng = np.random.default_rng(seed)
+    secret = key.coefficients.astype(object)
+    for polynomial in (
+        rng.integers(0, MODULUS, N, np.uint64),
+        np.full(N, MODULUS - 1, np.uint64),
+        np.where(key.coefficients > 0, MODULUS - 1, 0).astype(np.uint64),
+    ):
+        assert key.applied(polynomial) == constant(secret, polynomial.astype(object))
+
+
+# Divergences.
+
+
 @pytest.mark.parametrize("spread", ["uniform", "logarithmic"])
 @pytest.mark.parametrize("q", SIZES)
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_a_score_is_the_divergence(match_of, form, q, spread):
-    """Within 1e-4 of itself and six deviations of the flooding, for near and unrelated profiles."""
+def test_a_score_is_the_divergence(parties, q, spread):
+    """Within the stated precision and 1e-4 of itself, for near and unrelated profiles."""
     rng = np.random.default_rng(q)
     baseline = random_profile(q, rng, spread)
     profiles = [random_profile(q, rng, spread), *(near(baseline, rng, d) for d in (0.3, 0.05))]
     exact = np.array([by_hand(profile, baseline) for profile in profiles])
-    opened = match_of(form).score(profiles, baseline)
-    assert (np.abs(opened - exact) <= 1e-4 * exact + FLOODED).all(), opened - exact
+    opened = parties.scores(profiles, baseline)
+    error = parties.matcher.precision(baseline) + 1e-4 * exact
+    assert (np.abs(opened - exact) <= error).all(), opened - exact
+    assert error[-1] < 0.5 * exact[-1]
+
+
+@pytest.mark.parametrize("q", SIZES)
+def test_profiles_in_the_unit_that_a_run_publishes_err_by_little(parties, q):
+    """1e-5, at the distances that clients have."""
+    rng = np.random.default_rng(q + 1)
+    baseline = random_profile(q, rng)
+    unit = range_unit(baseline)
+    for distance in (0.0, 0.05, 0.3):
+        profile = near(baseline, rng, distance)
+        score = parties.score(profile.in_unit(unit), baseline.in_unit(unit))
+        assert score == pytest.approx(by_hand(profile, baseline), abs=1e-5)
 
 
 @pytest.mark.parametrize("spread", ["uniform", "logarithmic"])
 @pytest.mark.parametrize("q", SIZES)
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_equal_profiles_score_zero(match_of, form, q, spread):
-    """But for the flooding, although single weights are 500 times larger."""
+def test_equal_profiles_score_zero(parties, q, spread):
+    """But for the error of encryption, although single weights are 500 times larger."""
     drawn = random_profile(q, np.random.default_rng(q), spread)
     for baseline in (drawn, drawn.in_unit(range_unit(drawn))):  # as it is, and as runs seal it
-        assert np.abs(match_of(form).score([baseline] * 3, baseline)).max() <= FLOODED
+        found = np.abs(parties.scores([baseline] * 3, baseline)).max()
+        assert 0 < found <= parties.matcher.precision(baseline)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_the_stated_precision_keeps_the_order(match_of, form):
+def test_the_stated_precision_keeps_the_order(parties):
     """Of 50 clients, those whose gap exceeds the stated precision stay in order."""
     rng = np.random.default_rng(1)
     baseline = random_profile(64, rng)
     profiles = [near(baseline, rng, d) for d in np.linspace(0, 0.5, 50)]
-    match = match_of(form)
     exact = np.array([by_hand(profile, baseline) for profile in profiles])
-    opened = match.score(profiles, baseline)
-    within = match.matcher.precision(baseline) + 1e-4 * exact
+    opened = parties.scores(profiles, baseline)
+    within = parties.matcher.precision(baseline) + 1e-4 * exact
     assert (np.abs(opened - exact) <= within).all()
     apart = exact[:, None] - exact[None] > within[:, None] + within[None]
     assert apart.sum() > 1000
     assert (opened[:, None] > opened[None])[apart].all()
 
 
-def test_the_precision_is_not_understated_much(match_of):
-    """The stated precision of equal profiles is a bound that their scores come near."""
-    baseline = random_profile(64, np.random.default_rng(2), "logarithmic")
-    match = match_of(match_forms.LINEAR)
-    scores = match.score([baseline] * 40, baseline)
-    assert match.matcher.precision(baseline) / 100 < np.abs(scores).max()
+# Noise.
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_scores_are_flooded_and_rounded(key_sets, form):
-    """One ciphertext opened often scatters as σ = √(12 τ) 2^15 t says, on the stated grid."""
-    keys = key_sets[form.name]
-    baseline = random_profile(8, np.random.default_rng(3))
-    payload = CkksProfileSealer(form, keys.public).seal(baseline)
-    score = CkksMatcher(form, keys.scoring).match(payload, baseline)
-    opener = CkksScoreOpener(form, keys.secret, MemoryCount())
-    exponent = int.from_bytes(score[:1], signed=True)
-    normalised = np.array(opener.open([score] * 150)) * 2.0**-exponent
-    assert normalised.std() == pytest.approx(flood_deviation(form.parameters), rel=0.3)
-    on_grid = normalised * 2.0 ** grid_bits(form.parameters)
-    np.testing.assert_array_equal(on_grid, np.rint(on_grid))
+def normalised(parties, profile, baseline, n):
+    """So many scores of one profile before the power of two that the weights are divided by."""
+    exponent = split_score(match_of(parties, profile, baseline)[2])[0]
+    return parties.scores([profile] * n, baseline) * 2.0**-exponent
 
 
-def test_without_noise_the_error_is_far_below_the_flood(key_sets, monkeypatch):
-    """What a ciphertext's own noise adds is at most t, by which the flooding is sized."""
-    monkeypatch.setattr(match_open, "gaussian", lambda size, _deviation: np.zeros(size))
-    form, keys = match_forms.LINEAR, key_sets["linear"]
-    baseline = random_profile(1000, np.random.default_rng(4))
-    sealer, matcher = CkksProfileSealer(form, keys.public), CkksMatcher(form, keys.scoring)
-    raw = [keys.secret.score(matcher.match(sealer.seal(baseline), baseline)[1:]) for _ in range(30)]
-    # Decoding to doubles errs by 2^-36 or so; the noise t itself is 2^-53.
-    assert np.abs(raw).max() < 2.0**-33 < flood_deviation(form.parameters) / 4
-    opener = CkksScoreOpener(form, keys.secret, MemoryCount())
-    assert opener.open([matcher.match(sealer.seal(baseline), baseline)]) == [0.0]
+def match_of(parties, profile, baseline):
+    """A profile sealed, what it is about, and the score that the server makes of it."""
+    about = parties.about(len(profile))
+    sealed = parties.sealer.seal(profile, about, parties.senders["alice"])
+    return about, sealed, parties.matcher.match(sealed.payload, baseline)
 
 
-def test_a_fresh_ciphertext_is_no_noisier_than_stated(key_sets):
-    """Each coefficient's noise has the deviation of which t is four."""
-    for form in FORMS[:2]:
-        keys, parameters = key_sets[form.name], form.parameters
-        baseline = np.zeros((1, parameters.slots))
-        frame = keys.public.frame
-        ciphertext = frame.parsed(keys.secret._context, keys.public.encrypt(baseline))
-        slots = keys.secret._decoder.slots(ciphertext)
-        deviation = np.sqrt((np.abs(slots) ** 2).mean() / parameters.poly_degree)
-        assert deviation == pytest.approx(parameters.noise / 4, rel=0.1)
+@pytest.mark.parametrize("q", [1, 64, 2048])
+def test_the_noise_of_scores_is_no_more_than_the_parameters_say(parties, q):
+    """σ √Σ|w|² / 2^29 where no encoding errs, and weights have at most length 1: by χ² above.
+
+    Below: the least power of two was taken, so length is more than a half.
+    """
+    baseline = random_profile(q, np.random.default_rng(q))
+    errors = normalised(parties, baseline, baseline, 300)
+    low, high = stats.chi2(300).ppf([1e-9, 1 - 1e-9])
+    assert (errors**2).sum() / MATCHES.noise**2 < high
+    assert (errors**2).sum() / (MATCHES.noise / 2) ** 2 > low
+    assert pytest.approx(3.24 / 2**29, rel=1e-3) == MATCHES.noise
+    assert pytest.approx(10.5**0.5) == KEY_DEVIATION
 
 
-def test_a_key_releases_so_many_scores_and_no_more(match_of):
-    """The flooding is sized for MAX_RELEASES: then a new key is due, and nothing is released."""
-    match = match_of(match_forms.LINEAR)
-    baseline = random_profile(8, np.random.default_rng(5))
-    match.opener.count.spend(MAX_RELEASES - 1, MAX_RELEASES)
-    with pytest.raises(KeyWornOut, match="new key"):
-        match.score([baseline] * 2, baseline)
-    match.score([baseline], baseline)
-    assert match.opener.count.n_released == MAX_RELEASES
+def test_copies_of_few_values_average_their_noise(parties):
+    """Three values stand 1365 times: a score errs by 1 / √1365 of what one copy would err by."""
+    baseline = Profile(torch.tensor([0.5]).double(), torch.tensor([1.0]).double(), 0)
+    weights = np.array([2.0, -0.5, -0.5])  # of (σ² + μ²) / 4, μ and log σ², by hand
+    errors = parties.scores([baseline] * 300, baseline)
+    one_copy = MATCHES.noise * np.sqrt((weights**2).sum() * N / 2)
+    low, high = stats.chi2(300).ppf([1e-9, 1 - 1e-9])
+    assert low < (errors**2).sum() / (one_copy**2 / 1365) < high
+
+
+def test_common_polynomials_follow_from_the_drawn_bytes(parties):
+    """Those that the payload begins with: they alone open; each sealing draws others."""
+    profile = random_profile(2048, np.random.default_rng(5))
+    about, sealed, _ = match_of(parties, profile, profile)
+    _, again, _ = match_of(parties, profile, profile)
+    drawn, message = sealed.payload[16:48], sealed.payload[48:]
+    assert drawn != again.payload[16:48]
+    key, w = parties.key(sealed, about), np.ones((2, N)) / 2**0.5
+    opened = []
+    for seed in (drawn, again.payload[16:48], about.digest("profile")):
+        first, polynomial = weighed(message, seed, np.zeros((2, N)), w)
+        opened.append(score_of([first, key.applied(polynomial)]))
+    moments = np.concatenate(
+        [(profile.variance_Q + profile.mean_Q**2) / 4, profile.mean_Q]
+    ).sum() + float(profile.variance_Q.log().mean())
+    wanted = moments / (N / 2) / 2**0.5
+    assert opened[0] == pytest.approx(wanted, abs=1e-5)
+    assert all(other != pytest.approx(wanted, abs=1e-2) for other in opened[1:])
+
+
+def test_a_message_has_the_length_that_is_said(parties):
+    """16 and 32 bytes, and 32,768 for every 4096 values; a score is one ciphertext and 9 bytes."""
+    for q, n in ((1, 1), (2047, 1), (2048, 2), (5000, 3)):
+        profile = random_profile(q, np.random.default_rng(q))
+        _, sealed, score = match_of(parties, profile, profile)
+        assert len(sealed.payload) == parties.matcher.n_bytes(q) == 48 + 32_768 * n
+        assert len(score) == SCORE_BYTES == 32_777
+        assert len(bytes.fromhex(sealed.nonce)) == 16
+
+
+# Officers.
+
+
+@pytest.mark.parametrize("quorum", [(2, 3), (3, 5), (3, 3)], ids=str)
+def test_officers_open_the_one_authoritys_score(quorum):
+    """To the bit: parts of all groups add up to what one key makes of the polynomial."""
+    parties = Parties(Quorum(*quorum))
+    rng = np.random.default_rng(6)
+    profile, baseline = random_profile(64, rng), random_profile(64, rng)
+    about, sealed, score = match_of(parties, profile, baseline)
+    exponent, first, polynomial = split_score(score)
+    whole = parties.key(sealed, about).applied(polynomial_in(polynomial))
+    opened = parties.opener.score(score, about, "alice", sealed.nonce)
+    assert opened == score_of([first, whole]) * 2.0**exponent
+    assert opened == pytest.approx(by_hand(profile, baseline), rel=1e-4)
+    assert parties.said == []
+
+
+# In the clear.
 
 
 @pytest.mark.parametrize("q", SIZES)
@@ -178,7 +267,9 @@ def test_the_plain_match_is_the_divergence(q):
     """Bit for bit."""
     rng, plain = np.random.default_rng(q), PlainMatch()
     profile, baseline = random_profile(q, rng), random_profile(q, rng)
-    (score,) = plain.open([plain.match(plain.seal(profile), baseline)])
+    sealed = plain.seal(profile, None, None)
+    assert sealed.nonce == ""
+    score = plain.open(plain.match(sealed.payload, baseline))
     assert score == divergence(profile, baseline)
     assert score == pytest.approx(by_hand(profile, baseline), rel=1e-12)
 
@@ -196,32 +287,34 @@ def test_a_divergence_does_not_depend_on_the_unit(mean_k, variance_k, mean_b, va
     assert moved == pytest.approx(divergence(one, other), rel=1e-9, abs=1e-12)
 
 
-def test_what_would_overflow_is_refused_before_it_is_sealed(match_of):
+# The range.
+
+
+def test_what_would_overflow_is_refused_before_it_is_sealed(parties):
     """A sum beyond the modulus wraps in silence; a larger unit is the way out."""
     far = Profile(torch.full((8,), 20.0).double(), torch.ones(8).double(), 0)
-    match = match_of(match_forms.LINEAR)
+    about, alice = parties.about(8), parties.senders["alice"]
     with pytest.raises(ValueRefused, match="larger unit") as refused:
-        match.sealer.seal(far)
+        parties.sealer.seal(far, about, alice)
     assert "401" in str(refused.value)
     assert "401" not in refused.value.without_value
-    sealed = match.sealer.seal(far.in_unit(4))
+    sealed = parties.sealer.seal(far.in_unit(4), about, alice)
     with pytest.raises(ValueRefused, match="baseline"):
-        match.matcher.match(sealed, far)
-    assert abs(match.score([far.in_unit(4)], far.in_unit(4))[0]) < FLOODED
+        parties.matcher.match(sealed.payload, far)
+    near_zero = parties.score(far.in_unit(4), far.in_unit(4))
+    assert abs(near_zero) < parties.matcher.precision(far.in_unit(4))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_the_most_distant_profiles_that_can_be_sealed_do_not_wrap(match_of, form):
+@pytest.mark.parametrize("q", [1, 8, 1023, 2047, 2048])
+def test_the_most_distant_profiles_that_can_be_sealed_do_not_wrap(parties, q):
     """All elements at the end of the range, against all at the other end."""
-    q = 1023  # fills the slots
     mean_Q = torch.full((q,), 7.99).double()
     variance_Q = torch.full((q,), VARIANCE_FLOOR).double()
     profile, baseline = Profile(mean_Q, variance_Q, 0), Profile(-mean_Q, variance_Q, 0)
     wide = Profile(torch.zeros(q).double(), torch.full((q,), 64.0).double(), 0)
     for one, other in ((profile, baseline), (wide, baseline), (baseline, wide)):
-        (score,) = match_of(form).score([one], other)
-        exact = by_hand(one, other)
-        assert abs(score - exact) <= 1e-4 * exact + match_of(form).matcher.precision(other)
+        score, exact = parties.score(one, other), by_hand(one, other)
+        assert abs(score - exact) <= 1e-4 * exact + parties.matcher.precision(other)
 
 
 @pytest.mark.parametrize(

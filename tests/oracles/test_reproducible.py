@@ -1,21 +1,13 @@
-"""Sealed simulations that repeat from a seed where that is asked for by name, and nowhere else.
-
-Sums repeat to the rounding of sealing, whose noise is drawn anew; scores of profiles to the bit.
-"""
+"""Sealed simulations repeat from a seed to the rounding of sealing, whose noise is drawn anew."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from key_folders import PASSPHRASE
 from matching_runs import make_config, make_task
 
 import securefl
-from securefl.exchange.gaussian import seeded
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_forms import LINEAR
-from securefl.exchange.match_open import MatchKeys
 from securefl_keys.loading import load_all
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -57,34 +49,22 @@ def test_two_runs_in_the_clear_are_alike_to_the_bit(tiny_config, tiny_task):
     assert difference(*runs[1:]) < SEALING
 
 
-@pytest.mark.parametrize("reproducible", [True, False])
-def test_scores_of_sealed_profiles_repeat_to_the_bit_where_that_is_asked_for(reproducible):
-    """The noise on them is of the run's seed then, else nobody's."""
-    config = make_config("linear", 2, 0.8, encrypt="profiles")
-    config = config.model_copy(
-        update={"run": config.run.model_copy(update={"reproducible": reproducible})}
-    )
-    first, second = (
-        [dict(each.scores) for each in securefl.run(config, make_task()).participants]
-        for _ in range(2)
-    )
-    assert first[0]
-    assert (first == second) == reproducible
-
-
-def test_other_seeds_are_other_noise():
-    """And each epoch of a key has noise of its own."""
-    drawn = {seeded(*seed)(3, 1.0).tobytes() for seed in ((0, 1), (1, 1), (0, 2))}
-    assert len(drawn) == 3
-    assert np.array_equal(seeded(0, 1)(3, 1.0), seeded(0, 1)(3, 1.0))
-
-
-def test_without_the_name_nobody_can_repeat_the_noise():
-    """The default, whoever makes keys; those of sums have no noise that a seed could give."""
-    keys = MatchKeys.ephemeral(LINEAR)
-    assert keys.seed is None
-    assert keys.draw is None
-    assert not hasattr(KeySet.ephemeral(), "seed")
+@pytest.mark.parametrize("officers", [1, 3])
+def test_two_runs_by_sealed_profiles_choose_alike(officers):
+    """Their scores are those of the clear, to the error of a match; keys and nonces differ."""
+    runs = []
+    for mode in ("plain", "sealed", "sealed"):
+        config = make_config(mode, 3, 0.8)
+        exchange = config.exchange.model_copy(update={"officers": officers})
+        if mode == "sealed":
+            config = config.model_copy(update={"exchange": exchange})
+        runs.append(securefl.run(config, make_task()).participants)
+    assert len(runs[0]) == 3
+    for rounds in zip(*runs, strict=True):
+        clear, *sealed = rounds
+        for each in sealed:
+            assert each.selected == clear.selected
+            assert dict(each.measured) == pytest.approx(dict(clear.measured), abs=1e-5)
 
 
 @pytest.mark.usefixtures("cheap_guesses")
@@ -96,3 +76,14 @@ def test_sums_under_a_key_that_outlives_the_run_may_be_asked_to_repeat(
     sums, task = load_all(keys, PASSPHRASE), tiny_task(dtype=torch.float64)
     first, second = model_of(config, task, keys=sums), model_of(config, task)
     assert difference(first, second) < SEALING
+
+
+@pytest.mark.usefixtures("cheap_guesses")
+def test_profiles_under_a_key_that_outlives_the_run_are_scored_alike(keys):
+    """The key of a folder, or one of a blink: the same choices."""
+    config, folder = make_config(rounds=2), load_all(keys, PASSPHRASE)
+    one, other = (
+        [each.selected for each in securefl.run(config, make_task(), keys=given).participants]
+        for given in (folder, None)
+    )
+    assert one == other

@@ -90,13 +90,9 @@ CASES = {
     "cfcfm": ("selection.name=cfcfm", "selection.fraction=0.5"),
     "fedprof": FEDPROF,
     "theorem 1": (*FEDPROF, "selection.alpha=theorem1"),
-    "fedprof, linear": (*FEDPROF, "exchange.encrypt=profiles"),
-    "fedprof, full": (*FEDPROF, "exchange.encrypt=statistics,profiles", "selection.match=full"),
-    "fedprof, variances in clear": (
-        *FEDPROF,
-        "exchange.encrypt=profiles",
-        "selection.match=plain-variance",
-    ),
+    "fedprof, sealed": (*FEDPROF, "exchange.encrypt=profiles"),
+    "fedprof, all sealed": (*FEDPROF, "exchange.encrypt=statistics,profiles"),
+    "fedprof, officers": (*FEDPROF, "exchange.encrypt=profiles", "exchange.officers=3"),
     "singlenet": ("algorithm.name=singlenet",),
 }
 

@@ -148,10 +148,10 @@ def test_a_mean_that_no_honest_clients_have_ends_no_run(job, value, loss):
     assert loop.ended == dict.fromkeys(NAMES)
 
 
-@pytest.mark.parametrize("short", ["end", "pass"])
-def test_of_too_few_clients_nothing_is_opened(job, monkeypatch, short):
+@pytest.mark.parametrize("late", ["go-on", "pass"])
+def test_of_too_few_clients_nothing_is_opened(job, monkeypatch, late):
     """A mean of two is each one's to the other."""
-    here = job(*SEALED, f"sites.short={short}")
+    here = job(*SEALED, f"sites.late={late}")
     loop, connected = OnTask(here), NetworkSites.connected
     asked = []
 
@@ -160,7 +160,7 @@ def test_of_too_few_clients_nothing_is_opened(job, monkeypatch, short):
         return connected(self)[: None if len(asked) == 1 else 2]
 
     monkeypatch.setattr(NetworkSites, "connected", few)
-    if short == "pass":
+    if late == "pass":
         loop.run()
         one, two = here.record.metrics
         assert (one.score, one.loss) == (two.score, two.loss)

@@ -26,7 +26,7 @@ DEPLOY = ROOT / "examples/deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 SITES = ("north", "south", "east")
-UNITS = {role: DEPLOY / f"securefl-{role}.service" for role in ("authority", "server", "client")}
+UNITS = {role: DEPLOY / f"securefl-{role}.service" for role in ("authority", "server", "site")}
 
 
 def parsed(command):
@@ -139,7 +139,7 @@ def test_the_composed_services_run_to_their_end(composed):
     assert not composed.is_healthy("authority")
     for name, process in composed.processes.items():
         rows = [json.loads(line) for line in process.text().splitlines()]
-        assert {row["role"] for row in rows} == {"client" if name in SITES else name}
+        assert {row["role"] for row in rows} == {"site" if name in SITES else name}
     status = composed.run("status")
     assert status.returncode == 0
     assert "hospitals: complete" in status.stdout
@@ -185,7 +185,7 @@ def test_a_units_command_parses(role):
     context = parsed(command)
     assert context.params["passphrase_file"] == Path("${CREDENTIALS_DIRECTORY}/passphrase")
     state = f"/var/lib/{service['StateDirectory']}/"
-    written = {"authority": "directory", "server": "out", "client": "identity"}[role]
+    written = {"authority": "directory", "server": "out", "site": "identity"}[role]
     assert str(context.params[written]).startswith(state)
     assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", "2")
 

@@ -605,7 +605,6 @@ def test_a_loss_is_a_function(loss):
     ("keys", "rule"),
     [
         ("keys", r"keys is str: give KeySet, .*load_all\(Path\(folder\), passph"),
-        ("match_keys", r"match_keys is str: give MatchKeys, .*load_match\("),
     ],
 )
 def test_a_folder_of_keys_is_loaded_first(keys, rule):

@@ -18,18 +18,25 @@ import torch
 from consortium_files import PASSPHRASE
 from mutations import mutated, mutated_json, try_all
 
-from securefl.errors import KeyFileError, MessageRefused, OpeningRefused, PeerError
+from securefl.errors import (
+    BlindTotalRefused,
+    KeyFileError,
+    MessageRefused,
+    OpeningRefused,
+    PeerError,
+)
 from securefl.exchange.base import MessageId, OpenedSum, Sender
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
-from securefl.federation.message import MAGIC
+from securefl.federation.message import MAGIC, claimed_name
+from securefl.federation.server import DueWeight
 from securefl.federation.terms import Terms
 from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
-from securefl.network.sites import _claimed_name
 from securefl.types import Kind, State
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.sound_bundle import SoundBundle
@@ -282,7 +289,7 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
     """Before its signature is verified, the server asks which sum it is for."""
     federation = federate()
     message = federation.message("client-1", federation.plain_spec)
-    assert _claimed_name(message) == federation.plain_spec.name
+    assert claimed_name(message) == federation.plain_spec.name
     start = len(MAGIC) + 2
 
     def json_first(content, rng):
@@ -293,7 +300,7 @@ def test_what_a_changed_message_claims_is_read_or_left_alone(federate):
         )
 
     for mutate in (mutated, json_first):
-        found = try_all(message, _claimed_name, mutate=mutate)
+        found = try_all(message, claimed_name, mutate=mutate)
         assert all(len(name) <= 500 for _, name in found)
 
 
@@ -372,17 +379,23 @@ def test_no_changed_sum_opens(federate):
         assert changed == request.total
 
 
-def test_no_changed_request_is_opened(federate):
-    """All of it is signed by the clients or held against what they have signed."""
+@pytest.mark.parametrize("blind", [False, True])
+def test_no_changed_request_is_opened(federate, blind):
+    """All of it is signed by the clients or held against what they have signed.
+
+    What a server asks to read is sealed for clients where the authority's settings say so.
+    """
     federation = federate()
     terms = {name: Terms(times, 3) for times, name in enumerate(federation.clients, 1)}
-    request = federation.collect(told="cd" * 32, terms=terms).request()
+    request = federation.collect(told="cd" * 32, terms=terms).request(blind=blind)
     content = bodies.open_request(request)
+    policy = Policy(read=frozenset() if blind else None)
 
     def parse(changed):
         body = bodies.parsed(bodies.OpenRequest, changed, "server")
         asked = bodies.sum_request(body, request.total)
-        federation.authority_of(Policy()).open(asked)
+        opened = federation.authority_of(policy).open(asked)
+        assert isinstance(opened, BlindTotal) is blind
         return asked
 
     assert parse(content) == request
@@ -416,11 +429,24 @@ def test_no_changed_bundle_is_taken_up(made_consortium, role, n):
         assert json.loads(changed) == wanted
 
 
-def test_a_request_arrives_as_it_was(federate):
-    request = federate().collect().request()
+@pytest.mark.parametrize("due", [None, DueWeight(0.5), DueWeight(0.5, told=False)])
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_request_arrives_as_it_was(federate, blind, due):
+    request = replace(federate().collect().request(blind=blind), due=due)
     body = bodies.parsed(bodies.OpenRequest, bodies.open_request(request), "server")
     assert bodies.sum_request(body, request.total) == request
     broken = tuple(replace(one, signed=b"{}") for one in request.signed)
     asked = bodies.open_request(replace(request, signed=broken))
     with pytest.raises(MessageRefused):
         bodies.sum_request(bodies.parsed(bodies.OpenRequest, asked, "server"), b"")
+
+
+def test_an_answer_that_was_changed_is_a_total_of_the_same_clients_or_none():
+    """Their number stands in front; what is sealed, clients alone can check."""
+    names = ["alice", "bob", "carol"]
+    honest = BlindTotal(b"sealed", {name: name.encode().ljust(48) for name in names})
+    read = lambda changed: BlindTotal.from_bytes(changed, names)  # noqa: E731
+    assert read(honest.as_bytes()) == honest
+    for _, total in try_all(honest.as_bytes(), read, BlindTotalRefused):
+        assert [*total.wraps] == names
+        assert {len(wrap) for wrap in total.wraps.values()} == {48}

@@ -51,5 +51,5 @@ def test_its_lines_make_a_consortium(tmp_path, monkeypatch):
     assert [role[:2] for role in roles] == [
         ["server", "serve"],
         ["authority", "serve"],
-        ["client", "join"],
+        ["site", "join"],
     ]

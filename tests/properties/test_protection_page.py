@@ -19,6 +19,14 @@ PROFILES = ["selection.name=fedprof", "selection.alpha=1.0"]
         ([*PROFILES, "exchange.encrypt=profiles"], "The authority opens scores alone."),
         ([*PROFILES, "exchange.encrypt=statistics,profiles"], "opens totals and scores alone."),
         (["exchange.officers=3"], "The answers of 2 of 3 officers open a total"),
+        (
+            [*PROFILES, "exchange.encrypt=profiles", "exchange.officers=3"],
+            "The answers of 2 of 3 officers open a score, and",
+        ),
+        (
+            [*PROFILES, "exchange.encrypt=model", "exchange.officers=3"],
+            "The answers of 2 of 3 officers open a total or a score, and",
+        ),
         (["exchange.officers=3"], "1 officers with the server read nothing, and 1 may be away."),
         (["exchange.officers=5", "exchange.threshold=4"], "Server and 4 officers together could"),
     ],

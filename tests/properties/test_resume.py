@@ -149,7 +149,7 @@ def test_openings_are_never_taken_back(tmp_path):
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     securefl.resume(tmp_path / "run")
     assert lines(log)[: len(before)] == before
-    assert len(lines(log)) == len(before) + 6 * 4
+    assert len(lines(log)) == len(before) + 6 * 5
 
 
 def test_a_complete_run_is_not_resumed(tmp_path):

@@ -78,7 +78,10 @@ def test_a_short_run_keeps_its_rate(settings, rates, said):
             ],
             "momentum that begins each round at zero",
         ),
-        (["algorithm.name=fedbn"], "statistics stay with the clients"),
+        (
+            ["algorithm.name=fedbn", "exchange.encrypt=statistics"],
+            "statistics stay with the clients",
+        ),
         (
             ["selection.name=fedprof", "selection.alpha=-1"],
             r"^selection\.alpha = -1: .*; selection\.alpha = -1: input should be 'theorem1'$",

@@ -150,7 +150,7 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):
     heading = next(line for line in result.stdout.splitlines() if "The server" in line)
     assert heading.rstrip().endswith("The server could read,")
     assert max(map(len, result.stdout.split("\n\n")[0].splitlines())) <= 80
-    assert "opened 8 totals, each of 5 clients" in " ".join(result.stdout.split())
+    assert "opened 10 totals, each of 5 clients" in " ".join(result.stdout.split())
     assert (tmp_path / "demo/demo.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -173,7 +173,10 @@ def test_the_demo_shows_four_runs_and_draws_its_picture(tmp_path, monkeypatch):
         (["--feature-noise", "mild"], "'--feature-noise': 'mild' is not a valid float"),
         (["--leave-out", "noise"], "are alike"),
         (["--clients", "2", "--partition", "iid"], "min_clients"),
-        (["--norm", "group", "--algorithm", "fedavg"], "nothing would be encrypted"),
+        (
+            ["--norm", "group", "--algorithm", "fedavg", "--encrypt", "statistics"],
+            "nothing would be encrypted",
+        ),
         (["--norm", "group", "--encrypt", "none"], 'model.norm = "batch"'),
         (["--norm", "weight"], "model.norm = 'weight'"),
         (["--norm", "fixup", "--encrypt", "none"], 'choose model "resnet20"'),

@@ -1,1 +1,1 @@
-"""What encryption is worth: security, precision, flooding, and who decrypted what."""
+"""What encryption is worth: security, precision, and who decrypted what."""

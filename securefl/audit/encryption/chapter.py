@@ -12,14 +12,11 @@ from securefl.audit.encryption.evidence import Evidence
 from securefl.audit.encryption.flow_graph import graph
 from securefl.audit.encryption.measured import (
     Estimate,
-    Margin,
     Precision,
     Security,
     precision_bits,
-    score_margin,
     score_precision,
     security_of,
-    sum_noise,
     sum_precision,
 )
 from securefl.audit.encryption.opened import (
@@ -32,28 +29,38 @@ from securefl.audit.encryption.opened import (
     refusals,
 )
 from securefl.audit.findings import Chapter, Number, Picture, Table, Verdict
-from securefl.crypto.params import SUMS
+from securefl.crypto.params import MATCHES, SUMS
 
 LEAST_SECURITY = 128
 _STANDARD = "Homomorphic Encryption Standard 2018, Table 1: ternary secret, classical attacker"
-_FLOODING = "σ = √(12 τ) 2^(s/2) t (Li, Micciancio, Schultz, Sorrell, CRYPTO 2022)"
 _ESTIMATED = "lattice-estimator, attacks as by MATZOV 2022, docs/one-time-keys.md"
 _ONE_TIME = (
-    "Each message of a sum has a key of its own, and the sum of keys over a list of clients opens "
-    "the total of just these. Nothing is opened twice under a key, so that there is no noise for "
-    "the authority to add, and no wear."
+    "Each message has a key of its own. Nothing is opened twice under a key, so that keys need no "
+    "noise to hide them, and do not wear out."
+)
+_TOTALS = "The sum of keys over a list of clients opens the total of just these."
+_SCORES = (
+    "Of a profile, officers answer with one number for what the server has made of it: it opens "
+    "one score, of one client, and another question about that profile is refused."
 )
 _ARGUMENT = (
     "That a sum of keys tells nothing else of a message is SecureFL's own argument (for centred "
     "binomial keys, the conditional distribution is plain RLWE of a smaller deviation), which "
     "nobody has reviewed. The standard's table speaks of keys of which nothing is known; it allows "
-    "54 bits at N = 2048."
+    "54 bits at N = 2048, and 109 at N = 4096."
 )
 _MEASURED = (
-    "error that 99 of 100 random values stay below, sealed, added and opened through the run's own "
-    "channel"
+    "error that 99 of 100 random values stay below, sealed, added or matched, and opened through "
+    "the run's own channel"
 )
 _LOG = "counted in openings.jsonl"
+_SUMS = "sums"
+_PROFILES = 8
+"""Profiles that are scored for each ciphertext of sums."""
+_OPENS = {
+    False: "a total of a session, round and name, once",
+    True: "a score of a session, round and client, once",
+}
 
 
 @final
@@ -63,15 +70,8 @@ class _Measured:
 
     security: Security
     precision: Precision
-    margin: Margin | None = None
-    """The flooding of scores; None of sums, which nothing floods."""
-    noise: float = 0.0
-    """What encryption's own error leaves of sums' precision; 0 of scores, which show none of it."""
-
-    @property
-    def without_error(self) -> bool:
-        """Whether opened values are too exact for the error that hides keys."""
-        return self.precision.exact < self.noise / 2
+    opens: str
+    """What one key opens."""
 
 
 def encryption_chapter(
@@ -94,12 +94,12 @@ def encryption_chapter(
     measured = _measure(evidence, np.random.default_rng(seed), 8 if effort == "quick" else 32)
     uses = key_uses(evidence.openings)
     opened = opened_by_name(evidence.openings)
-    verdict, words = _judged(evidence, measured, uses, opened)
+    verdict, words = _judged(evidence, measured, opened)
     tables = [_decrypted(opened, flow.opener), _keys(uses), _parameters(measured)]
     if refused := refusals(evidence.openings):
         rows = [(reason, f"{times:,}") for reason, times in refused.items()]
         tables.append(Table("Refused", ("why", "times"), rows, frozenset(range(len(rows)))))
-    numbers = [*_worth(measured, uses, seed), *_log(evidence, opened)]
+    numbers = [*_worth(measured, seed), *_log(evidence, opened)]
     return Chapter(
         "encryption",
         _TITLE,
@@ -129,43 +129,32 @@ def _measure(
     if evidence.sums:
         n, policy, quorum = evidence.n_clients, evidence.policy, evidence.quorum
         precision = sum_precision(policy, n, quorum, rng, n_ciphertexts)
-        found.append(_Measured(security_of("sums", SUMS), precision, noise=sum_noise(n)))
-    if form := evidence.form:
-        security = security_of(f"profiles ({form.name})", form.parameters)
-        found.append(_Measured(security, score_precision(form, rng), score_margin(form)))
+        found.append(_Measured(security_of(_SUMS, SUMS), precision, "one total"))
+    if evidence.profiles:
+        of = evidence.policy, evidence.quorum
+        precision = score_precision(*of, rng, _PROFILES * n_ciphertexts)
+        found.append(_Measured(security_of("profiles", MATCHES), precision, "one score"))
     return tuple(found)
 
 
-def _worth(measured: Sequence[_Measured], uses: Sequence[KeyUse], seed: int) -> list[Number]:
+def _worth(measured: Sequence[_Measured], seed: int) -> list[Number]:
     numbers = list[Number]()
     for part in measured:
         what, precision = part.security.what, part.precision
         level = part.security.bits
         numbers.append(Number(f"security, {what}", level, _STANDARD, unit="bits"))
-        numbers += _estimated(part)
-        errors = {
-            "unflooded" if part.margin else "unrounded": precision.exact,
-            "released": precision.released,
-        }
+        if what == _SUMS:
+            numbers += _estimated()
+        errors = {"unrounded": precision.exact, "released": precision.released}
         numbers += [
             Number(f"precision {how}, {what}", precision_bits(error), _MEASURED, seed, unit="bits")
             for how, error in errors.items()
         ]
-        if margin := part.margin:
-            used = max((use.released for use in uses), default=0)
-            bits = {
-                f"flooding over noise, {what}": margin.ratio_bits,
-                f"key hidden when it is rotated, {what}": margin.statistical_bits,
-                f"key hidden so far, {what}": margin.statistical_bits_after(used),
-            }
-            numbers += [Number(name, value, _FLOODING, unit="bits") for name, value in bits.items()]
-    return numbers + [_left(use) for use in uses if use.left is not None]
+    return numbers
 
 
-def _estimated(part: _Measured) -> list[Number]:
-    """Return what one-time keys are worth by lattice attacks; nothing of matches."""
-    if part.margin:
-        return []
+def _estimated() -> list[Number]:
+    """Return what keys of sums are worth by lattice attacks."""
     estimate = Estimate()
     bits = {
         "sums of keys known": estimate.sums_known,
@@ -177,10 +166,6 @@ def _estimated(part: _Measured) -> list[Number]:
     ]
 
 
-def _left(use: KeyUse) -> Number:
-    return Number(f"left of {_name(use)}", float(use.left or 0), f"scores until rotation, {_LOG}")
-
-
 def _log(evidence: Evidence, opened: Sequence[Opened]) -> list[Number]:
     pairs = differing_by_one(evidence.openings)
     how = f"pairs of groups whose totals of one name are both opened, {_LOG}"
@@ -188,14 +173,13 @@ def _log(evidence: Evidence, opened: Sequence[Opened]) -> list[Number]:
         Number("decrypted", sum(row.times for row in opened), f"openings, {_LOG}"),
         Number("refused", sum(row.refused for row in opened), f"openings, {_LOG}"),
         Number("groups that differ by one client", pairs, how),
-        Number("opened again", answered_again(evidence.openings), f"totals, {_LOG}"),
+        Number("opened again", answered_again(evidence.openings), f"totals and scores, {_LOG}"),
     ]
 
 
 def _judged(
     evidence: Evidence,
     measured: Sequence[_Measured],
-    uses: Sequence[KeyUse],
     opened: Sequence[Opened],
 ) -> tuple[Verdict, str]:
     totals = [row for row in opened if row.times and not row.of_single_clients]
@@ -209,11 +193,6 @@ def _judged(
     if not evidence.openings:
         return Verdict.OPEN, "The run has no log of openings, so nobody knows what was decrypted."
     clear = _in_the_clear(evidence)
-    if any(use.left == 0 for use in uses):
-        return Verdict.WEAK, (
-            "A match key has released all scores that its noise hides: many of them together may "
-            f"show the key.{clear}"
-        )
     done = list[str]()
     if totals:
         n = sum(row.times for row in totals)
@@ -232,10 +211,11 @@ def _leak(evidence: Evidence, measured: Sequence[_Measured]) -> str:
         return "The parameters are below 128-bit security: who records may read."
     if again := answered_again(evidence.openings):
         return (
-            f"{again} totals were opened for a session, round and name that had one already: their "
-            "difference shows the clients that are in one of them alone."
+            f"{again} totals or scores were opened for a session, round and name that had one "
+            "already: the difference of two totals shows the clients that are in one of them "
+            "alone, and a second score is a second number of a client's profile."
         )
-    if any(part.without_error for part in measured):
+    if any(part.precision.without_error for part in measured):
         return (
             "The error of encryption that should hide clients' keys is not there: values come out "
             "more exactly than it allows."
@@ -252,7 +232,7 @@ def _decrypted(opened: Sequence[Opened], opener: str) -> Table:
     rows = [
         (
             row.what,
-            "authority" if row.of_single_clients else opener,
+            opener,
             f"{row.times:,}",
             f"{row.n_values:,}",
             "1 each" if row.of_single_clients else str(row.fewest),
@@ -269,15 +249,13 @@ def _keys(uses: Sequence[KeyUse]) -> Table:
     rows = [
         (
             _name(use),
-            "scores, one by one" if use.scores else "a total of a session, round and name, once",
+            _OPENS[use.scores],
             f"{use.openings:,}",
             "1 each" if use.scores else str(use.fewest),
-            "–" if use.left is None else f"{use.left:,}",
         )
         for use in uses
     ]
-    columns = ("key", "opens", "asked", "fewest clients on a list", "scores left")
-    return Table("Keys", columns, rows, frozenset(i for i, u in enumerate(uses) if u.left == 0))
+    return Table("Keys", ("key", "opens", "asked", "fewest clients on a list"), rows)
 
 
 def _name(use: KeyUse) -> str:
@@ -293,8 +271,8 @@ def _parameters(measured: Sequence[_Measured]) -> Table:
         "log₂ q",
         "table's row: 128 / 192 / 256",
         "security",
-        "opened values err by",
-        "flooding σ",
+        "encryption errs by",
+        "a key opens",
         "right when released",
     )
     weak = (i for i, part in enumerate(measured) if part.security.bits < LEAST_SECURITY)
@@ -302,23 +280,23 @@ def _parameters(measured: Sequence[_Measured]) -> Table:
 
 
 def _row(part: _Measured) -> tuple[str, ...]:
-    security, margin = part.security, part.margin
+    security, precision = part.security, part.precision
     return (
         security.what,
         str(security.poly_degree),
-        f"{security.total_bits} ({' + '.join(map(str, security.modulus_bits))})",
+        str(security.modulus_bits),
         " / ".join(map(str, security.limits)),
         f"{security.bits} bits",
-        f"{margin.noise if margin else part.noise:.1e}",
-        f"{margin.deviation:.1e}" if margin else "none: each key opens one total",
-        f"{precision_bits(part.precision.released)} bits",
+        f"{precision.due:.1e}",
+        part.opens,
+        f"{precision_bits(precision.released)} bits",
     )
 
 
 def _power(evidence: Evidence) -> str:
     """Return who could read more than totals, and whose absence is no loss."""
     quorum = evidence.quorum
-    if quorum.officers == 1 or not evidence.sums:
+    if quorum.officers == 1:
         return "The authority has the keys: together with the server it could open one client's."
     needed, away = quorum.needed, quorum.officers - quorum.needed
     return (
@@ -329,10 +307,10 @@ def _power(evidence: Evidence) -> str:
 
 def _notes(evidence: Evidence) -> list[str]:
     notes = [f"{_power(evidence)} The log says what was asked for by the rules."]
+    told = [*([_TOTALS] if evidence.sums else []), *([_SCORES] if evidence.profiles else [])]
+    notes.append(" ".join([_ONE_TIME, *told]))
     if evidence.sums:
-        notes += [_ONE_TIME, _ARGUMENT]
-    if evidence.form:
-        notes.append("Scores count one by one, and refused ones count as if decrypted.")
+        notes.append(_ARGUMENT)
     if pairs := differing_by_one(evidence.openings):
         notes.append(
             f"{pairs} pairs of groups differ by one client: where nothing else changes between "

@@ -9,12 +9,11 @@ from typing import final
 from securefl.audit.encryption.flow_graph import Flow
 from securefl.build.exchange import policy_of, quorum_of
 from securefl.config.schema import Config
-from securefl.exchange.match_forms import FORMS, MatchForm
 from securefl.exchange.matching import SCORE
 from securefl.exchange.policy import Policy
 from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Opening
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.federation.opening import Opening
 from securefl.types import Kind
 
 
@@ -45,20 +44,19 @@ class Evidence:
     def sums(self) -> bool:
         """Whether sums were encrypted."""
         return any(
-            e.form == "ciphertext" and e.kind is not Kind.CARDS and not _of_profiles(e)
+            e.form == "ciphertext" and e.kind not in {Kind.CARDS, Kind.PROFILES}
             for e in self.ledger
         )
 
     @property
     def quorum(self) -> Quorum:
-        """Officers that open sums, and how many of them are needed."""
+        """Officers that open sums and scores, and how many of them are needed."""
         return quorum_of(self.config)
 
     @property
-    def form(self) -> MatchForm | None:
-        """How profiles were encrypted; None where they were not."""
-        sealed = any(e.form == "ciphertext" and _of_profiles(e) for e in self.ledger)
-        return FORMS[self.config.selection.match] if sealed else None
+    def profiles(self) -> bool:
+        """Whether profiles were encrypted."""
+        return any(e.form == "ciphertext" and e.kind is Kind.PROFILES for e in self.ledger)
 
     @property
     def read_by_server(self) -> tuple[str, ...]:
@@ -68,13 +66,11 @@ class Evidence:
     @property
     def opener(self) -> str:
         """Who decrypts; empty where nothing was encrypted."""
-        if not (self.sums or self.form):
+        if not (self.sums or self.profiles):
             return ""
         quorum = self.quorum
-        if quorum.officers == 1 or not self.sums:
-            return AUTHORITY
-        beside = f" ({AUTHORITY}: scores)" if self.form else ""
-        return f"{quorum.needed} of {quorum.officers} officers{beside}"
+        alone = quorum.officers == 1
+        return AUTHORITY if alone else f"{quorum.needed} of {quorum.officers} officers"
 
     @property
     def flow(self) -> Flow:
@@ -95,7 +91,3 @@ class Evidence:
             down=sum(e.sender == SERVER and e.receiver != AUTHORITY for e in self.ledger),
             opener=self.opener,
         )
-
-
-def _of_profiles(entry: Entry) -> bool:
-    return entry.name.startswith("profile")

@@ -1,12 +1,13 @@
-"""What encryption is worth: security by table and estimate, precision as measured, the flooding.
+"""What encryption is worth: security by table and estimate, precision as measured.
 
-Values are sealed, added and opened through the channels that runs use.
+Values are sealed, added or matched, and opened through the channels that runs use.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,22 +17,22 @@ import torch
 from securefl.audit.tracing.seen_layers import Array
 from securefl.build.training import equal_weight
 from securefl.crypto.derived import SEED_BYTES
-from securefl.crypto.match_params import MatchParameters
-from securefl.crypto.params import MAX_MODULUS_BITS, SUMS, SumParameters
+from securefl.crypto.params import MATCHES, MAX_MODULUS_BITS, SUMS, RingParameters
 from securefl.exchange.base import MessageId, Sender
+from securefl.exchange.decode_total import UNROUNDED_BITS
 from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_ckks import EXPONENT, CkksMatcher, CkksProfileSealer
-from securefl.exchange.match_flood import MAX_RELEASES, STATISTICAL_BITS, flood_deviation
-from securefl.exchange.match_forms import MatchForm
-from securefl.exchange.match_open import CkksScoreOpener, MatchKeys
+from securefl.exchange.matching import PROFILE
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.one_time_match import (
+    MOMENT_UNIT,
+    OneTimeMatcher,
+    OneTimeProfileSealer,
+)
 from securefl.exchange.policy import Policy
 from securefl.exchange.profile import Profile, divergence
 from securefl.exchange.quorum import Quorum
 
-UNROUNDED_BITS = 52
-"""Bits after the point beyond which doubles around one have none."""
-PROFILE_ELEMENTS, N_PROFILES = 64, 8
+PROFILE_ELEMENTS = 64
 _RUN = "0" * 64
 _OF_NORMAL = 2.576
 """Standard deviations that 99 of 100 draws of a normal distribution stay within."""
@@ -62,12 +63,8 @@ class Security:
     what: str
     poly_degree: int
     """N."""
-    modulus_bits: tuple[int, ...]
-
-    @property
-    def total_bits(self) -> int:
-        """log₂ q, the special prime included."""
-        return sum(self.modulus_bits)
+    modulus_bits: int
+    """log₂ q."""
 
     @property
     def limits(self) -> tuple[int, ...]:
@@ -84,7 +81,7 @@ class Security:
         granted = (
             level
             for level, by_degree in MAX_MODULUS_BITS.items()
-            if self.total_bits <= by_degree.get(self.poly_degree, 0)
+            if self.modulus_bits <= by_degree.get(self.poly_degree, 0)
         )
         return max(granted, default=0)
 
@@ -95,9 +92,18 @@ class Precision:
     """Below which 99 of 100 errors of opened values within ±1 stay."""
 
     exact: float
-    """Error before rounding, and of scores before the flooding."""
+    """Error before rounding."""
     released: float
-    """Error of what is released: rounded as the policy says, and of scores flooded."""
+    """Error of what is released: rounded as the policy says."""
+    encryption: float
+    """Error that encryption alone makes."""
+    due: float
+    """The same as the parameters have it."""
+
+    @property
+    def without_error(self) -> bool:
+        """Whether opened values are too exact for the error that hides keys."""
+        return self.encryption < self.due / 2
 
 
 def precision_bits(error: float) -> int:
@@ -118,7 +124,7 @@ def sum_precision(
     exact, released = (
         _error(KeySet.ephemeral(quorum), values_KV, b) for b in (UNROUNDED_BITS, bits)
     )
-    return Precision(exact, released)
+    return Precision(exact, released, exact, sum_noise(n_clients))
 
 
 def sum_noise(n_clients: int) -> float:
@@ -146,21 +152,50 @@ def _most(errors: Array) -> float:
     return float(np.quantile(np.abs(errors), 0.99))
 
 
-def score_precision(form: MatchForm, rng: np.random.Generator) -> Precision:
-    """Of the divergence of random profiles of unit size from a baseline, under a fresh key."""
-    keys = MatchKeys.ephemeral(form)
-    sealer, matcher = CkksProfileSealer(form, keys.public), CkksMatcher(form, keys.scoring)
-    opener = CkksScoreOpener(form, keys.secret, keys.count)
-    baseline, *profiles = (_profile(rng) for _ in range(N_PROFILES + 1))
-    scores = [matcher.match(sealer.seal(profile), baseline) for profile in profiles]
+def score_precision(
+    policy: Policy, quorum: Quorum, rng: np.random.Generator, n_profiles: int = 16
+) -> Precision:
+    """Of the divergence of random profiles of unit size from a baseline, under fresh keys.
+
+    Encryption alone shows where a client's profile is the baseline itself: no weight's rounding is
+    in its score.
+    """
+    bits = min(rule.precision_bits for rule in policy.rules)
+    baseline, *profiles = (_profile(rng) for _ in range(n_profiles + 1))
+    found, own = (
+        _scores(KeySet.ephemeral(quorum), of, baseline)
+        for of in (profiles, [baseline] * n_profiles)
+    )
     truth = np.array([divergence(profile, baseline) for profile in profiles])
-    bare = [
-        math.ldexp(keys.secret.score(score[EXPONENT.size :]), *EXPONENT.unpack_from(score))
-        for score in scores
-    ]
-    released = [math.nan if score is None else score for score in opener.open(scores)]
-    unflooded, flooded = (_most(found - truth) for found in (bare, released))
-    return Precision(unflooded, flooded)
+    released = np.ldexp(np.rint(np.ldexp(found, bits)), -bits)
+    exact, rounded, encryption = map(_most, (found - truth, released - truth, own))
+    return Precision(exact, rounded, encryption, score_noise(baseline))
+
+
+def score_noise(baseline: Profile) -> float:
+    """Return what encryption alone leaves of a score's precision, as the parameters have it.
+
+    A score weighs 2q + 1 values, and of each all copies, whose slots err by themselves.
+    """
+    mean_Q, variance_Q, q = baseline.mean_Q.numpy(), baseline.variance_Q.numpy(), len(baseline)
+    of_moments, of_means = MOMENT_UNIT / (2 * q * variance_Q), mean_Q / (q * variance_Q)
+    weight = math.sqrt((of_moments**2).sum() + (of_means**2).sum() + 0.25)
+    copies = max(1, MATCHES.poly_degree // (2 * q + 1))
+    return _OF_NORMAL * MATCHES.noise * math.sqrt(MATCHES.poly_degree / 2 / copies) * weight
+
+
+def _scores(keys: KeySet, profiles: Sequence[Profile], baseline: Profile) -> Array:
+    """Sealed by one client in as many rounds, matched and opened, shape (profiles,)."""
+    sealer, matcher = OneTimeProfileSealer(keys.public), OneTimeMatcher(keys.public)
+    opener, sender = keys.opener(), Sender("client-1", os.urandom(SEED_BYTES))
+    opener.take_cards(_RUN, sender.name, keys.public.cards(_RUN, sender))
+    found = np.full(len(profiles), math.nan)
+    for i, profile in enumerate(profiles):
+        about = MessageId(_RUN, i + 1, PROFILE, 2 * len(profile))
+        payload, nonce = sealer.seal(profile, about, sender)
+        score = opener.score(matcher.match(payload, baseline), about, sender.name, nonce)
+        found[i] = math.nan if score is None else score
+    return found
 
 
 def _profile(rng: np.random.Generator) -> Profile:
@@ -168,37 +203,6 @@ def _profile(rng: np.random.Generator) -> Profile:
     return Profile(torch.from_numpy(mean_Q), torch.from_numpy(variance_Q), 0)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """The flooding of scores, and what it drowns."""
-
-    noise: float
-    """t, that an opened value errs by before it."""
-    deviation: float
-    """σ, of the noise that hides t."""
-    statistical_bits: int
-    """s, that σ is made for."""
-    releases: int
-    """τ, values that one key may release."""
-
-    @property
-    def ratio_bits(self) -> float:
-        """log₂(σ / t)."""
-        return math.log2(self.deviation / self.noise)
-
-    def statistical_bits_after(self, released: int) -> float:
-        """What s is after so many releases: σ = √(12 τ) 2^(s/2) t, solved for s."""
-        return 2 * math.log2(self.deviation / (self.noise * math.sqrt(12 * max(released, 1))))
-
-
-def score_margin(form: MatchForm) -> Margin:
-    """For scores before their power of two."""
-    noise, deviation = form.parameters.noise, flood_deviation(form.parameters)
-    return Margin(noise, deviation, STATISTICAL_BITS, MAX_RELEASES)
-
-
-def security_of(what: str, parameters: SumParameters | MatchParameters) -> Security:
+def security_of(what: str, parameters: RingParameters) -> Security:
     """Of a parameter set."""
-    bits = parameters.modulus_bits
-    return Security(what, parameters.poly_degree, (bits,) if isinstance(bits, int) else bits)
+    return Security(what, parameters.poly_degree, parameters.modulus_bits)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import final
 
-from securefl.exchange.match_flood import MAX_RELEASES
 from securefl.exchange.matching import SCORE
-from securefl.federation.authority import Opening
+from securefl.federation.opening import Opening
 
 
 @final
@@ -62,25 +61,17 @@ def _group(what: str, rows: Sequence[Opening]) -> Opened:
 @final
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What one key has opened, by the log: of matches, or the officers' of an epoch."""
+    """Uses of the keys that clients make cards for in an epoch, by the log: for sums, or scores."""
 
     key_id: str
     epoch: int
     scores: bool
-    """Whether it is a key of profile matches."""
+    """Whether scores of profiles were asked for, not totals."""
     openings: int
-    """Requests, refused ones among them: some were refused after they had been decrypted, and the
-    log does not say which."""
+    """Requests, refused ones among them: some were refused after officers had answered, and the log
+    does not say which."""
     fewest: int
     """Clients on a list that was answered, at least; 0 where none was."""
-
-    released: int
-    """Scores that left, at most."""
-
-    @property
-    def left(self) -> int | None:
-        """Scores that a match key may still release; None for sums, whose keys open one total."""
-        return max(0, MAX_RELEASES - self.released) if self.scores else None
 
 
 def key_uses(openings: Iterable[Opening]) -> tuple[KeyUse, ...]:
@@ -92,18 +83,22 @@ def key_uses(openings: Iterable[Opening]) -> tuple[KeyUse, ...]:
 
 
 def _use(scores: bool, epoch: int, key_id: str, rows: Sequence[Opening]) -> KeyUse:
-    released = sum(row.n_values for row in rows) if scores else 0
     fewest = min((len(set(row.signers)) for row in rows if not row.refused), default=0)
-    return KeyUse(key_id, epoch, scores, len(rows), fewest, released)
+    return KeyUse(key_id, epoch, scores, len(rows), fewest)
 
 
 def answered_again(openings: Iterable[Opening]) -> int:
     """Return how many totals were opened for a session, round and name that had one before.
 
-    The difference of two shows the clients that are in one of them alone.
+    The difference of two shows the clients that are in one of them alone. Scores count by client:
+    a second one is a second number of its profile.
     """
-    done = (row for row in openings if not row.refused and row.name != SCORE)
-    times = Counter((row.run, row.round, row.name) for row in done if row.run)
+    times = Counter(
+        (row.run, row.round, row.name, client)
+        for row in openings
+        if row.run and not row.refused
+        for client in (row.signers if row.name == SCORE else ("",))
+    )
     return sum(n - 1 for n in times.values())
 
 

@@ -19,15 +19,15 @@ from pydantic import TypeAdapter
 
 from securefl.audit.exposure.cards import wrongly_carded
 from securefl.audit.exposure.leak import Leak
-from securefl.audit.exposure.lengths import VARIANCES, Lengths
+from securefl.audit.exposure.lengths import Lengths
 from securefl.audit.exposure.openings import Log, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
-from securefl.build.exchange import quorum_of, sealed_kinds
+from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
+from securefl.config.schema import Config
 from securefl.errors import RunFolderError
-from securefl.exchange.match_forms import FORMS, PLAIN_VARIANCE
-from securefl.federation.authority import Opening
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
+from securefl.federation.opening import Opening
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
 from securefl.report.pictures import PICTURES
@@ -38,6 +38,7 @@ from securefl.runs.folder_reader import (
     INCIDENTS,
     LEDGER,
     METRICS,
+    OFFICERS_OPENINGS,
     OPENINGS,
     SELECTIONS,
     RoundMetrics,
@@ -56,6 +57,7 @@ _ROWS = {
     METRICS: RoundMetrics,
     LEDGER: Entry,
     OPENINGS: Opening,
+    **dict.fromkeys(OFFICERS_OPENINGS, Opening),
     INCIDENTS: Incident,
     SELECTIONS: RoundParticipants,
 }
@@ -82,6 +84,8 @@ class Evidence:
     files: Collection[str] = frozenset()
     sessions: int = 1
     """How often the run was begun, or gone on with."""
+    officers: Sequence[Opening] = ()
+    """Logs of officers that are processes of their own, one after the other."""
     in_one_process: bool = False
     """Whether the authority was there too, and left its log in this folder."""
     odd_rows: Sequence[tuple[str, str]] = ()
@@ -98,8 +102,9 @@ class Evidence:
             read_rows(path / INCIDENTS, Incident),
             frozenset(file.name for file in path.iterdir()),
             max(1, len(sessions)),
-            any(session.get("engine") != PROCESSES for session in sessions),
-            tuple(_odd_rows(path)),
+            officers=[row for name in OFFICERS_OPENINGS for row in read_rows(path / name, Opening)],
+            in_one_process=any(session.get("engine") != PROCESSES for session in sessions),
+            odd_rows=tuple(_odd_rows(path)),
         )
 
 
@@ -127,10 +132,10 @@ def leaks_in(
     # Clients that are processes come and go.
     latecomers = config.exchange.seals_sums and not evidence.in_one_process
     absences = Absences(finished, evidence.incidents, latecomers)
-    log = Log(evidence.openings, evidence.sessions, logged)
+    log = Log(evidence.openings, evidence.sessions, logged, evidence.officers)
     opened = finished - absences.spoiled
-    form, openings = FORMS[config.selection.match], evidence.openings
-    lengths = Lengths.of(form, dtype, openings, quorum_of(config))
+    openings = evidence.openings
+    lengths = Lengths.of(dtype, openings, quorum_of(config))
     return sorted(
         (
             *_wrong_forms(evidence),
@@ -154,14 +159,22 @@ def _scores(ledger: Sequence[Entry], scores: Mapping[str, int]) -> list[Entry]:
 
 
 def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
-    config = evidence.run.config
-    sealed = sealed_kinds(config)
-    in_clear = {VARIANCES} if config.selection.match == PLAIN_VARIANCE.name else set()
+    sealed = sealed_kinds(evidence.run.config)
     for entry in evidence.run.ledger:
-        if entry.sender in {SERVER, AUTHORITY} or entry.kind not in sealed:
+        if entry.sender in {SERVER, AUTHORITY}:
+            if entry.form == "plaintext" and _for_clients_alone(evidence.run.config, entry):
+                yield Leak.of(entry, "in plaintext, and the settings seal it for its clients")
             continue
-        if entry.form == "plaintext" and entry.name not in in_clear:
+        if entry.kind not in sealed:
+            continue
+        if entry.form == "plaintext":
             yield Leak.of(entry, "in plaintext, and the settings seal it")
+
+
+def _for_clients_alone(config: Config, entry: Entry) -> bool:
+    """Whether the server only passes this on; the model it makes itself."""
+    model = entry.name == f"model/{entry.kind}"
+    return entry.receiver != AUTHORITY and not model and is_blind(config, entry.kind, entry.name)
 
 
 def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -10,8 +10,8 @@ from typing import final
 from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.planned import planned_sums
 from securefl.exchange.matching import SCORE
-from securefl.federation.authority import Opening
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.opening import Opening
 from securefl.types import Kind
 
 _WHO = f"{AUTHORITY} -> {SERVER}"
@@ -27,6 +27,8 @@ class Log:
     """How often the run was begun or gone on with; a session's last round may be played again."""
     here: bool
     """Whether it is kept in the folder, as that of processes is not."""
+    officers: Sequence[Opening] = ()
+    """Rows of officers' own logs."""
 
 
 def wrongly_opened(
@@ -55,6 +57,7 @@ def wrongly_opened(
         if entry.sender == AUTHORITY and entry.name != SCORE and about not in planned[entry.round]:
             yield Leak.of(entry, f"{entry.n_values} values that no sum of these settings has")
     yield from _never_opened(ledger, finished)
+    yield from _of_officers(log.officers, least)
     if log.here:
         yield from _not_written_down(log, ledger, finished)
 
@@ -82,6 +85,19 @@ def _too_often(opened: Sequence[Opening], sessions: int) -> Iterator[Leak]:
             yield Leak(number, name, _WHO, f"opened {n} times: what differs shows clients")
 
 
+def _of_officers(officers: Sequence[Opening], least: int) -> Iterator[Leak]:
+    """Keys that officers have added up of too few, or for different lists of one total."""
+    answered = [row for row in officers if not row.refused]
+    lists = defaultdict[tuple[str, int, str], set[frozenset[str]]](set)
+    for row in answered:
+        lists[row.run, row.round, row.name].add(frozenset(row.signers))
+    yield from _of_too_few(answered, least)
+    for (_, number, name), shown in lists.items():
+        if len(shown) > 1:
+            why = f"officers were shown {len(shown)} lists: what differs shows clients"
+            yield Leak(number, name, _WHO, why)
+
+
 def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[Leak]:
     """Totals of messages that nobody has sent."""
     sent = {(e.round, e.name, e.sender) for e in ledger if e.receiver == SERVER}
@@ -95,18 +111,18 @@ def _strangers(opened: Sequence[Opening], ledger: Sequence[Entry]) -> Iterator[L
 
 
 def _never_opened(ledger: Sequence[Entry], finished: Collection[int]) -> Iterator[Leak]:
-    sealed = {(e.round, e.name) for e in ledger if is_sealed_sum(e)}
+    sums = (e for e in ledger if is_sealed(e) and e.kind is not Kind.PROFILES)
+    sealed = {(e.round, e.name) for e in sums}
     for number, name in sealed - {(e.round, e.name) for e in ledger if e.sender == AUTHORITY}:
         if number in finished:
             why = "a round went on with a sealed total that the authority has never opened"
             yield Leak(number, name, f"clients -> {SERVER}", why)
 
 
-def is_sealed_sum(entry: Entry) -> bool:
-    """Return whether this is a client's contribution to a sum, and ciphertext."""
+def is_sealed(entry: Entry) -> bool:
+    """Return whether this is a client's contribution to a sum, or its profile, and ciphertext."""
     from_client = entry.sender not in {SERVER, AUTHORITY}
-    other = {Kind.PROFILES, Kind.CARDS}
-    return from_client and entry.form == "ciphertext" and entry.kind not in other
+    return from_client and entry.form == "ciphertext" and entry.kind is not Kind.CARDS
 
 
 def _not_written_down(

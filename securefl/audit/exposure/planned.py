@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import final
 
 from securefl.audit.exposure.leak import Leak, way
-from securefl.audit.exposure.lengths import MEANS, VARIANCES
-from securefl.exchange.matching import PROFILE
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind
@@ -97,14 +95,12 @@ class _Message:
 
 def _what(entry: Entry) -> _Message:
     client = entry.receiver if entry.sender == SERVER else entry.sender
-    name, n = (PROFILE, 2) if entry.name == MEANS else (entry.name, 1)
-    return _Message(entry.round, name, client, way(entry), n * entry.n_values)
+    return _Message(entry.round, entry.name, client, way(entry), entry.n_values)
 
 
 def _counts(entry: Entry) -> bool:
     """Whether it is of a round: cards are of a session (`cards.wrongly_carded`)."""
-    of_round = entry.name != VARIANCES and entry.kind is not Kind.CARDS
-    return of_round and (entry.sender, entry.receiver) not in _OPENED
+    return entry.kind is not Kind.CARDS and (entry.sender, entry.receiver) not in _OPENED
 
 
 def _asked_again(expected: Sequence[Entry]) -> set[tuple[str, int]]:

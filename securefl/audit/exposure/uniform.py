@@ -1,57 +1,41 @@
 """Whether bytes that travel as a ciphertext look like one: uniform, in two ways of looking.
 
-Without the key, a ciphertext's polynomials are uniform over the ring (RLWE). So are their residues
-as they travel, transformed, modulo each prime; and so are their coefficients modulo all primes
-together. An encoded plaintext, or an encryption with too little randomness, is not: it has small
-coefficients, which the transform hides.
+Without the key, a ciphertext's polynomial is uniform over the ring (RLWE). So are its residues as
+they travel, transformed, and so are its coefficients. An encoded plaintext, or an encryption with
+too little randomness, is not: it has small coefficients, which the transform hides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
-from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.audit.kolmogorov import too_far
-from securefl.crypto.ring import Residues, RingFrame, unpacked
+from securefl.crypto.one_time import ring
+from securefl.crypto.params import RingParameters
+from securefl.crypto.ring import Residues, unpacked
 
 UNEVEN = 1e-9
 """The probability that a uniform polynomial looks as uneven as is called readable here."""
 _ROOTS_TRIED = 1000
 
 
-def uneven(frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
-    """Why one of them is none; empty where all may be. MessageRefused where one is out of range."""
-    found = (_uneven(frame.from_wire(one), frame.moduli) for one in ciphertexts)
-    return next(filter(None, found), "")
+def uneven(polynomials: Iterable[bytes], parameters: RingParameters) -> str:
+    """Return the reason why one of them is no ciphertext; empty where all may be.
 
-
-def uneven_sum(polynomials: Sequence[bytes], poly_degree: int, modulus: int) -> str:
-    """Return the same of messages under one-time keys, a polynomial and a prime each."""
-    shape, moduli = (1, 1, poly_degree), [modulus]
-    found = (_uneven(unpacked(one, shape, moduli, "ciphertext"), moduli) for one in polynomials)
-    return next(filter(None, found), "")
-
-
-def _uneven(residues: Residues, moduli: Sequence[int]) -> str:
-    """Return why a ciphertext of shape (polynomials, primes, N) is none; empty where it may be."""
-    if too_far(residues / np.array(moduli, np.float64)[:, None], UNEVEN):
-        return "its payload is no ciphertext: residues are not uniform"
-    if too_far(np.stack([_of_whole(p, moduli) for p in residues]), UNEVEN):
-        return "its payload is no ciphertext: coefficients are not uniform"
+    Raises:
+        MessageRefused: another length, or a word that is not below the prime.
+    """
+    modulus, shape = ring(parameters).modulus, (1, parameters.poly_degree)
+    for one in polynomials:
+        (words,) = unpacked(one, shape, [modulus], "ciphertext")
+        if too_far(words / modulus, UNEVEN):
+            return "its payload is no ciphertext: residues are not uniform"
+        if too_far(coefficients(words, modulus) / modulus, UNEVEN):
+            return "its payload is no ciphertext: coefficients are not uniform"
     return ""
-
-
-def _of_whole(polynomial: Residues, moduli: Sequence[int]) -> NDArray[np.float64]:
-    """Coefficients as shares of the product of all primes, by the Chinese remainders."""
-    whole, share = prod(moduli), np.zeros(polynomial.shape[-1])
-    for row, modulus in zip(polynomial, moduli, strict=True):
-        inverse = pow(whole // modulus, -1, modulus)
-        share += _times(coefficients(row, modulus), np.uint64(inverse), modulus) / modulus
-    return share % 1.0
 
 
 def coefficients(row: Residues, modulus: int) -> Residues:

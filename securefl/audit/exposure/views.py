@@ -86,6 +86,8 @@ def shown(entry: Entry) -> Shows:
         return Shows.ONE_CLIENT if entry.form == "plaintext" else Shows.LENGTH
     if entry.kind is Kind.CARDS:
         return Shows.KEYS
+    if entry.sender == AUTHORITY and entry.form == "ciphertext":
+        return Shows.LENGTH  # sealed for clients
     if AUTHORITY in {entry.receiver, entry.sender}:
         return Shows.SCORES if entry.kind is Kind.PROFILES else Shows.TOTAL
     return Shows.MODEL if entry.exchange == 0 else Shows.TOTAL

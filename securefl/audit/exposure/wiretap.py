@@ -3,16 +3,17 @@
 A message is prefix, header, signature and payload. The header is the one that its ledger entry
 implies, but for the nonce of a one-time key; the signature is its sender's; a payload in the clear
 is as long as its values; a sealed one is ciphertexts that are uniform, that nobody sent before, and
-that open to nothing but what a client may send (`SealedSums`); a card holds the secret of its
-sender's keys and nothing else. So nothing else fits between them. What others are told is no single
-client's. What hides in the noise of a ciphertext, in a nonce that looks random, or in when it is
-sent, is not found.
+that open to nothing but what a client may send (`SealedMessages`), a sum's and a profile's alike; a
+card holds the secret of its sender's keys and nothing else; a total that is sealed for clients
+opens for each of them, to one content. So nothing else fits between them. What others are told is
+no single client's. What hides in the noise of a ciphertext, in a nonce or drawn bytes that look
+random, or in when it is sent, is not found.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
@@ -20,23 +21,22 @@ import numpy as np
 import torch
 
 from securefl.audit.exposure.leak import Leak
-from securefl.audit.exposure.lengths import MEANS, VARIANCES
-from securefl.audit.exposure.sealed_sums import ERROR, SealedSums, too_alike
+from securefl.audit.exposure.opened_contribution import ERROR, contribution_in
+from securefl.audit.exposure.opened_profile import require_profile
+from securefl.audit.exposure.sealed_messages import SealedMessages, too_alike
 from securefl.audit.exposure.singled import Sent, singled_out
-from securefl.audit.exposure.uniform import uneven
-from securefl.build.exchange import sealed_kinds
+from securefl.build.exchange import is_blind, sealed_kinds
 from securefl.build.training import equal_weight
 from securefl.config.schema import Config
-from securefl.crypto.ring import RingFrame
+from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Channel, Sealed, Values
+from securefl.exchange.base import Channel, MessageId, Sealed, Values
+from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import gains_of
-from securefl.exchange.match_ckks import EXPONENT, CkksProfileSealer
-from securefl.exchange.match_forms import FORMS
-from securefl.exchange.match_open import MatchKeys
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import PROFILE, content_of
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.profile import Profile
 from securefl.federation.incidents import BOOKKEEPING_BYTES
@@ -59,10 +59,8 @@ class Wiretap:
     """Inspects a run's messages; `Ledger.tap` of it."""
 
     config: Config
-    sums: SealedSums
+    sealed: SealedMessages
     """The run's keys, since only who can open a ciphertext knows what is in it."""
-    match_keys: MatchKeys
-    """Of its profiles."""
     plain: PlainChannel
     weights: Mapping[str, float]
     """Of all clients, as they should count."""
@@ -71,17 +69,26 @@ class Wiretap:
     _found: list[Leak] = field(default_factory=list)
     _runs: list[tuple[str, Entry]] = field(default_factory=list)
     """The run that each header names, which nobody has told the tap."""
-    _half: bytes = b""
-    """Of a message that travels in two parts."""
     _sizes: dict[str, int] = field(default_factory=dict)
     """Of what the model is sent in."""
-    _masks: set[bytes] = field(default_factory=set)
-    """The second polynomials of profiles' ciphertexts: random, so no two are alike."""
     _cards: set[bytes] = field(default_factory=set)
     """Messages with cards, as clients sent them."""
     _first_nonce: Entry | None = None
     """The first message whose header has one."""
-    _headers: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _first_drawn: Entry | None = None
+    """The first profile that is sealed."""
+    _headers: dict[tuple[int, str], dict[bytes, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """Headers with signatures, and their senders, by round and name."""
+    _listed: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    """Clients of whom the authority was asked to open a total."""
+    _about: dict[tuple[int, str], MessageId] = field(default_factory=dict)
+    """Sums that are sealed."""
+    _for_clients: frozenset[str] = frozenset()
+    """Names of this round's totals that are sealed for clients."""
+    _blind: dict[tuple[int, str], BlindTotal] = field(default_factory=dict)
+    """Those totals, as the authority has sealed them."""
     _received_by: Callable[[str], str] = str
     """Of a client, in the round that goes on."""
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
@@ -94,6 +101,9 @@ class Wiretap:
         self._received_by = received_by
         kinds = sealed_kinds(self.config)
         specs = (*plan.sums, *plan.update)
+        self._for_clients = frozenset(
+            spec.name for spec in plan.sums if is_blind(self.config, spec.kind, spec.name)
+        )
         self._gains = {spec.name: gains_of(spec) for spec in specs if spec.kind in kinds}
 
     def __call__(self, entry: Entry, content: Content) -> None:
@@ -111,8 +121,10 @@ class Wiretap:
         ((run, _),) = Counter(run for run, _ in self._runs).most_common(1) or [("", 0)]
         foreign = (entry for said, entry in self._runs if said != run)
         found = [*self._found, *(Leak.of(e, "its header is of another run") for e in foreign)]
-        if self._first_nonce and too_alike(self.sums.nonces):
+        if self._first_nonce and too_alike(self.sealed.nonces):
             found.append(Leak.of(self._first_nonce, "its nonce, and others, are not random"))
+        if self._first_drawn and too_alike(self.sealed.drawn):
+            found.append(Leak.of(self._first_drawn, "its drawn bytes, and others, are not random"))
         return found
 
     def _readable(self, entry: Entry, content: Content) -> str:
@@ -125,15 +137,12 @@ class Wiretap:
             return self._total(entry, content)
         if entry.sender == SERVER:
             return self._from_server(entry, content)
-        if entry.name == MEANS:
-            self._half = content
-            return ""
-        if entry.name == VARIANCES:
-            content = self._half + content
         return self._from_client(entry, content)
 
     def _tensors(self, entry: Entry, tensors: NamedTensors) -> str:
         """What all are told: as many values as written down, or more where not all are news."""
+        if entry.name in self._for_clients:
+            return "in the clear, and the settings seal it for its clients"
         n = sum(value.numel() for value in tensors.values())
         whole = self._sizes.setdefault(entry.name, n) if entry.exchange == 0 else entry.n_values
         if n != whole or n < entry.n_values:
@@ -144,9 +153,18 @@ class Wiretap:
     def _total(self, entry: Entry, content: bytes) -> str:
         if entry.kind is Kind.PROFILES:
             return "" if len(content) == 8 * entry.n_values else "more than a score of each client"
+        if entry.name in self._for_clients:
+            return self._sealed_total(entry, content)
         if len(content) != 8 * entry.n_values + BOOKKEEPING_BYTES:
             return "more than a total, its weight and its count"
         values = np.frombuffer(content[:-BOOKKEEPING_BYTES])
+        return self._singled_out(entry, self._without_gains(entry, values))
+
+    def _sealed_total(self, entry: Entry, content: bytes) -> str:
+        about = entry.round, entry.name
+        names = self._listed.get(about, [])
+        total = self._blind[about] = BlindTotal.from_bytes(content, names)
+        values = self.sealed.for_clients(self._about[about], total, names)
         return self._singled_out(entry, self._without_gains(entry, values))
 
     def _singled_out(self, entry: Entry, values: Values) -> str:
@@ -161,21 +179,23 @@ class Wiretap:
         signed, payload = split_message(message, len(message))
         self._runs.append((signed.header.run, entry))
         due = self._due(entry, signed.header, sealed=sealed)
-        self.sums.identities.roster.check(signed, due)
+        self.sealed.identities.roster.check(signed, due)
         if signed.header != header_for(due, entry.sender, Sealed(payload, signed.header.nonce)):
             return "its header says more than which message it is"
         if entry.kind is Kind.CARDS:
             self._cards.add(message)
-            return self.sums.card(due.run, entry.sender, payload)
-        self._headers[entry.round, due.name].add(signed.signed + signed.signature)
+            return self.sealed.card(due.run, entry.sender, payload)
+        self._headers[entry.round, due.name][signed.signed + signed.signature] = entry.sender
         if entry.kind is Kind.PROFILES:
-            return self._profile(due, payload, sealed=sealed)
+            return self._profile(entry, due, signed.header.nonce, payload)
         if entry.kind is Kind.SELECTION:
             return "" if len(payload) == NUMBER.size else "more than one number"
         if not sealed:
             return self._in_clear(entry, payload)
         self._first_nonce = self._first_nonce or entry
-        found = self.sums.opened(due.about, entry.sender, signed.header.nonce, payload)
+        self._about[entry.round, due.name] = due.about
+        slots = self.sealed.slots_of_sum(due.about, entry.sender, signed.header.nonce, payload)
+        found = contribution_in(slots, entry.n_values)
         return self._counted(entry, self._without_gains(entry, found.values), found.weight)
 
     def _due(self, entry: Entry, said: Header, *, sealed: bool) -> Expected:
@@ -183,54 +203,55 @@ class Wiretap:
         if entry.kind is Kind.SELECTION:
             return number_expected(*about, name)
         if entry.kind is Kind.CARDS:
-            if not self.config.exchange.seals_sums:
-                raise MessageRefused("cards, and the settings seal no sum")
-            return card_expected(said.run, self.sums.public)
+            if not self.config.needs_cards:
+                raise MessageRefused("cards, and the settings seal nothing")
+            return card_expected(said.run, self.sealed.public)
         channel = self._channel(entry.kind, sealed=sealed)
         if entry.kind is Kind.PROFILES:
-            n_values *= 2 if entry.name == VARIANCES else 1
             return Expected.over(channel, about, PROFILE, n_values)
         # It is what the client was sent: else it could tell something here.
         return Expected.over(channel, about, name, n_values, self._received_by(said.sender))
 
     def _channel(self, kind: Kind, *, sealed: bool) -> Channel:
         if kind is Kind.PROFILES:
-            form = FORMS[self.config.selection.match]
-            return CkksProfileSealer(form, self.match_keys.public) if sealed else PlainMatch()
-        return OneTimeSealer(self.sums.public) if sealed else self.plain
+            return OneTimeProfileSealer(self.sealed.public) if sealed else PlainMatch()
+        return OneTimeSealer(self.sealed.public) if sealed else self.plain
 
     def _from_server(self, entry: Entry, content: bytes) -> str:
         """A unit; a client's cards; or sums or scores, then the headers of what is in them."""
         if entry.receiver != AUTHORITY:
+            if entry.name in self._for_clients:
+                return self._relayed(entry, content)
             return "" if len(content) == NUMBER.size else "more than one number"
         if entry.kind is Kind.CARDS:
             return "" if content in self._cards else "no cards that a client has sent"
         headers = self._headers[entry.round, PROFILE if entry.kind is Kind.PROFILES else entry.name]
+        listed = list[str]()
         while known := next((h for h in headers if content.endswith(h)), b""):
             content = content[: -len(known)]
+            listed.append(headers[known])
+        self._listed[entry.round, entry.name] = listed[::-1]
         if entry.kind is Kind.PROFILES:
-            frame = self.match_keys.scoring.score_frame
-            n_bytes = entry.n_values * (EXPONENT.size + frame.n_bytes)
-            return "" if len(content) == n_bytes else "more than scores and headers"
-        return self.sums.ciphertexts(content, entry.n_values)
+            return self.sealed.scores(content, entry.n_values)
+        return self.sealed.ciphertexts(content, SUMS.n_ciphertexts(entry.n_values))
 
-    def _no_ciphertext(self, frame: RingFrame, ciphertexts: Sequence[bytes]) -> str:
-        masks = {ciphertext[len(ciphertext) // 2 :] for ciphertext in ciphertexts}
-        if len(masks) < len(ciphertexts) or masks & self._masks:
-            return "its ciphertext has the randomness of another one"
-        self._masks |= masks
-        return uneven(frame, ciphertexts)
+    def _relayed(self, entry: Entry, content: bytes) -> str:
+        sealed = self._blind.get((entry.round, entry.name))
+        if sealed and content == sealed.for_client(entry.receiver):
+            return ""
+        return "another total than the authority has sealed for it"
 
-    def _profile(self, due: Expected, payload: bytes, *, sealed: bool) -> str:
-        q = due.n_values // 2
+    def _profile(self, entry: Entry, due: Expected, nonce: str, payload: bytes) -> str:
+        q, sealed = due.n_values // 2, entry.kind in sealed_kinds(self.config)
         like = Profile(torch.zeros(q), torch.ones(q), due.round - 1)
-        content = content_of(payload, like, len(payload))
-        if not sealed:
-            return "" if len(content) == 16 * q else "more than means and variances"
-        frame = self.match_keys.scoring.frame
-        content = content[8 * FORMS[self.config.selection.match].n_clear(q) :]
-        n = max(1, len(content) // frame.n_bytes)
-        return self._no_ciphertext(frame, frame.chunks(content, n))
+        matcher = OneTimeMatcher(self.sealed.public) if sealed else PlainMatch()
+        content = content_of(payload, like, matcher.n_bytes(q))
+        if sealed:
+            self._first_nonce = self._first_nonce or entry
+            self._first_drawn = self._first_drawn or entry
+            slots = self.sealed.slots_of_profile(due.about, entry.sender, nonce, content)
+            require_profile(slots, q)
+        return ""
 
     def _in_clear(self, entry: Entry, payload: bytes) -> str:
         n_bytes = self.plain.n_bytes(entry.n_values)

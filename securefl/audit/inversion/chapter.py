@@ -223,7 +223,8 @@ def _notes(subjects: Sequence[Subject]) -> list[str]:
         )
         found.append(
             "FedTAN's statistics are totals, which the server passes on: it is the attacker "
-            "'exact' also where each client's are sealed."
+            "'exact' also where each client's are sealed. With exchange.blind it cannot read them, "
+            "and has what the update gives away of them."
         )
     if any(s.normalised is Normalised.BATCH for s in subjects):
         found.append(

@@ -29,7 +29,6 @@ from securefl.audit.membership.confidences import Phi, confidences
 from securefl.build.run import run
 from securefl.config.load import parse_tables
 from securefl.config.schema import Config
-from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics
 from securefl.simulation.processes.interrupts import deaf_to_interrupts
@@ -111,8 +110,7 @@ def in_the_clear(config: Config) -> Config:
         ConfigError: the settings need ciphertexts.
     """
     changes: dict[str, dict[str, Any]] = {
-        "exchange": {"encrypt": (), "officers": 1, "threshold": None},
-        "selection": {"match": SelectionTable().match},  # of ciphertexts, where it is another
+        "exchange": {"encrypt": (), "officers": 1, "threshold": None, "blind": False},
     }
     if config.privacy.level != "none":
         changes["privacy"] = {"noise": "seeded", "budget": None}

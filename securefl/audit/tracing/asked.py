@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 import torch
 
@@ -15,9 +15,10 @@ from securefl.exchange.base import OpenedSum
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.identities import Identities
+from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec
 
@@ -37,7 +38,14 @@ class Asked:
         weight = equal_weight(n_clients)
         sealers = {Kind.STATISTICS: OneTimeSealer(keys.public)}
         self._clients = [
-            Client(name, weight, sealers, weight, signing_key=identities.keys[name])
+            Client(
+                name,
+                weight,
+                sealers,
+                weight,
+                card_keys=keys.public,
+                signing_key=identities.keys[name],
+            )
             for name in names
         ]
         self.log: list[Opening] = []
@@ -58,7 +66,7 @@ class Asked:
         for client, own in zip(self._clients[: len(values)], values, strict=True):
             tensors = {"values": torch.from_numpy(own)}
             running.receive(client.contribute(RUN, round_number, spec, tensors))
-        return self._authority.open(running.request())
+        return cast("OpenedSum", self._authority.open(running.request()))
 
     def refusal(self, round_number: int, name: str, values: Sequence[Array]) -> str:
         """Why it refuses; empty where it opens."""

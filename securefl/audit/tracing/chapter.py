@@ -47,8 +47,8 @@ def tracing_chapter(
         pool: all clients' records.
         public: inputs that are like them and none of them, such as the test set's.
         sent: what of all this the run lets anybody see.
-        seed: of draws and noise. Ciphertexts are flooded by the operating system's randomness all
-            the same, which only the last digits of differences show.
+        seed: of draws and noise. Ciphertexts err by the operating system's randomness all the
+            same, which only the last digits of differences show.
         effort: quick takes seconds, full a minute or two.
 
     Raises:

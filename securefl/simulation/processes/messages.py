@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.crypto.cards import CardKey
-from securefl.crypto.match_public import MatchPublicKey
 from securefl.errors import ConfigError
 from securefl.exchange.base import Sealer
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.match_ckks import CkksProfileSealer
-from securefl.exchange.match_forms import FORMS
 from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.matching import ProfileSealer
-from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time import OneTimeSealer, UnderCards
+from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.quorum import Quorum
 from securefl.federation.client import Client
 from securefl.federation.profiling import Profiling
 from securefl.simulation.clients import Clients
 from securefl.types import Floats, Kind, Memory
+
+_Plain = TypeVar("_Plain", PlainChannel, PlainMatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,22 @@ class Member:
     name: str
     weight: float
     equal_weight: float
+    blind: bool
+    """See `Client.blind`."""
     identity: bytes = field(repr=False)
 
     @classmethod
     def of(cls, client: Client) -> Member:
         """Copy a client's name, weights and signing key."""
-        return cls(client.name, client.weight, client.equal_weight, client.identity_secret())
+        weights = client.weight, client.equal_weight
+        return cls(client.name, *weights, client.blind, client.identity_secret())
 
-    def client(self, sealers: Mapping[Kind, Sealer]) -> Client:
-        """Build the client that seals and signs."""
+    def client(self) -> Client:
+        """Build the client that signs, and seals once it has keys."""
         key = Ed25519PrivateKey.from_private_bytes(self.identity)
-        return Client(self.name, self.weight, sealers, self.equal_weight, signing_key=key)
+        return Client(
+            self.name, self.weight, {}, self.equal_weight, blind=self.blind, signing_key=key
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,38 +91,46 @@ class _CardKeys:
     files: tuple[str, ...]
     quorum: Quorum
 
-    def sealer(self) -> OneTimeSealer:
-        """Build the sealer of sums."""
-        return OneTimeSealer(CardKeys(tuple(map(CardKey.from_json, self.files)), self.quorum))
+    @classmethod
+    def of(cls, keys: CardKeys) -> _CardKeys:
+        """Return these keys as they travel."""
+        return cls(tuple(key.to_json() for key in keys.keys), keys.quorum)
+
+    def keys(self) -> CardKeys:
+        """Parse them."""
+        return CardKeys(tuple(map(CardKey.from_json, self.files)), self.quorum)
 
 
 @dataclass(frozen=True, slots=True)
 class SealingKeys:
     """Keys that clients seal with from now on; public keys in their file form."""
 
-    sums: Mapping[Kind, PlainChannel | _CardKeys]
-    profiles: tuple[str, str] | PlainMatch | None
-    """Form and key."""
+    cards: _CardKeys | None
+    """Keys that clients make cards for; None where nothing is sealed."""
+    sums: Mapping[Kind, PlainChannel | None]
+    """None where they are sealed."""
+    profiles: PlainMatch | None
+    """None where they are sealed, or not asked for."""
 
     @classmethod
     def of(cls, client: Client) -> SealingKeys:
         """Collect the keys of this client, which all others share."""
         return cls(
-            {kind: _sum_key(sealer) for kind, sealer in client.sealers.items()},
-            _profile_key(client.profile_sealer),
+            _CardKeys.of(client.card_keys) if client.card_keys else None,
+            {kind: _plain(sealer, PlainChannel) for kind, sealer in client.sealers.items()},
+            _plain(client.profile_sealer, PlainMatch),
         )
 
-    def sealers(self) -> dict[Kind, Sealer]:
-        """Build the sealers, by kind."""
-        made = {key: key.sealer() for key in self.sums.values() if isinstance(key, _CardKeys)}
-        return {k: made[key] if isinstance(key, _CardKeys) else key for k, key in self.sums.items()}
-
-    def profile_sealer(self) -> ProfileSealer | None:
-        """Build the sealer of profiles; None where they are not asked for."""
-        if not isinstance(self.profiles, tuple):
-            return self.profiles
-        form, key = self.profiles
-        return CkksProfileSealer(FORMS[form], MatchPublicKey.from_json(key))
+    def give(self, clients: Iterable[Client]) -> None:
+        """Give the clients of a worker these keys."""
+        sums: dict[Kind, Sealer] = {kind: of for kind, of in self.sums.items() if of}
+        keys = self.cards.keys() if self.cards else None
+        profiles: ProfileSealer | None = self.profiles
+        if keys:
+            sums |= dict.fromkeys(self.sums.keys() - sums.keys(), OneTimeSealer(keys))
+            profiles = profiles or OneTimeProfileSealer(keys)
+        for client in clients:
+            client.sealers, client.profile_sealer, client.card_keys = sums, profiles, keys
 
 
 def key_ids(client: Client) -> tuple[str, ...]:
@@ -126,25 +140,13 @@ def key_ids(client: Client) -> tuple[str, ...]:
     return (*sorted(sealers), profile.key_id if profile else "")
 
 
-def _sum_key(sealer: Sealer) -> PlainChannel | _CardKeys:
-    if isinstance(sealer, OneTimeSealer):
-        files = tuple(key.to_json() for key in sealer.keys.keys)
-        return _CardKeys(files, sealer.keys.quorum)
-    if isinstance(sealer, PlainChannel):
+def _plain(sealer: object, plain: type[_Plain]) -> _Plain | None:
+    """Return a sealer in the clear; None in place of one under card keys, which travel alone."""
+    if sealer is None or isinstance(sealer, UnderCards):
+        return None
+    if isinstance(sealer, plain):
         return sealer
-    raise _unknown(sealer)
-
-
-def _profile_key(sealer: ProfileSealer | None) -> tuple[str, str] | PlainMatch | None:
-    if isinstance(sealer, CkksProfileSealer):
-        return sealer.match_form.name, sealer.public_key.to_json()
-    if sealer is None or isinstance(sealer, PlainMatch):
-        return sealer
-    raise _unknown(sealer)
-
-
-def _unknown(sealer: object) -> ConfigError:
-    return ConfigError(
+    raise ConfigError(
         f"workers: there is no way to give a {type(sealer).__name__} to another process; use "
         'run.engine = "sequential"'
     )

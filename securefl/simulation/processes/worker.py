@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from securefl.errors import ConfigError, SecureFLError
-from securefl.exchange.base import Sealer
 from securefl.federation.query import Respondent
 from securefl.federation.site import Reply, Site
 from securefl.simulation.client_state import ClientStates, RamStore
@@ -26,7 +25,6 @@ from securefl.simulation.malloc import keep_freed_memory
 from securefl.simulation.processes.ipc import Gone, receive, send
 from securefl.simulation.processes.messages import Failed, SealingKeys, Setup, TorchSettings
 from securefl.simulation.sequential import Sequential
-from securefl.types import Kind
 
 
 def work(pipe: Connection, settings: TorchSettings) -> None:
@@ -108,8 +106,7 @@ class _Worker:
         clients = setup.clients
         if clients.device.type == "cuda":
             clients.model.to("cuda")  # this worker's
-        self._sealers: dict[Kind, Sealer] = {}
-        self._roles = {member.name: member.client(self._sealers) for member in setup.members}
+        self._roles = {member.name: member.client() for member in setup.members}
         memories = ClientStates(clients.data)
         for name, memory in setup.memories.items():
             memories[name] = memory
@@ -125,7 +122,4 @@ class _Worker:
 
     def take(self, keys: SealingKeys) -> None:
         """Seal with these from now on."""
-        self._sealers.update(keys.sealers())
-        profile_sealer = keys.profile_sealer()
-        for client in self._roles.values():
-            client.profile_sealer = profile_sealer
+        keys.give(self._roles.values())

@@ -1,0 +1,205 @@
+"""Messages under one-time keys, opened one by one by a tap that has the officers' keys.
+
+A tap sees that each is what a client may send: its key follows from the client's card and from the
+nonce in its header and was used for nothing else, and it is masked by a key and an error of full
+size. What its slots may hold is for `opened_contribution` and `opened_profile` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import final
+
+import numpy as np
+
+from securefl.audit.exposure.uniform import UNEVEN, uneven
+from securefl.crypto.derived import SEED_BYTES
+from securefl.crypto.one_time import KeySum, OneTimeKey, Rows, ring
+from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, RingParameters
+from securefl.crypto.ring import split_payload
+from securefl.errors import MessageRefused, PeerError
+from securefl.exchange.base import NONCE_BYTES, MessageId, Values
+from securefl.exchange.blind import BlindTotal, n_sealed_bytes, names_in
+from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.one_time_match import SCORE_BYTES, split_score
+from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.federation.client import Client
+from securefl.federation.identities import Identities
+from securefl.federation.ledger import AUTHORITY
+from securefl.federation.message import split_message
+from securefl.federation.total import RELEASED, n_total_bytes, read_total
+
+_OFF = 0.25
+"""Largest relative error of a key's variance: eight standard deviations of that of 2048 draws."""
+_ENOUGH = 100
+"""Slots from which an error's size can be told: with a quarter of the variance once in 10^14."""
+
+
+@final
+@dataclass(slots=True)
+class SealedMessages:
+    """Cards of clients, and their messages under one-time keys."""
+
+    keys: KeySet
+    identities: Identities
+    nonces: list[bytes] = field(default_factory=list)
+    """Nonces so far."""
+    drawn: list[bytes] = field(default_factory=list)
+    """Bytes so far that common polynomials of profiles follow from."""
+    public: CardKeys = field(init=False)
+    _opener: OneTimeOpener = field(init=False)
+    _used: set[bytes] = field(default_factory=set)
+    """Keys of the messages so far."""
+    _polynomials: set[bytes] = field(default_factory=set)
+    """Ciphertexts so far, and their sums: no two are alike."""
+
+    def __post_init__(self) -> None:
+        self.public, self._opener = self.keys.public, self.keys.opener()
+
+    def card(self, run: str, sender: str, cards: bytes) -> str:
+        """Return the reason why these are no honest client's cards; empty where they are.
+
+        The secret in them follows from the client's identity, so it can be nothing else.
+        """
+        try:
+            self._opener.take_cards(run, sender, cards)
+        except MessageRefused as error:
+            return f"no cards of its sender: {error}"
+        _, due = split_message(self._honest(sender).send_cards(run), self.public.card_bytes)
+        try:
+            self._opener.take_cards(run, sender, due)
+        except MessageRefused:
+            return "its cards hold something else than the secret of its keys"
+        return ""
+
+    def ciphertexts(
+        self, payload: bytes, n_ciphertexts: int, parameters: RingParameters = SUMS
+    ) -> str:
+        """Return the reason why a message or a sum of them is no ciphertext; empty where it may be.
+
+        Raises:
+            MessageRefused: it is of another length.
+        """
+        chunks = split_payload(payload, parameters.ciphertext_bytes, n_ciphertexts)
+        found = set(chunks)
+        if len(found) < n_ciphertexts or found & self._polynomials:
+            return "its ciphertext is the same as another one"
+        self._polynomials |= found
+        return uneven(chunks, parameters)
+
+    def scores(self, content: bytes, n_scores: int) -> str:
+        """Return the reason why what the server asks for are no scores; empty where they may be.
+
+        Raises:
+            MessageRefused: they are of another length.
+        """
+        parts = [split_score(part) for part in split_payload(content, SCORE_BYTES, n_scores)]
+        exponents, constants, polynomials = zip(*parts, strict=True)
+        if len(set(exponents)) > 1:
+            return "its scores are of several scales"
+        if max(constants) >= ring(MATCHES).modulus:
+            return "its score is not below the prime"
+        return self.ciphertexts(b"".join(polynomials), n_scores, MATCHES)
+
+    def slots_of_sum(self, about: MessageId, sender: str, nonce: str, payload: bytes) -> Rows:
+        """Return the slots of one client's message of a sum, shape (ciphertexts, N).
+
+        Raises:
+            MessageRefused: it is not sealed as an honest client does.
+        """
+        n, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
+        if why := self.ciphertexts(payload, n):
+            raise MessageRefused(why)
+        secrets, noted = self._secrets(about.run, sender), self._noted(nonce)
+        key = OneTimeKey.of(secrets, digest, sender, noted)
+        return self._alone(key, SUMS).open(payload, digest, n)
+
+    def slots_of_profile(self, about: MessageId, sender: str, nonce: str, content: bytes) -> Rows:
+        """Return the slots of one client's profile, behind the bytes that it has drawn.
+
+        Raises:
+            MessageRefused: it is not sealed as an honest client does.
+        """
+        drawn, message = content[:SEED_BYTES], content[SEED_BYTES:]
+        n = len(message) // MATCHES.ciphertext_bytes
+        if why := self.ciphertexts(message, n, MATCHES):
+            raise MessageRefused(why)
+        if drawn in self.drawn:
+            raise MessageRefused("its common polynomials are those of another profile")
+        self.drawn.append(drawn)
+        secrets, noted = self._secrets(about.run, sender), self._noted(nonce)
+        key = OneTimeKey.of(secrets, about.digest("profile"), sender, noted, MATCHES)
+        return self._alone(key, MATCHES).open(message, drawn, n)
+
+    def for_clients(self, about: MessageId, total: BlindTotal, names: Sequence[str]) -> Values:
+        """Return what a total holds, with gains, that is sealed for these clients.
+
+        Raises:
+            MessageRefused: it is not what each of them can read, of them and nobody else.
+        """
+        if names_in(total) != [*names]:
+            raise MessageRefused("its list is of other clients than those in it")
+        if len(total.sealed) != n_sealed_bytes(names, n_total_bytes(about.n_values, RELEASED)):
+            raise MessageRefused("more than a sealed total, its list and its salt")
+        self.nonces.append(total.sealed[:NONCE_BYTES])  # the salt, as long and as random
+        sealer, found = OneTimeSealer(self.public), set[bytes]()
+        for name in names:
+            sender = self._honest(name).sender(about.run, self.public.key_id)
+            found.add(sealer.opened(total, about, sender)[0])
+        try:
+            opened = read_total(found.pop(), about.n_values, RELEASED, AUTHORITY)
+        except PeerError as error:
+            raise MessageRefused(str(error)) from error
+        if opened.n_clients != len(names):
+            raise MessageRefused(f"it counts {opened.n_clients} clients, of {len(names)}")
+        return opened.values
+
+    def _secrets(self, run: str, sender: str) -> list[bytes]:
+        """Return the client's own secrets, as officers open no message alone."""
+        if self._opener.without_card(run, [sender]):
+            raise MessageRefused("sealed before its sender has handed its cards over")
+        return self.public.secrets(self._honest(sender).sender(run, self.public.key_id))
+
+    def _noted(self, nonce: str) -> bytes:
+        self.nonces.append(bytes.fromhex(nonce))
+        return self.nonces[-1]
+
+    def _alone(self, key: OneTimeKey, parameters: RingParameters) -> KeySum:
+        """Return the key of one message; raises MessageRefused where it hides nothing."""
+        alone = KeySum.of([key], parameters)
+        if (found := alone.to_bytes()) in self._used:
+            raise MessageRefused("its key is that of another message")
+        self._used.add(found)
+        due = len(self.keys.quorum.groups) * KEY_DEVIATION**2
+        if abs(float(np.mean(alone.coefficients**2)) / due - 1) > _OFF:
+            raise MessageRefused("its key is not as large as keys are")
+        return alone
+
+    def _honest(self, sender: str) -> Client:
+        identity = self.identities.keys[sender]
+        return Client(sender, 1.0, {}, card_keys=self.public, signing_key=identity)
+
+
+def require_error(slots: Values, noise: float) -> None:
+    """Raise MessageRefused where slots that hold nothing show no error, or a small one."""
+    if len(slots) >= _ENOUGH and np.mean(slots**2) < noise**2 / 4:
+        raise MessageRefused("its encryption has no error, or a small one: the key is readable")
+
+
+def too_alike(drawn: Sequence[bytes]) -> bool:
+    """Return whether random strings have more bytes in common, in one place, than chance makes.
+
+    Values would: their first bytes are few. Of n coincidences where E are due, as many or more come
+    with a probability of at most exp(n - E - n ln(n / E)) (Chernoff's bound for Poisson's law).
+    """
+    if len(drawn) < 2:
+        return False
+    columns = np.frombuffer(b"".join(drawn), np.uint8).reshape(len(drawn), -1)
+    counts = np.stack([np.bincount(column, minlength=256) for column in columns.T])
+    found = float((counts * (counts - 1)).sum() / 2)
+    due = columns.shape[1] * len(drawn) * (len(drawn) - 1) / 2 / 256
+    return found > due and found * log(found / due) - found + due > -log(UNEVEN)

@@ -1,0 +1,158 @@
+"""Totals by the answers of k of n officers: which of them agree, and what their total says.
+
+Whoever has the answers reads the total. It holds no key that opens a single message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import combinations
+from math import ldexp
+from typing import TypeVar
+
+from securefl.crypto.one_time import KeySum, score_of
+from securefl.crypto.params import SUMS
+from securefl.errors import (
+    MessageRefused,
+    OpeningRefused,
+    PeerError,
+    SecureFLError,
+    TooFewContributions,
+)
+from securefl.exchange.base import MessageId, OpenedSum
+from securefl.exchange.decode_total import TotalDecoder
+from securefl.exchange.one_time import UnderCards
+from securefl.exchange.one_time_match import split_score
+from securefl.exchange.opener import Answer, ScorePart
+
+Part = TypeVar("Part")
+"""A group's part of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combiner(UnderCards):
+    """Opens totals by the answers of officers, and keeps count of those that cannot answer."""
+
+    say: Callable[[int, str], None] = lambda _number, _why: None
+    """Told of each officer that is away, refuses a card, or has given a wrong answer, and why."""
+    _lacking: dict[str, set[int]] = field(default_factory=dict)
+    """Officers that have not all cards of a session's clients; the others have."""
+
+    def note_refusals(self, run: str, sender: str, refused: Mapping[int, MessageRefused]) -> None:
+        """Note the officers that refuse a client's card; they answer no more in that session.
+
+        Raises:
+            MessageRefused: too few officers would be left that have all cards. Then they all stay,
+                and the client is out.
+        """
+        lacking = self._lacking.get(run, set()) | refused.keys()
+        if refused and self.keys.quorum.officers - len(lacking) < self.keys.quorum.needed:
+            raise next(iter(refused.values()))
+        self._lacking[run] = lacking
+        for number, reason in refused.items():
+            self.say(number, f"refuses the card of {sender}: {reason}")
+
+    def able(self, run: str) -> list[int]:
+        """Return the numbers of the officers that have refused no card of a session."""
+        lacking = self._lacking.get(run, set())
+        return [n for n in range(self.keys.quorum.officers) if n not in lacking]
+
+    def open(
+        self,
+        total: bytes,
+        about: MessageId,
+        n_clients: int,
+        precision_bits: int,
+        heard: Mapping[int, Answer | SecureFLError],
+    ) -> OpenedSum:
+        """Σ p_i x_i with the weight and the count that the ciphertexts themselves carry.
+
+        `heard` has what each officer that was asked has said, by number: an answer, or the reason
+        why there is none.
+
+        Raises:
+            TooFewContributions: so say all officers without an answer, and too few are left.
+            OpeningRefused: too few officers have answered.
+            MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
+                just these messages, or one of them is rubbish, or too many officers lie.
+        """
+        decoder = TotalDecoder(SUMS, n_clients)
+        n_ciphertexts, digest = SUMS.n_ciphertexts(about.n_values), about.digest()
+        refused: MessageRefused | None = None
+        for parts, liars in self._agreed(self._answers(heard)):
+            keys = reduce(KeySum.plus, parts)
+            try:
+                slots = keys.open(total, digest, n_ciphertexts)
+                opened = decoder.decode(slots, about.n_values, precision_bits)
+            except MessageRefused as error:
+                refused = refused or error
+                continue
+            for number in liars:
+                self.say(number, f"gave a wrong sum of keys for {about.name!r}")
+            return opened
+        raise refused or MessageRefused("the officers' sums of keys do not agree")
+
+    def score(
+        self, content: bytes, sender: str, heard: Mapping[int, ScorePart | SecureFLError]
+    ) -> float | None:
+        """The score that a matcher has made of a client's profile; None where it is none.
+
+        `heard` is as in `open`.
+
+        Raises:
+            OpeningRefused: too few officers have answered, or they do not agree.
+            MessageRefused: wrong length.
+        """
+        exponent, constant, _ = split_score(content)
+        agreed = list(self._agreed(self._answers(heard)))
+        likely = [(p, liars) for p, liars in agreed if len(liars) == len(agreed[0][1])]
+        if not likely or any(parts != likely[0][0] for parts, _ in likely):
+            raise OpeningRefused(f"the officers' parts of the score of {sender} do not agree")
+        parts, liars = likely[0]  # nothing in a score tells a liar from whom it contradicts
+        for number in liars:
+            self.say(number, f"gave a wrong part of the score of {sender}")
+        score = score_of([constant, *parts])
+        return None if score is None else ldexp(score, exponent)
+
+    def _answers(
+        self, heard: Mapping[int, Mapping[int, Part] | SecureFLError]
+    ) -> dict[int, Mapping[int, Part]]:
+        """Return the answer of each officer that has given one for its own groups."""
+        answers: dict[int, Mapping[int, Part]] = {}
+        without = dict[int, SecureFLError]()
+        for number, said in heard.items():
+            if isinstance(said, SecureFLError):
+                without[number] = said
+            elif {*said} != {*self.keys.quorum.groups_of[number]}:
+                without[number] = PeerError("has answered for other groups than its own")
+            else:
+                answers[number] = said
+        for number, error in without.items():
+            self.say(number, str(error))
+        needed, n = self.keys.quorum.needed, self.keys.quorum.officers
+        if len(answers) < needed:
+            too_few = all(isinstance(error, TooFewContributions) for error in without.values())
+            raise (TooFewContributions if without and too_few else OpeningRefused)(
+                f"{len(answers)} of {n} officers answer, and {needed} are needed: "
+                + "; ".join(as_said(number, error) for number, error in without.items())
+            )
+        return answers
+
+    def _agreed(
+        self, answers: Mapping[int, Mapping[int, Part]]
+    ) -> Iterator[tuple[list[Part], tuple[int, ...]]]:
+        """Yield groups' parts that officers agree on, and those left out as liars: fewest first."""
+        groups, needed = self.keys.quorum.groups, self.keys.quorum.needed
+        for n_liars in range(len(answers) - needed + 1):
+            for liars in combinations(answers, n_liars):
+                heard = [answer for number, answer in answers.items() if number not in liars]
+                parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
+                if all(part == of[0] for of in parts for part in of):
+                    yield [of[0] for of in parts], liars
+
+
+def as_said(number: int, why: object) -> str:
+    """Return words on an officer of this number from 0, which people count from 1."""
+    return f"officer {number + 1}: {why}"

@@ -1,0 +1,194 @@
+"""Checks before totals are opened or keys added up: an authority's, and each officer's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from securefl.errors import Duplicate, KeyMismatch, MessageRefused, NotBlind, OpeningRefused
+from securefl.exchange.base import ONE_TIME, ONE_TIME_PROFILE, Keyed
+from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.opener import CardHolder
+from securefl.exchange.policy import OpeningRule, Policy, require_clients
+from securefl.federation.message import Expected, Roster, card_expected, split_message
+from securefl.federation.opening import Opening, subject
+from securefl.federation.opening_history import OpeningHistory
+from securefl.federation.server import SumRequest
+from securefl.federation.survey import ScoreRequest
+from securefl.types import MessageSpec
+
+Holder = TypeVar("Holder", bound=CardHolder)
+Result = TypeVar("Result")
+
+
+class Checks(Generic[Holder]):
+    """Checks of one who answers for sums: it takes nobody's word for what a request says.
+
+    Opener, roster and policy are replaced where the key or the consortium changes.
+    """
+
+    def __init__(
+        self,
+        opener: Holder,
+        roster: Roster,
+        policy: Policy,
+        log: Callable[[Opening], None],
+        history: OpeningHistory | None = None,
+    ) -> None:
+        """Take the key and the rules.
+
+        Args:
+            opener: has clients' cards, and opens totals or adds up keys.
+            roster: clients whose signatures count.
+            policy: names, precision and number of totals that may be opened.
+            log: writes an opening down, before anything of it is released.
+            history: openings of earlier runs; None where there are none.
+        """
+        self.opener = opener
+        self.roster = roster
+        self.policy = policy
+        self._log = log
+        self._history = history or OpeningHistory()
+
+    @property
+    def card_keys(self) -> CardKeys:
+        """See `engine.Opener.card_keys`."""
+        return self.opener.keys
+
+    def be_ready_for(self, round_number: int, specs: Sequence[MessageSpec]) -> None:
+        """See `engine.Opener.be_ready_for`: in one process keys and members stay."""
+
+    def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[str, str]:
+        """Take clients' signed cards of a session; returns the reason for each that is refused."""
+        keys, refused = self.card_keys, dict[str, str]()
+        for client, message in cards.items():
+            try:
+                signed, payload = split_message(message, keys.card_bytes)
+                self.roster.check(signed, card_expected(run, keys))
+                self.opener.take_cards(run, signed.header.sender, payload)
+            except MessageRefused as error:
+                refused[client] = str(error)
+        return refused
+
+    def _answered(
+        self,
+        request: SumRequest,
+        answer: Callable[[SumRequest, OpeningRule], Result],
+        n_clients: Callable[[Result], int],
+    ) -> Result:
+        """Return what `answer` gives for a request that is in order, and log it, or its refusal.
+
+        A run, round and name is answered once, be the answer a refusal; what is of another key,
+        or of a client without a card, is no question.
+
+        Raises:
+            TooFewContributions: fewer than the policy requires.
+            OpeningRefused: the policy opens no such name, or no more in this run; one of this name
+                was asked for in this round before (the difference of two totals would show single
+                clients), or totals of other runs and this one together would show too few
+                clients (`OpeningHistory.require_alike`).
+            NotBlind: the server asks to read what the policy has sealed for clients alone, or to
+                have sealed what the server reads.
+            Duplicate: a client is listed twice.
+            MessageRefused: a signature does not hold for this total (`Roster.check`).
+        """
+        expected = request.expected
+        signers = tuple(signed.header.sender for signed in request.signed)
+        try:
+            answered = self._checked(request, signers, answer)
+        except (MessageRefused, OpeningRefused) as error:
+            refused = f"{subject(expected)}: {error}"
+            self._log(Opening.of(expected, signers, 0, refused))
+            raise type(error)(refused) from error
+        self._log(Opening.of(expected, signers, n_clients(answered)))
+        return answered
+
+    def _checked(
+        self,
+        request: SumRequest,
+        signers: tuple[str, ...],
+        answer: Callable[[SumRequest, OpeningRule], Result],
+    ) -> Result:
+        expected = request.expected
+        asked = expected.run, expected.round, expected.name
+        require_own_key(self.opener, ONE_TIME, expected)
+        require_blind(request, self.policy)
+        if without := self.opener.without_card(expected.run, signers):
+            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
+        n_asked = self._history.claim(asked)
+        rule = self.policy.rule_for(expected.name)
+        if n_asked > self.policy.openings_per_run:
+            raise OpeningRefused(
+                f"the policy opens {self.policy.openings_per_run} totals in a run, and these "
+                "were asked for"
+            )
+        if len(set(signers)) != len(signers):
+            raise Duplicate("a client stands in it twice")
+        require_clients(len(signers), self.policy.min_contributions)
+        terms = request.signers
+        for signed in request.signed:
+            self.roster.check(signed, expected.under(terms[signed.header.sender]))
+        self._history.require_alike(asked, terms, self.policy.min_contributions)
+        answered = answer(request, rule)
+        self._history.release(asked, terms)
+        return answered
+
+    def answered_scores(
+        self, request: ScoreRequest, answer: Callable[[ScoreRequest, OpeningRule], Result]
+    ) -> Result:
+        """Return what `answer` gives for scores that are in order, and log it, or its refusal.
+
+        Raises:
+            OpeningRefused: the policy opens no scores, or a client's score was asked for in this
+                round before (`OpeningHistory.claim_scores`).
+            Duplicate: a client is listed twice.
+            MessageRefused: a signature does not hold, or the profiles were sent under another key.
+        """
+        signers = tuple(signed.header.sender for signed in request.signed)
+        about = replace(request.expected, name=request.name, n_values=len(request.scores))
+        try:
+            answered = answer(request, self._rule_of_scores(request, signers))
+        except (MessageRefused, OpeningRefused) as error:
+            refused = f"{subject(about)}: {error}"
+            self._log(Opening.of(about, signers, 0, refused))
+            raise type(error)(refused) from error
+        self._log(Opening.of(about, signers, len(signers)))
+        return answered
+
+    def _rule_of_scores(self, request: ScoreRequest, signers: tuple[str, ...]) -> OpeningRule:
+        expected, rule = request.expected, self.policy.rule_for(request.name)
+        if len(set(signers)) != len(signers):
+            raise Duplicate("a client stands in it twice")
+        if len(signers) != len(request.scores):
+            raise OpeningRefused(
+                f"{len(request.scores)} scores and {len(signers)} headers; must be one of each for "
+                "every client"
+            )
+        require_own_key(self.opener, ONE_TIME_PROFILE, expected)
+        if without := self.opener.without_card(expected.run, signers):
+            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
+        for signed in request.signed:
+            self.roster.check(signed, expected)
+        self._history.claim_scores(expected.run, expected.round, signers)
+        return rule
+
+
+def require_blind(request: SumRequest, policy: Policy) -> None:
+    """Raise NotBlind where the server asks for a total in another way than the policy has it."""
+    name = request.expected.name
+    if request.blind != policy.is_blind(name):
+        ways = {True: "sealed for its clients", False: "in the clear"}
+        asked, due = ways[request.blind], ways[not request.blind]
+        raise NotBlind(f"asked for {asked}, and exchange.blind of the authority has it {due}")
+
+
+def require_own_key(opener: Keyed, form: str, expected: Expected) -> None:
+    """Raise KeyMismatch where messages were sent under another key, or in another encoding."""
+    ours = form, opener.key_id, opener.epoch
+    if (expected.form, expected.key_id, expected.epoch) != ours:
+        raise KeyMismatch(
+            f"sent as {expected.form!r} under key {expected.key_id[:16] or 'none'} of epoch "
+            f"{expected.epoch}; the authority opens {form!r} under key "
+            f"{opener.key_id[:16]} of epoch {opener.epoch}"
+        )

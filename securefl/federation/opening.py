@@ -1,0 +1,41 @@
+"""Lines of a log of openings, which an authority, an officer, and whoever opens write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.federation.message import Expected
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Line of the authority's log: a total or scores that were asked for."""
+
+    round: int
+    name: str
+    n_values: int
+    signers: tuple[str, ...]
+    n_clients: int
+    """Number of clients counted inside the ciphertext; 0 where it was not opened."""
+    refused: str = ""
+    """Reason for a refusal; empty where it was opened."""
+    key_id: str = ""
+    """Id of the key that the messages name."""
+    epoch: int = 0
+    """Epoch of that key."""
+    run: str = ""
+    """Id of the session, which every signed header names."""
+
+    @classmethod
+    def of(
+        cls, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
+    ) -> Opening:
+        """Return the line of a total that was asked for."""
+        about = expected.round, expected.name, expected.n_values
+        key = expected.key_id, expected.epoch
+        return cls(*about, signers, n_clients, refused, *key, expected.run)
+
+
+def subject(expected: Expected) -> str:
+    """Return words for a total that was asked for."""
+    return f"round {expected.round}, {expected.name!r}"

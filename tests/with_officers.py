@@ -1,0 +1,120 @@
+"""A consortium of three officers, two of them beside the authority, as parts of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+
+from key_folders import cheap
+from over_loopback import Consortium, Job, OnTask
+from processes import PASSPHRASE, passphrase_of
+
+from securefl.exchange.keyset import KeySet
+from securefl.exchange.quorum import Quorum
+from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.officer import BundleKeeper
+from securefl.network.settings import settings_digest, study_digest
+from securefl_keys.loading import load_authority
+from securefl_keys.officer_card import load_officer, make_card
+from securefl_keys.roster import load_roster
+from securefl_keys.rotation import rotate, set_officers
+
+OTHERS = ("olga", "otto")
+"""The officers beside the authority."""
+OFFICERS = ("authority", *OTHERS)
+QUORUM = Quorum(2, 3)
+SEALED = (
+    "exchange.encrypt=model",
+    "exchange.officers=3",
+    "algorithm.name=fedtan",
+)
+
+
+class Officers(Consortium):
+    """Five clients, a server, an authority and two officers, for all tests of a module."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.site.join(*OTHERS, role="officer")
+        with cheap():
+            set_officers(self.site.keys, PASSPHRASE, self._cards(), QUORUM.needed)
+        shutil.rmtree(folder / "bundles")  # which list no officer yet
+        self.site.export("bundles")
+
+    def _cards(self):
+        """Their card keys of the next epoch."""
+        epoch = load_roster(self.site.keys).file.epoch + 1
+        return [
+            make_card(self.folder_of(name), epoch, passphrase_of(name), self.card_file(name, epoch))
+            for name in OTHERS
+        ]
+
+    def folder_of(self, name):
+        return self.site.folder / name
+
+    def card_file(self, name, epoch):
+        return self.site.folder / f"{name}-{epoch}.json"
+
+    def rotate(self, revoking=None):
+        with cheap():
+            rotate(self.site.keys, PASSPHRASE, revoking=revoking, cards=self._cards())
+
+    def load(self, name, bundle):
+        """An officer's secret of the bundle's epoch, its number, and the quorum."""
+        return load_officer(self.folder_of(name), bundle, passphrase_of(name))
+
+    def key_set(self):
+        """All officers' keys, for a simulation."""
+        others = [self.load(name, self.bundle("officer"))[0] for name in OTHERS]
+        return KeySet((load_authority(self.site.keys, PASSPHRASE), *others), QUORUM)
+
+
+@dataclass
+class OfficersJob(Job):
+    """One job of such a consortium."""
+
+    def officer_folder(self, name):
+        return self.folder / f"log-of-{name}"
+
+
+class WithOfficers(OnTask):
+    """A loop with two officers beside the authority, each a task that may be cancelled."""
+
+    def __init__(self, site, kinds=None, **waiting):
+        super().__init__(site, **waiting)
+        self.kinds = kinds or {}
+        """Another class for an officer's process, by its name."""
+        self.absent = set()
+        """Officers that are not started."""
+        self.tasks, self.heard = {}, {}
+
+    def officer(self, name):
+        """An officer's process; its lines are in `heard`."""
+        site, config = self.site, self.config
+        keeper = BundleKeeper(
+            site.bundle("officer"), lambda bundle: site.consortium.load(name, bundle)
+        )
+        log = Log(site.officer_folder(name), settings_digest(config), study_digest(config))
+        kind = self.kinds.get(name, AuthorityProcess)
+        said = self.heard.setdefault(name, [])
+        return kind(keeper, config, log, said.append, keeper.take_up)
+
+    def start(self, name):
+        """Have an officer call the server."""
+        process, own = self.officer(name), self.site.identity(name, "officer")
+        self.tasks[name] = asyncio.create_task(process.run(own, self.at))
+
+    async def kill(self, name):
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+
+    def run(self, meanwhile=None):
+        async def started(loop):
+            for name in OTHERS:
+                if name not in self.absent:
+                    self.start(name)
+            if meanwhile:
+                await meanwhile(loop)
+
+        return super().run(started)
