@@ -320,7 +320,7 @@ def _keys(config: Config, secrets: _Secrets) -> _Keys:
     if folder and config.exchange.officers > 1:
         raise ConfigError(
             f"--keys with exchange.officers = {config.exchange.officers}: a folder holds the key "
-            "of the authority, and officers keep their own; leave one out"
+            "of one authority, and officers keep their own; leave one out"
         )
     if folder is None:
         if passphrase_file:
