@@ -80,10 +80,10 @@ def opening_said(config: Config) -> str:
         totals = ["totals"] if exchange.seals_sums else []
         opened = [*totals, "scores"] if exchange.seals_profiles else totals
         return f"The authority opens {' and '.join(opened)} alone. {together}"
-    totals = ["a total"] if exchange.seals_sums else []
-    opened = " or ".join([*totals, "a score"] if exchange.seals_profiles else totals)
+    one_of = ["a total"] if exchange.seals_sums else []
+    either = " or ".join([*one_of, "a score"] if exchange.seals_profiles else one_of)
     return (
-        f"The answers of {needed} of {n} officers open {opened}, and whoever has them reads it. "
+        f"The answers of {needed} of {n} officers open {either}, and whoever has them reads it. "
         f"{needed - 1} officers with the server read nothing, and {n - needed} may be away. "
         f"{together}"
     )
