@@ -75,17 +75,16 @@ BODIES = [
         state=RUN,
         signed=[SIGNED],
     ),
-    bodies.OpenScoresRequest.model_construct(
+    bodies.OpenRequest.model_construct(
         run=RUN,
         round=1,
         name="profile",
-        form="match/linear",
+        form="one-time/profile/1",
         key_id=RUN,
         epoch=1,
         n_values=16,
         state="",
         signed=[SIGNED],
-        sizes=[98305],
     ),
 ]
 
@@ -420,7 +419,7 @@ def test_no_changed_request_is_opened(federate, blind):
 @pytest.mark.full
 def test_no_changed_bundle_is_taken_up(made_consortium, role, n):
     """The consortium's authority has signed every byte of its files; JSON's own spaces are free."""
-    files = FolderKeeper(made_consortium.keys, PASSPHRASE).now(0).bundles[role]
+    files = FolderKeeper(made_consortium.keys, PASSPHRASE).now().bundles[role]
     bundle = SoundBundle.load(made_consortium.bundle(role), role)
     assert bundle.newer(files).age == bundle.age
     take = lambda changed: bundle.newer(changed.decode(errors="replace"))  # noqa: E731

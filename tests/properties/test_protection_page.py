@@ -27,7 +27,10 @@ PROFILES = ["selection.name=fedprof", "selection.alpha=1.0"]
             [*PROFILES, "exchange.encrypt=model", "exchange.officers=3"],
             "The answers of 2 of 3 officers open totals and scores;",
         ),
-        (["exchange.officers=3"], "1 officers with the server read nothing more, and 1 may be away."),
+        (
+            ["exchange.officers=3"],
+            "1 officers with the server read nothing more, and 1 may be away.",
+        ),
         (["exchange.officers=5", "exchange.threshold=4"], "Server and 4 officers together could"),
     ],
 )
