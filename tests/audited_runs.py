@@ -40,7 +40,7 @@ TABLES = {
     "fixbn": {"algorithm": {"name": "fixbn", "freeze": "both"}},
     "fedbn": {"algorithm": {"name": "fedbn"}, "exchange": {"encrypt": "model"}},
     "profiles": {"exchange": {"encrypt": "profiles"}, "selection": FEDPROF},
-    "profiles in the clear": {"selection": FEDPROF},
+    "profiles in the clear": {"exchange": {"encrypt": "statistics"}, "selection": FEDPROF},
     "profiles alone and officers": {
         "exchange": {"encrypt": "profiles", "officers": 3},
         "selection": FEDPROF,

@@ -166,10 +166,10 @@ class Checks(Generic[Holder]):
                 "every client"
             )
         require_own_key(self.opener, ONE_TIME_PROFILE, expected)
-        if without := self.opener.without_card(expected.run, signers):
-            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         for signed in request.signed:
             self.roster.check(signed, expected)
+        if without := self.opener.without_card(expected.run, signers):
+            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
         self._history.claim_scores(expected.run, expected.round, signers)
         return rule
 

@@ -37,9 +37,10 @@ from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.policy import Policy
 from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Authority, Opening
+from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.clients_round import Answer
+from securefl.federation.opening import Opening
 from securefl.federation.remote import RemoteRound
 from securefl.federation.round import ServerRound
 from securefl.federation.server import DueWeight

@@ -194,7 +194,7 @@ def test_a_malformed_score_is_refused_with_its_request(match, change, reason):
 
 def test_a_client_without_a_card_has_no_score_and_uses_up_nobodys(match):
     """As after a restart, before cards are given again."""
-    match.sums = match.begun(match.log.append, match.sums.history, without=("client-3",))
+    match.sums = match.begun(match.log.append, match.sums._history, without=("client-3",))
     match.authority = ScoreAuthority(match.sums)
     assert_refused(match, match.request(), "no card of client-3 in this session")
     card = {"client-3": match.clients["client-3"].send_cards(RUN)}

@@ -161,7 +161,8 @@ def test_the_search_would_find_what_does_not_belong_there(observed):
     config = make_config()
     participation = simulated(config, make_task()).parts.participation
     (question,) = participation.choice.questions
-    for planted in (question, question._channel, question._channel.authority, lambda: question):
+    channel = question._channel
+    for planted in (question, channel, channel.open.__self__, lambda: question):
         kinds = {type(thing) for thing in keys_among(reachable([seen.server_side, planted]))}
         assert kinds >= {CardSecret, Officer, OneTimeOpener, ScoreAuthority}
 

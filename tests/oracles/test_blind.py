@@ -327,7 +327,16 @@ def test_blind_settings_that_make_no_sense_are_refused(given, message):
 
 def test_the_command_takes_blind(tmp_path):
     """--blind is exchange.blind; the table says that no total of gradients was read."""
-    quick = ["--rounds", "1", "--set", "algorithm.local_steps=1", "--set", "data.clients=5"]
+    quick = [
+        "--encrypt",
+        "statistics",
+        "--rounds",
+        "1",
+        "--set",
+        "algorithm.local_steps=1",
+        "--set",
+        "data.clients=5",
+    ]
     arguments = ["run", "--blind", *quick, "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
