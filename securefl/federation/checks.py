@@ -99,9 +99,9 @@ class Checks(Generic[Holder]):
             answered = self._checked(request, signers, answer)
         except (MessageRefused, OpeningRefused) as error:
             refused = f"{subject(expected)}: {error}"
-            self._log(Opening.of(expected, signers, 0, refused))
+            self._note(expected, signers, 0, refused)
             raise type(error)(refused) from error
-        self._log(Opening.of(expected, signers, n_clients(answered)))
+        self._note(expected, signers, n_clients(answered))
         return answered
 
     def _checked(
@@ -151,10 +151,15 @@ class Checks(Generic[Holder]):
             answered = answer(request, self._rule_of_scores(request, signers))
         except (MessageRefused, OpeningRefused) as error:
             refused = f"{subject(about)}: {error}"
-            self._log(Opening.of(about, signers, 0, refused))
+            self._note(about, signers, 0, refused)
             raise type(error)(refused) from error
-        self._log(Opening.of(about, signers, len(signers)))
+        self._note(about, signers, len(signers))
         return answered
+
+    def _note(
+        self, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
+    ) -> None:
+        self._log(Opening.of(expected, signers, n_clients, refused))
 
     def _rule_of_scores(self, request: ScoreRequest, signers: tuple[str, ...]) -> OpeningRule:
         expected, rule = request.expected, self.policy.rule_for(request.name)
