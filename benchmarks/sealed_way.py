@@ -68,11 +68,11 @@ class SealedWay:
         return [sealed.payload]
 
     def start(self) -> SumServer:
-        """An empty sum, of the next round: officers answer a message for one list."""
-        self.about = replace(self.about, round=self.about.round + 1)
+        """An empty sum."""
         return SumServer(OneTimeAdder(self.keys).start(self.about.n_values))
 
     def open(self, total: bytes) -> Values:
-        """The opened values."""
+        """The opened values; the next sum is of another round, as one is answered for one list."""
         ring().common.cache_clear()
-        return self.opener.open(total, self.about, self.nonces, self._bits).values
+        about, self.about = self.about, replace(self.about, round=self.about.round + 1)
+        return self.opener.open(total, about, self.nonces, self._bits).values

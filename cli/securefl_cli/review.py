@@ -89,6 +89,8 @@ def review(  # noqa: PLR0913, PLR0917
         values = f"{message.n_values:,}" if message.n_values else "by the model"
         reads = "totals alone" if message.n_values else "scores alone"
         reads = reads if message.sealed else "this site's values"
+        if message.blind:
+            reads = "nothing: sealed for sites"
         table.add_row(message.name, values, f"{message.n_rounds:,}", reads)
     Console(width=100).print(table)
     click.echo(

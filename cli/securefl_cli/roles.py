@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from securefl.config.schema import Config
+from securefl.errors import KeyFileError
+from securefl.io.files import write_whole
 from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.officer import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
@@ -14,6 +16,7 @@ from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.officer_card import load_officer
+from securefl_keys.reading import text_of
 from securefl_keys.sound_bundle import SoundBundle
 
 
@@ -34,11 +37,28 @@ def officer_process(
 ) -> AuthorityProcess:
     """Build an officer with the card keys in the folder of its identity, which keeps its log, too.
 
+    A bundle that the server has passed on is kept in that folder, and holds where it is newer.
+
     Raises:
         KeyFileError, RunFolderError: the card key or the log of openings cannot be used.
     """
+    kept = identity / layout.OFFICER_BUNDLE
+    if kept.exists():
+        with suppress(KeyFileError):  # older than the one that is given
+            sound = sound.newer(text_of(kept))
     log = Log(identity / layout.OFFICER_LOG, settings_digest(config), study_digest(config))
-    keeper = BundleKeeper(sound, lambda bundle: load_officer(identity, bundle, passphrase))
+
+    def keep(files: str) -> None:
+        try:
+            write_whole(kept, files.encode())
+        except OSError as error:
+            raise KeyFileError(f"{kept}: cannot be written: {error.strerror or error}") from error
+
+    keeper = BundleKeeper(
+        sound,
+        lambda bundle: load_officer(identity, bundle, passphrase),
+        keep,
+    )
     return AuthorityProcess(keeper, config, log, say, keeper.take_up)
 
 

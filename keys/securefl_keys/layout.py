@@ -47,6 +47,8 @@ IDENTITY_REQUEST = Path("identity.csr")
 IDENTITY_CERTIFICATE = Path("identity.crt")
 
 
+OFFICER_BUNDLE = Path("bundle.json")
+"""The newest bundle that the server has passed on to an officer, beside its identity."""
 OFFICER_LOG = Path("log")
 """Of what an officer has answered and refused, in the folder of its identity."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from securefl.build.exchange import is_blind
 from securefl.build.job import Job
 from securefl.build.selection import numbers_of
 from securefl.config.schema import Weights
@@ -26,6 +27,8 @@ class Outgoing:
     sealed: bool
     sized: bool
     """True where its weight goes by the site's number of samples."""
+    blind: bool
+    """True where its total is sealed for sites, too."""
     n_rounds: int
     """Number of rounds in which it is sent, at most."""
 
@@ -60,18 +63,19 @@ def review(job: Job) -> Review:
     return Review(outgoing, rounds, epsilon)
 
 
-def _messages(job: Job, rounds: int) -> Iterator[tuple[str, int, bool, bool]]:
+def _messages(job: Job, rounds: int) -> Iterator[tuple[str, int, bool, bool, bool]]:
     """Yield each message of each round, as `Outgoing` has it."""
     by_size = job.config.algorithm.weights != Weights.UNIFORM
     model, first = job.task.model, job.algorithm.init(job.task.model)
-    if job.config.exchange.seals_sums:
-        yield CARD, 1, True, False  # once a session
+    if job.config.needs_cards:
+        yield CARD, 1, True, False, False  # once a session
     for done in range(rounds):
         plan = job.algorithm.plan(replace(first, round=done), model)
         for spec in (*plan.sums, *plan.update, *job.score_sums):
             sized = by_size and spec.weighing is Weighing.OWN
-            yield spec.name, spec.n_values, spec.kind in job.sealed, sized
+            blind = is_blind(job.config, spec.kind, spec.name)
+            yield spec.name, spec.n_values, spec.kind in job.sealed, sized, blind
         for name in numbers_of(job):
             is_profile = name == PROFILE
             sealed = is_profile and job.config.seals_scores
-            yield name, 0 if is_profile else 1, sealed, name == SIZE
+            yield name, 0 if is_profile else 1, sealed, name == SIZE, False

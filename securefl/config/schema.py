@@ -1,6 +1,6 @@
 """All settings, one model per TOML table, with their ranges and defaults.
 
-The defaults are the demo's job: digits, five clients with two classes each, FedTAN, statistics
+The defaults are the demo's job: digits, five clients with two classes each, FedTAN, all of it
 encrypted.
 """
 

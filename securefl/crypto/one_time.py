@@ -256,8 +256,11 @@ class KeySum:
         """Return the values of a total, shape (ciphertexts, N), with the noise of its messages.
 
         Raises:
-            MessageRefused: another length, or a word that is not below the prime.
+            MessageRefused: another length, a word that is not below the prime, or keys that add up
+                to zero, as no clients' do.
         """
+        if not self.coefficients.any():
+            raise MessageRefused("the keys add up to zero")
         of = ring(self._parameters)
         shape = n_ciphertexts, 1, self._parameters.poly_degree
         words = unpacked(total, shape, [of.modulus], "total")

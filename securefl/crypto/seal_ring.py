@@ -95,7 +95,10 @@ class SealRing:
         self._evaluator.sub_plain_inplace(product, self._encoded(baseline, self._scale))
         half = len(baseline) // 2  # the real part of a product subtracts imaginary parts
         conjugate = np.concatenate([weights[:half], -weights[half:]])
-        self._evaluator.multiply_plain_inplace(product, self._encoded(conjugate, scale))
+        scaled = self._encoded(conjugate, scale)
+        if scaled.is_zero():  # rounded to nothing: SEAL refuses to multiply by zero
+            return np.zeros((2, self.parameters.poly_degree), np.uint64)
+        self._evaluator.multiply_plain_inplace(product, scaled)
         self._evaluator.transform_from_ntt_inplace(product)
         return _polynomials(product)
 

@@ -5,7 +5,7 @@ Whoever has the answers reads the total. It holds no key that opens a single mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
@@ -40,15 +40,24 @@ class Combiner(UnderCards):
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
 
-    def note_refusals(self, run: str, sender: str, refused: Mapping[int, MessageRefused]) -> None:
+    def note_refusals(
+        self,
+        run: str,
+        sender: str,
+        refused: Mapping[int, MessageRefused],
+        away: Collection[int] = (),
+    ) -> None:
         """Note the officers that refuse a client's card; they answer no more in that session.
+
+        Officers that are `away` are not among those that are left, and may come back.
 
         Raises:
             MessageRefused: too few officers would be left that have all cards. Then they all stay,
                 and the client is out.
         """
         lacking = self._lacking.get(run, set()) | refused.keys()
-        if refused and self.keys.quorum.officers - len(lacking) < self.keys.quorum.needed:
+        n_left = self.keys.quorum.officers - len(lacking | {*away})
+        if refused and n_left < self.keys.quorum.needed:
             raise next(iter(refused.values()))
         self._lacking[run] = lacking
         for number, reason in refused.items():

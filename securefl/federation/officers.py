@@ -142,15 +142,17 @@ class Officers:
         named, and answers no more in this session; where too few would be left, the client is out.
         """
         heard, refused = dict[int, Mapping[str, str]](), dict[str, str]()
+        away = list[int]()
         for number, said in self.panel.take_cards(run, cards).items():
             if isinstance(said, SecureFLError):
+                away.append(number)
                 self.name(number, str(said))
             else:
                 heard[number] = said
         for client in cards:
             by = {n: MessageRefused(said[client]) for n, said in heard.items() if client in said}
             try:
-                self._combiner.note_refusals(run, client, by)
+                self._combiner.note_refusals(run, client, by, away)
             except MessageRefused as error:
                 refused[client] = str(error)
         return refused

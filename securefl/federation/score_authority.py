@@ -48,9 +48,9 @@ class ScoreAuthority:
         for signed, content in zip(request.signed, request.scores, strict=True):
             name, nonce = signed.header.sender, signed.header.nonce
             score = self._authority.opener.score(content, about, name, nonce)
+            if self._noise:  # rubbish as well: that it is none would be told without noise
+                score = self._noise.on(score or 0.0, self._draw(about.round - 1, name))
             if score is not None:
-                if self._noise:
-                    score = self._noise.on(score, self._draw(about.round - 1, name))
                 score = ldexp(round(ldexp(score, bits)), -bits)
             opened.append(score)
         return opened

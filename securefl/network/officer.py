@@ -19,6 +19,9 @@ class BundleKeeper:
     bundle: OfficerBundle
     load: Callable[[OfficerBundle], tuple[CardSecret, int, Quorum]]
     """Loads the officer's own secret of a bundle's epoch, and its number; raises KeyFileError."""
+    keep: Callable[[str], None] = lambda _files: None
+    """Writes a bundle down, for a process that starts again, as older secrets are gone then; raises
+    KeyFileError."""
     _standing: Standing | None = None
     _of: OfficerBundle | None = None
     """The bundle that the standing is by."""
@@ -55,4 +58,7 @@ class BundleKeeper:
     def take_up(self, files: str) -> None:
         """Have a newer bundle hold, from the next round on; raises as `Bundle.newer`."""
         with self._lock:
-            self.bundle = self.bundle.newer(files)
+            after = self.bundle.newer(files)
+            if after.age > self.bundle.age:
+                self.keep(files)
+            self.bundle = after

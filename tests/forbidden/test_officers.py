@@ -23,6 +23,7 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
+from securefl.exchange.answers import Combiner
 from securefl.exchange.base import Sealed, Sender
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import OpeningRule, Policy
@@ -313,3 +314,13 @@ def test_what_combines_answers_holds_no_secret(federation, board):
     panel, board.opener.panel = board.opener.panel, None
     assert not [thing for thing in reachable(board.opener) if isinstance(thing, secrets)]
     assert [thing for thing in reachable(panel) if isinstance(thing, CardSecret)]
+
+
+def test_a_client_whose_card_leaves_too_few_officers_that_are_here_is_out():
+    """One officer is away, one refuses: the client leaves the round, and not the run its end."""
+    combiner, bad = Combiner(KeySet.ephemeral(Quorum(2, 3)).public), MessageRefused("is none")
+    with pytest.raises(MessageRefused, match="is none"):
+        combiner.note_refusals("run", "client-1", {1: bad}, away=[2])
+    assert combiner.able("run") == [0, 1, 2]
+    combiner.note_refusals("run", "client-1", {1: bad})
+    assert combiner.able("run") == [0, 2]

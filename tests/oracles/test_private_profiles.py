@@ -17,6 +17,8 @@ from torch import nn
 import securefl
 from securefl import Config
 from securefl.algorithms.profiling import View, profile
+from securefl.crypto.one_time import ring
+from securefl.crypto.params import MATCHES
 from securefl.errors import DataError
 from securefl.exchange import gaussian as gaussian_module
 from securefl.exchange.gaussian import gaussian
@@ -366,13 +368,6 @@ def test_each_client_and_round_has_a_draw_of_its_own():
     assert asked == [(2, name) for name in names(1, 2, 3, 4)]
 
 
-def test_rubbish_has_no_noise(monkeypatch):
-    """What is no score stays none, and is told from one."""
-    scores = Scores(ScoreNoise(10.0, 1.0))
-    monkeypatch.setattr(type(scores.authority._authority.opener), "score", lambda *_: None)
-    assert scores.opened() == [None] * 4
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_at_the_level_of_clients_reads_noisy_scores(tmp_path, mode):
     """None is below 0, and one that noise took there is no incident."""
@@ -426,3 +421,29 @@ def test_profiles_stay_exact_at_the_level_of_clients(tmp_path, monkeypatch, mode
     seen.clear()
     scores_of(tmp_path / "record", private(config, **RECORD), task)
     assert not seen
+
+
+class Offset:
+    """A server's matcher that adds so much to a score that it is out of range."""
+
+    def __init__(self, matcher):
+        self._matcher = matcher
+
+    def __getattr__(self, name):
+        return getattr(self._matcher, name)
+
+    def match(self, payload, baseline):
+        score = self._matcher.match(payload, baseline)
+        constant = int.from_bytes(score[1:9], "little") + 2**58
+        return score[:1] + (constant % ring(MATCHES).modulus).to_bytes(8, "little") + score[9:]
+
+
+def test_rubbish_gets_noise_as_well():
+    """Else "a number or none" would tell, without noise, on which side of a bound a score is."""
+    bare, noisy = Scores(None), Scores(ScoreNoise(1.0, 0.25))
+    for scores in (bare, noisy):
+        scores.matcher = Offset(scores.matcher)
+    assert bare.opened() == [None] * 4
+    opened = noisy.opened()
+    assert len({*opened}) == 4
+    assert max(map(abs, opened)) < 9 * 0.25

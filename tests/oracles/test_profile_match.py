@@ -332,3 +332,14 @@ def test_what_is_no_profile_is_refused(mean, variance, version, what):
     """Each message says what is wrong."""
     with pytest.raises(DataError, match=what):
         Profile(torch.tensor(mean).double(), torch.tensor(variance).double(), version)
+
+
+def test_rows_whose_weights_round_to_nothing_add_nothing(parties):
+    """One dead unit among 4096 takes all of the weights' length; rows of means are zero then."""
+    q = 4096
+    variance = torch.ones(q, dtype=torch.float64)
+    variance[0] = VARIANCE_FLOOR
+    baseline = Profile(torch.full((q,), 1e-4, dtype=torch.float64), variance, 0)
+    profile = Profile(baseline.mean_Q, variance * 1.5, 0)
+    due, error = divergence(profile, baseline), parties.matcher.precision(baseline)
+    assert parties.score(profile, baseline) == pytest.approx(due, abs=error)
