@@ -11,6 +11,7 @@ from key_folders import cheap
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
 from processes import PASSPHRASE, passphrase_of
 
+from securefl.errors import KeyFileError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.opener import Opener
 from securefl.exchange.quorum import Quorum
@@ -18,10 +19,12 @@ from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.officer import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS
+from securefl_cli.roles import officer_process
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_authority, load_client
 from securefl_keys.officer_card import load_officer, make_card
 from securefl_keys.rotation import rotate, set_officers
+from securefl_keys.sound_bundle import SoundBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 OTHERS = ("olga", "otto")
@@ -141,3 +144,30 @@ def test_the_authority_of_several_officers_opens_nothing_alone(consortium):
         set_officers(site.keys, PASSPHRASE, [])
     assert isinstance(keeper.now().opener, Opener)
     assert keeper.now().trust.officers() == ("authority",)
+
+
+def test_an_officer_starts_again_after_a_rotation_with_its_old_bundle(consortium, job):
+    """It has kept the one that the server passed on; its older card secret is gone."""
+    site, said = consortium.site, []
+    folder, old = (
+        site.folder / "olga",
+        SoundBundle.load(site.folder / "bundles" / "officer", "officer"),
+    )
+    config = job.config
+
+    def started():
+        return officer_process(config, folder, old, passphrase_of("olga"), said.append)
+
+    process = started()
+    consortium.rotate()
+    bundles = FolderKeeper(site.keys, PASSPHRASE).now().bundles
+    process._take_up(bundles["officer"].encode())
+    assert not said
+    assert process._keeper.now().opener.epoch == old.card_keys.epoch + 1
+    assert [path.name for path in folder.glob("card-*.key")] == [
+        f"card-{old.card_keys.epoch + 1}.key"
+    ]
+    assert started()._keeper.now().opener.epoch == old.card_keys.epoch + 1
+    (folder / "bundle.json").unlink()
+    with pytest.raises(KeyFileError, match="missing"):
+        started()
