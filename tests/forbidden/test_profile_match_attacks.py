@@ -274,8 +274,9 @@ def decrypted(matched, coefficients):
     of, payload = ring(MATCHES), matched.sealed.payload
     words = unpacked(payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
     whole = of._ciphertext(words, np.zeros_like(words))
-    product = of._product(of.key(coefficients), of.common(payload[HEADER_BYTES:FIRST], 0))
-    of._evaluator.add_inplace(whole, product)
+    if coefficients.any():  # SEAL multiplies by no zero
+        product = of._product(of.key(coefficients), of.common(payload[HEADER_BYTES:FIRST], 0))
+        of._evaluator.add_inplace(whole, product)
     plain = of._sum(whole)
     return untransformed(np.array([plain[i] for i in range(N)], np.uint64), MODULUS)
 
