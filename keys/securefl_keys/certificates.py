@@ -63,7 +63,7 @@ class ConsortiumAuthority:
     certificate: x509.Certificate = field(repr=False)
     fingerprint: str
     """SHA-256 of the certificate, in hex: what is compared aloud."""
-    public_key: Ed25519PublicKey = field(repr=False)
+    public_key: Ed25519PublicKey = field(repr=False, hash=False)
 
     def require_fingerprint(self, fingerprint: str | None) -> None:
         """Raises ForeignAuthority where it is not this one, if one was given."""

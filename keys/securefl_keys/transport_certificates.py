@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -44,6 +45,8 @@ _USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "officer": [ExtendedKeyUsageOID.CLIENT_AUTH],
 }
 _IDENTITY = "urn:securefl:identity:"
+_KEPT = 1024
+"""Certificates whose holders are kept: a server asks for each caller's role several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ def transport_holder(
         ForeignAuthority: not issued by it.
         CertificateRefused: no certificate for TLS of any role.
     """
+    return _found(certificate, ca)
+
+
+@lru_cache(_KEPT)  # keeps what was found alone: what this raises is found anew each time
+def _found(certificate: x509.Certificate, ca: ConsortiumAuthority) -> TransportCertificate:
     require_issued(certificate, ca.certificate, ca.name)
     try:
         name, key = name_of(certificate), transport_public_key_of(certificate)
