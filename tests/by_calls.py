@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -80,9 +81,15 @@ async def heard(site, serve, said, role="client", admitted=None, between=None, o
         await door.stop()
 
 
-async def federation_by_calls(loop, folder, say=None):
-    """Run all parts of a `processes.Loop`, each site over calls of its own; return who carried."""
-    betweens = {name: Between(name) for name in (*loop.clients, "authority")}
+async def federation_by_calls(loop, folder, officers=None):
+    """Run all parts of a `processes.Loop`, each site over calls of its own; return who carried.
+
+    `officers` are parts that more sites do, by name (`nvflare_site.party`).
+    """
+    officers = officers or {}
+    # Each caller waits in a thread of its own process's; here they share one.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
+    betweens = {name: Between(name) for name in (*loop.clients, "authority", *officers)}
 
     def publish(desk):
         for between in betweens.values():
@@ -98,6 +105,8 @@ async def federation_by_calls(loop, folder, say=None):
         process = loop.authority()
         own = loop.site.identity("authority", "authority")
         opening.append(asyncio.create_task(process.run(own, ByCalls(betweens["authority"]))))
+    for name, part in officers.items():
+        opening.append(asyncio.create_task(part(ByCalls(betweens[name]))))
     try:
         await serving
         await asyncio.gather(*tasks.values())

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 from processes import ONE_THREAD, SERVER
+from with_officers import OTHERS
 
 from securefl_cli.nvflare_export import SIDES
 
@@ -32,7 +33,7 @@ class Poc:
         self.folder = folder
         self.env = {**os.environ, **ONE_THREAD, "HOME": str(folder)}
         self.env |= {"NVFLARE_POC_WORKSPACE": str(folder / "poc")}
-        self.names = [*clients, self.authority]
+        self.names = [*clients, self.authority, *OTHERS]
         self.processes = {}
         self.session = None
         folder.mkdir()
@@ -52,6 +53,9 @@ class Poc:
         for name in site.names:
             self.own(name, name, site, bundle="bundles/client", identity=name)
         self.own("authority", self.authority, site, keys="keys")
+        for name in OTHERS:
+            if (site.folder / name).exists():
+                self.own(name, name, site, bundle="bundles/officer", officer=name)
 
     def own(self, party, name, site, **paths):
         """Write what one site has, as its securefl.toml."""

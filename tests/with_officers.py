@@ -31,34 +31,37 @@ SEALED = (
 )
 
 
+def seat_officers(site):
+    """Two officers join a site's consortium, and 2 of 3 open its sums from then on."""
+    site.join(*OTHERS, role="officer")
+    with cheap():
+        set_officers(site.keys, PASSPHRASE, cards_of(site), QUORUM.needed)
+    shutil.rmtree(site.folder / "bundles")  # which list no officer yet
+    site.export("bundles")
+
+
+def cards_of(site):
+    """The two officers' card keys of the next epoch."""
+    epoch, folder = load_roster(site.keys).file.epoch + 1, site.folder
+    return [
+        make_card(folder / name, epoch, passphrase_of(name), folder / f"{name}-{epoch}.json")
+        for name in OTHERS
+    ]
+
+
 class Officers(Consortium):
     """Five clients, a server, an authority and two officers, for all tests of a module."""
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.site.join(*OTHERS, role="officer")
-        with cheap():
-            set_officers(self.site.keys, PASSPHRASE, self._cards(), QUORUM.needed)
-        shutil.rmtree(folder / "bundles")  # which list no officer yet
-        self.site.export("bundles")
-
-    def _cards(self):
-        """Their card keys of the next epoch."""
-        epoch = load_roster(self.site.keys).file.epoch + 1
-        return [
-            make_card(self.folder_of(name), epoch, passphrase_of(name), self.card_file(name, epoch))
-            for name in OTHERS
-        ]
+        seat_officers(self.site)
 
     def folder_of(self, name):
         return self.site.folder / name
 
-    def card_file(self, name, epoch):
-        return self.site.folder / f"{name}-{epoch}.json"
-
     def rotate(self, revoking=None):
         with cheap():
-            rotate(self.site.keys, PASSPHRASE, revoking=revoking, cards=self._cards())
+            rotate(self.site.keys, PASSPHRASE, revoking=revoking, cards=cards_of(self.site))
 
     def load(self, name, bundle):
         """An officer's secret of the bundle's epoch, its number, and the quorum."""

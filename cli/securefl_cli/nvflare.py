@@ -37,7 +37,20 @@ def nvflare() -> None:
     metavar="NAME",
     help="The authority's site, where anything is encrypted.",
 )
-def export(config_file: Path, out: Path, sites: tuple[str, ...], authority: str) -> None:
+@click.option(
+    "--officer",
+    "officers",
+    multiple=True,
+    metavar="NAME",
+    help="The site of an officer beside the authority; for each (exchange.officers).",
+)
+def export(
+    config_file: Path,
+    out: Path,
+    sites: tuple[str, ...],
+    authority: str,
+    officers: tuple[str, ...],
+) -> None:
     """Write a job for NVIDIA FLARE: who takes part, and the digest of the settings.
 
     Neither settings, nor code, nor a secret is in it. Each site has its own, and names them in the
@@ -50,5 +63,5 @@ def export(config_file: Path, out: Path, sites: tuple[str, ...], authority: str)
     from securefl.config.load import load_config
     from securefl_cli.nvflare_export import write_job
 
-    write_job(out, load_config(config_file), sites, authority)
+    write_job(out, load_config(config_file), sites, authority, officers)
     click.echo(f"Job: {out}. Hand it over with: nvflare job submit -j {out}")

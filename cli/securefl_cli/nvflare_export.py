@@ -25,7 +25,13 @@ SYNC_S = 600
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
-def write_job(out: Path, config: Config, sites: Sequence[str], authority: str) -> None:
+def write_job(
+    out: Path,
+    config: Config,
+    sites: Sequence[str],
+    authority: str,
+    officers: Sequence[str] = (),
+) -> None:
     """Write the folder.
 
     Args:
@@ -33,18 +39,14 @@ def write_job(out: Path, config: Config, sites: Sequence[str], authority: str) -
         config: the settings, of which the job has the digest.
         sites: the clients' sites, as NVIDIA FLARE names them; `data.names` where there are none.
         authority: the authority's site, which is one of the job's where anything is encrypted.
+        officers: the sites of the officers beside it, as many as the settings say.
 
     Raises:
         ConfigError: the settings cannot run there, or a site's name is none.
         RunFolderError: the folder is there already, or cannot be written.
     """
     check_scope(config)
-    if config.exchange.officers > 1:
-        raise ConfigError(
-            f"exchange.officers = {config.exchange.officers}: a job of NVIDIA FLARE has one "
-            "authority; leave it out, or run the officers' own processes with: securefl officer"
-        )
-    taking_part = _taking_part(config, sites, authority)
+    taking_part = _taking_part(config, sites, authority, officers)
     job = {"settings": settings_digest(config), "tables": table_digests(config)}
     n_calls = max(FEWEST_CALLS, CALLS_OF_ONE * len(taking_part))
     calls = {"max_inbound_call_threads": n_calls, "max_outbound_call_threads": n_calls}
@@ -91,7 +93,9 @@ def _component(name: str, path: str, args: dict[str, Any]) -> dict[str, Any]:
     return {**({"id": name} if name else {}), "path": path, "args": args}
 
 
-def _taking_part(config: Config, sites: Sequence[str], authority: str) -> list[str]:
+def _taking_part(
+    config: Config, sites: Sequence[str], authority: str, officers: Sequence[str]
+) -> list[str]:
     clients = list(sites or config.data.names)
     if not clients:
         raise ConfigError(
@@ -102,7 +106,13 @@ def _taking_part(config: Config, sites: Sequence[str], authority: str) -> list[s
             f"{len(clients)} sites for {len(config.data.names)} clients: data.names has "
             f"{', '.join(config.data.names):.200}; give --site once for each"
         )
-    names = [*clients, *([authority] if config.exchange.seals_anything else [])]
+    if len(officers) != config.exchange.officers - 1:
+        raise ConfigError(
+            f"{len(officers)} sites of officers, and exchange.officers = "
+            f"{config.exchange.officers} with the authority: give --officer once for each other one"
+        )
+    opening = [authority, *officers] if config.exchange.seals_anything else []
+    names = [*clients, *opening]
     for name in names:
         if not _SITE.fullmatch(name) or name == SERVER or names.count(name) > 1:
             raise ConfigError(

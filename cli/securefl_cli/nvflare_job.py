@@ -117,7 +117,7 @@ class ServersCalls:
 
 
 class SiteSide:
-    """A client's part or the authority's, in the process of the job at its site."""
+    """The part of a client, the authority or an officer, in the process of the job at its site."""
 
     def __init__(self, settings: str, tables: Mapping[str, str]) -> None:
         """Take the job's settings as digests, see `nvflare_site.party`."""

@@ -30,7 +30,7 @@ from securefl_cli.passphrase import (
     no_core_dumps,
     read_passphrase_file,
 )
-from securefl_cli.roles import authority_process, rounds_left
+from securefl_cli.roles import authority_process, officer_process, rounds_left
 from securefl_keys import layout
 from securefl_keys.keeper import alone
 from securefl_keys.roster import load_roster
@@ -69,6 +69,19 @@ class AuthorityFile(Table):
     """Holds the passphrase of the keys; without, the environment has it."""
 
 
+class OfficerFile(Table):
+    """What the site of an officer beside the authority has."""
+
+    settings: Path
+    """See `ClientFile`."""
+    bundle: Path
+    """What the consortium has signed for officers."""
+    officer: Path
+    """The officer's own folder: identity, card key and log."""
+    passphrase_file: Path | None = None
+    """See `ClientFile`."""
+
+
 class ServerFile(Table):
     """What the server's site has."""
 
@@ -104,7 +117,7 @@ def site_file(local: Path) -> Path:
 
 @contextmanager
 def party(path: Path, job: str, tables: Mapping[str, str], say: Say) -> Iterator[Part]:
-    """Yield what a client or the authority does in a job, given where the server is called.
+    """Yield what a client or who opens sums does in a job, given where the server is called.
 
     Args:
         path: the site's file.
@@ -116,12 +129,25 @@ def party(path: Path, job: str, tables: Mapping[str, str], say: Say) -> Iterator
         ConfigError: the site has not these settings, or its file does not fit.
         DataError, KeyFileError: its data or its keys cannot be used.
     """
-    found, at = read_tables(path), path.parent
-    if "keys" not in found:
-        yield _client(parse_tables(ClientFile, found, f"{path}: "), at, (job, tables), say)
-        return
-    file = parse_tables(AuthorityFile, found, f"{path}: ")
-    config, keys = _settings(at / file.settings, job, tables), at / file.keys
+    found, at, of = read_tables(path), path.parent, (job, tables)
+    if "keys" in found:
+        with _authority(parse_tables(AuthorityFile, found, f"{path}: "), at, of, say) as part:
+            yield part
+    elif "officer" in found:
+        with _officer(parse_tables(OfficerFile, found, f"{path}: "), at, of, say) as part:
+            yield part
+    else:
+        yield _client(parse_tables(ClientFile, found, f"{path}: "), at, of, say)
+
+
+Part = Callable[[Destination], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def _authority(
+    file: AuthorityFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say
+) -> Iterator[Part]:
+    config, keys = _settings(at / file.settings, *job), at / file.keys
     passphrase = _passphrase(at, file.passphrase_file)
     ca = load_roster(keys).ca
     own = process_identity(keys / layout.AUTHORITY_IDENTITY.parent, passphrase, ca, "authority")
@@ -130,7 +156,17 @@ def party(path: Path, job: str, tables: Mapping[str, str], say: Say) -> Iterator
         yield lambda server: process.run(own, server)
 
 
-Part = Callable[[Destination], Coroutine[Any, Any, None]]
+@contextmanager
+def _officer(
+    file: OfficerFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say
+) -> Iterator[Part]:
+    config, folder = _settings(at / file.settings, *job), at / file.officer
+    bundle = SoundBundle.load(at / file.bundle, "officer")
+    passphrase = _passphrase(at, file.passphrase_file)
+    own = process_identity(folder, passphrase, bundle.ca, "officer")
+    with alone(folder, "officer"):
+        process = officer_process(config, folder, bundle, passphrase, say)
+        yield lambda server: process.run(own, server)
 
 
 def _client(file: ClientFile, at: Path, job: tuple[str, Mapping[str, str]], say: Say) -> Part:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from process_memory import found_under, secrets_of
 from processes import CLIENTS, SERVER, Loop, Site, authority_process, issued
+from with_officers import OTHERS, seat_officers
 
 import securefl
 import securefl.network.stream
@@ -47,11 +48,12 @@ from securefl.network.settings import settings_digest, table_digests
 from securefl.nvflare.calls import FULL, OVER, TAKEN, ByCalls, CallersWay
 from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
 from securefl.nvflare.stream import PIECE_BYTES, TlsStream
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import OPENINGS, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
 from securefl_cli.nvflare_export import SIDES, write_job
 from securefl_cli.nvflare_site import party, server, site_file
+from securefl_keys import layout
 from securefl_keys.signed_file import now
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses")
@@ -77,6 +79,14 @@ def model_of(folder):
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
+def same(folder, alone, atol):
+    """Two runs' folders have the same model, but for rounding."""
+    model, wanted = model_of(folder), model_of(alone)
+    assert model.keys() == wanted.keys()
+    for name, value in model.items():
+        torch.testing.assert_close(value, wanted[name], atol=atol, rtol=0)
+
+
 # Whole runs.
 
 
@@ -89,13 +99,10 @@ def test_a_run_over_calls_gives_the_model_of_one_process(tmp_path, encrypt):
     folder = RunFolder.begun_or_new(site.folder / "run", site.config)
     betweens = asyncio.run(federation_by_calls(loop, folder))
     alone = site.in_one_process()
-    model, wanted = model_of(site.folder / "run"), model_of(alone)
-    assert model.keys() == wanted.keys()
-    for name, value in model.items():
-        torch.testing.assert_close(value, wanted[name], atol=1e-6 if site.sealed else 0, rtol=0)
+    same(site.folder / "run", alone, 1e-6 if site.sealed else 0)
     if not site.sealed:
         assert sorted(map(repr, site.record.ledger)) == sorted(map(repr, read_run(alone).ledger))
-    weights = max(model.values(), key=torch.numel).numpy().tobytes()
+    weights = max(model_of(alone).values(), key=torch.numel).numpy().tobytes()
     for name, between in betweens.items():
         if name == "authority" and not site.sealed:
             assert not between.given
@@ -104,6 +111,38 @@ def test_a_run_over_calls_gives_the_model_of_one_process(tmp_path, encrypt):
         assert len(chunks) > 5
         assert not any(weights[:64] in chunk for chunk in chunks)
         assert not any(settings_digest(site.config).encode() in chunk for chunk in chunks)
+
+
+def with_officers(folder, rounds=2):
+    """A federation of whose officers 2 of 3 open sums, and the run of one authority's keys."""
+    site = Site(folder, encrypt="model", rounds=rounds)
+    alone = site.in_one_process()
+    seat_officers(site)
+    site.job.write_text(site.job.read_text().replace("[sites]", "officers = 3\n[sites]"))
+    return site, alone
+
+
+def test_officers_open_over_calls(tmp_path):
+    """Each has its own site, and answers by its own file; the model is that of one authority."""
+    site, alone = with_officers(tmp_path / "site")
+    loop = Loop(site)
+    loop.authority = lambda: authority_process(site, loop.keeper, loop.config, loop.said.append)
+    folder = RunFolder.begun_or_new(site.folder / "run", site.config)
+    with ExitStack() as stack:
+        officers = {}
+        for name in OTHERS:
+            path = officers_file(site, tmp_path, name)
+            part = party(path, *job_of(site.config), loop.said.append)
+            officers[name] = stack.enter_context(part)
+        betweens = asyncio.run(federation_by_calls(loop, folder, officers))
+    same(site.folder / "run", alone, 1e-6)
+    assert all(betweens[name].given for name in OTHERS)
+    n_opened = len(site.openings.read_text().splitlines())
+    assert n_opened
+    for name in OTHERS:
+        log = site.folder / name / layout.OFFICER_LOG / OPENINGS
+        assert len(log.read_text().splitlines()) == n_opened
+    assert not site.incidents
 
 
 def test_a_client_whose_line_breaks_joins_again(tmp_path):
@@ -478,11 +517,11 @@ def refused(site, attack, **about):
     return said
 
 
-def same(flight):
+def unchanged(flight):
     return flight
 
 
-async def greeting(way, tls, first=same, last=same):
+async def greeting(way, tls, first=unchanged, last=unchanged):
     """Shake hands by hand, with something else in the place of either flight."""
     coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
     end = tls.wrap_bio(coming, going, server_hostname="server.securefl")
@@ -895,10 +934,29 @@ def test_in_the_clear_the_authority_has_no_part(tmp_path, made):
     assert meta["deploy_map"]["app"] == ["server", "north", "south", "east"]
 
 
+def test_officers_have_sites_of_their_own(tmp_path, made):
+    """One for each beside the authority, in whose name nobody else takes part."""
+    settings = ['exchange.encrypt="model"', "exchange.officers=3"]
+    config = securefl.load_config(made.job, settings)
+    write_job(tmp_path / "job", config, (), "keeper", OTHERS)
+    meta = json.loads((tmp_path / "job/meta.json").read_text())
+    assert meta["deploy_map"]["app"] == ["server", *CLIENTS, "keeper", *OTHERS]
+    assert meta["min_clients"] == len(CLIENTS) + 3
+    for officers, words in (
+        (["olga"], "1 sites of officers"),
+        (["olga", "keeper"], "'keeper': no name of a site"),
+        (["olga", "alice"], "'alice': no name of a site"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            write_job(tmp_path / "other", config, (), "keeper", officers)
+    with pytest.raises(ConfigError, match=r"2 sites of officers, and exchange\.officers = 1"):
+        write_job(tmp_path / "other", made.config, (), "keeper", OTHERS)
+
+
 @pytest.mark.parametrize(
     ("settings", "sites", "words"),
     [
-        (["exchange.officers=3"], (), "one authority"),
+        (["exchange.officers=3"], (), "0 sites of officers, and exchange.officers = 3"),
         (['devices.preset="cifar10"'], (), "separate processes"),
         (["data.names=[]"], (), "name their sites with --site"),
         ([], ("north", "south"), "2 sites for 3 clients"),
@@ -931,6 +989,13 @@ def written(made, folder, party="alice", **paths):
     return path
 
 
+def officers_file(site, folder, name):
+    """The file of an officer's site."""
+    (folder / name).mkdir()
+    own = {"bundle": site.folder / "bundles/officer", "officer": site.folder / name}
+    return written(site, folder / name, name, **own)
+
+
 def job_of(config):
     return settings_digest(config), table_digests(config)
 
@@ -961,6 +1026,21 @@ def test_the_authority_takes_part_with_its_keys(made, tmp_path):
     path = written(made, tmp_path, "authority", keys=made.keys)
     with party(path, *job_of(made.config), print) as part:
         assert callable(part)
+
+
+def test_an_officer_takes_part_with_its_own_card_key(tmp_path):
+    """One process serves its folder, and nobody else's identity stands in for it."""
+    site, _ = with_officers(tmp_path / "site", rounds=1)
+    path, job = officers_file(site, tmp_path, "olga"), job_of(site.config)
+    with party(path, *job, print) as part:
+        assert callable(part)
+        with pytest.raises(KeyFileError, match="another officer process"):
+            party(path, *job, print).__enter__()
+    text = path.read_text()
+    for other, words in ((site.folder / "otto", "passphrase"), (site.folder / "alice", "officer")):
+        path.write_text(text.replace(f'"{site.folder / "olga"}"', f'"{other}"'))
+        with pytest.raises(KeyFileError, match=words):
+            party(path, *job, print).__enter__()
 
 
 def test_a_server_whose_environment_holds_a_secret_does_not_begin(made, tmp_path, monkeypatch):
@@ -1024,10 +1104,7 @@ def handed_over(poc, site, folder):
 
 
 def same_as_alone(site, atol):
-    model, wanted = model_of(site.folder / "run"), model_of(site.in_one_process())
-    assert model.keys() == wanted.keys()
-    for name, value in model.items():
-        torch.testing.assert_close(value, wanted[name], atol=atol, rtol=0)
+    same(site.folder / "run", site.in_one_process(), atol)
 
 
 @pytest.mark.full
@@ -1054,6 +1131,21 @@ def found_under_files(files, needles):
         for path in files
         if any(stretch in path.read_bytes() for stretch in stretches)
     }
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")
+def test_officers_open_over_nvidia_flare(poc, tmp_path):
+    """Each at a site of its own: 2 of 3 open what one authority would."""
+    site, alone = with_officers(tmp_path / "site", rounds=3)
+    poc.own_files(site)
+    write_job(tmp_path / "job", site.config, (), poc.authority, OTHERS)
+    job = poc.session.submit_job(str(tmp_path / "job"))
+    assert poc.ended(job) == "FINISHED:COMPLETED", poc.said()
+    same(site.folder / "run", alone, 1e-6)
+    assert len(site.record.metrics) == 3
+    logs = [path for path in poc.folder.rglob("*") if path.is_file()]
+    assert not found_under_files(logs, secrets_of(site))
 
 
 @pytest.mark.full
