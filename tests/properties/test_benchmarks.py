@@ -340,3 +340,19 @@ def test_exchanges_over_loopback_are_timed(benchmark, monkeypatch, capsys):
     sealed = {line.split(":")[0].split(", ")[-1]: line for line in lines if "sealed" in line}
     assert sealed.keys() == {"READY before", "seal and sign", "check and add", "open", "in all"}
     assert not any(line.endswith(": 0.0 ms") for line in sealed.values())
+
+
+@pytest.mark.full
+def test_carriers_are_timed_beside_each_other(benchmark, monkeypatch, capsys):
+    """An exchange of the same bytes with two sites, each a process; a row for each carrier."""
+    carriers = benchmark("carriers")
+    monkeypatch.setattr(carriers, "REPEATS", 2)
+    monkeypatch.setenv("PYTHONPATH", "")  # which it sets
+    here = [carrier for carrier in carriers.CARRIERS if "NVIDIA" not in carrier]
+    arguments = ["--clients", "2", "--sizes", "1000", "2000000", "--by", *here]
+    found = carriers.main(arguments)
+    assert [*found] == here
+    assert all([*times] == [1000, 2_000_000] for times in found.values())
+    assert all(ms > 0 for times in found.values() for ms in times.values())
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[3:]]
+    assert rows == here
