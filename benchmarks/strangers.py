@@ -2,8 +2,9 @@
 
     python benchmarks/strangers.py
 
-A server and sites are processes of the command line; strangers are tasks of one more process. Quiet
-and besieged stretches of one run take turns.
+A server and sites are processes of the command line; strangers are tasks of one more process, which
+with `--yielding` has what the others leave of the cores. Quiet and besieged stretches of one run
+take turns.
 """
 
 from __future__ import annotations
@@ -74,11 +75,16 @@ class Siege:
     handshake: bytes
     """Bytes with which an honest site has begun."""
     folder: Path
+    yields: bool
+    """True where the strangers have what nobody else wants of this machine, as strangers on another
+    machine would take nothing of it."""
     calls: Counter[str] = field(default_factory=Counter)
     """Connections so far, by kind."""
 
     def run(self, said: Told) -> None:
         """Besiege until this process is ended; tell seconds of CPU and calls, each second."""
+        if self.yields:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         _allow_all_descriptors()
         asyncio.run(self._run(said))
 
@@ -149,6 +155,8 @@ class Found:
 
     quiet_s: Sequence[float]
     besieged_s: Sequence[float]
+    server_cpu: Sequence[float]
+    """Share of one core that the server took, quiet and besieged: medians."""
     cpu_share: float
     """Share of one core that the strangers took themselves."""
     calls_per_s: float
@@ -160,14 +168,24 @@ class Found:
         return [b / q for b, q in zip(self.besieged_s, self.quiet_s, strict=True)]
 
 
-def rounds_within(job: Job, seconds: float) -> float:
-    """Return the median of the rounds' seconds in a stretch that begins now."""
-    before = len(read_metrics(job.run_folder))
+def rounds_within(job: Job, seconds: float) -> tuple[float, float]:
+    """Return the median of the rounds' seconds in a stretch, and the server's share of a core."""
+    before, cpu_s, start = len(read_metrics(job.run_folder)), _server_cpu_s(job), time.monotonic()
     time.sleep(seconds)
-    return median(m.seconds for m in read_metrics(job.run_folder)[before + 1 :])
+    share = (_server_cpu_s(job) - cpu_s) / (time.monotonic() - start)
+    return median(m.seconds for m in read_metrics(job.run_folder)[before + 1 :]), share
 
 
-def besieged(folder: Path, pairs: int, stretch_s: float, each: int, steps: int) -> Found:
+def _server_cpu_s(job: Job) -> float:
+    process = job.parties[SERVER].process
+    assert process is not None
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
+
+
+def besieged(
+    folder: Path, pairs: int, stretch_s: float, each: int, steps: int, *, yields: bool
+) -> Found:
     """Run a federation, and besiege it in every second stretch."""
     ceremony(folder, [*SITES, MEMBER])
     at = f"127.0.0.1:{free_port()}"
@@ -181,14 +199,14 @@ def besieged(folder: Path, pairs: int, stretch_s: float, each: int, steps: int) 
                 if not job.parties[SERVER].is_alive():
                     raise RuntimeError(job.parties[SERVER].said())
                 time.sleep(0.1)
-            siege = Siege(at, each, proxy.heard[SITES[0]], folder)
+            siege = Siege(at, each, proxy.heard[SITES[0]], folder, yields)
             return _in_turns(job, siege, pairs, stretch_s)
         finally:
             job.stop()
 
 
 def _in_turns(job: Job, siege: Siege, pairs: int, stretch_s: float) -> Found:
-    found: dict[bool, list[float]] = {False: [], True: []}
+    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     cpu_s, calls = list[float](), list[float]()
     for _ in range(pairs):
         for under_siege in random.sample([False, True], 2):
@@ -214,7 +232,11 @@ def _in_turns(job: Job, siege: Siege, pairs: int, stretch_s: float) -> Found:
     incidents = job.run_folder / "incidents.jsonl"
     n_incidents = len(incidents.read_text().splitlines()) if incidents.exists() else 0
     assert "Traceback" not in job.parties[SERVER].said()
-    return Found(found[False], found[True], median(cpu_s), median(calls), n_incidents)
+    (quiet_s, quiet_cpu), (besieged_s, besieged_cpu) = (
+        zip(*found[under_siege], strict=True) for under_siege in (False, True)
+    )
+    server_cpu = median(quiet_cpu), median(besieged_cpu)
+    return Found(quiet_s, besieged_s, server_cpu, median(cpu_s), median(calls), n_incidents)
 
 
 def told(values: Sequence[float], unit: str = "") -> str:
@@ -228,14 +250,16 @@ def told(values: Sequence[float], unit: str = "") -> str:
 @click.option("--seconds", default=10.0, show_default=True, help="Of a stretch.")
 @click.option("--strangers", default=200, show_default=True, help="Of five kinds, as many of each.")
 @click.option("--steps", default=400, show_default=True, help="Of local training in a round.")
-def main(pairs: int, seconds: float, strangers: int, steps: int) -> None:
+@click.option("--yielding", is_flag=True, help="Strangers run on what others leave of the cores.")
+def main(pairs: int, seconds: float, strangers: int, steps: int, *, yielding: bool) -> None:
     """Print seconds per round, with strangers and without."""
     with TemporaryDirectory() as made:
-        found = besieged(Path(made), pairs, seconds, strangers // 5, steps)
+        found = besieged(Path(made), pairs, seconds, strangers // 5, steps, yields=yielding)
     print(f"{Machine.here()}; {strangers} strangers, {pairs} pairs of {seconds:g} s")
     print(f"quiet    {told(found.quiet_s, ' s')} a round")
     print(f"besieged {told(found.besieged_s, ' s')} a round")
     print(f"ratio    {told(found.ratios)}, of each pair")
+    print("server   {:.2f} of a core quiet, {:.2f} besieged".format(*found.server_cpu))
     print(f"{found.calls_per_s:.0f} connections a second, for {found.cpu_share:.2f} of a core")
     print(f"{found.n_incidents} incidents")
 
