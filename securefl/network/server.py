@@ -196,7 +196,7 @@ class ServerProcess:
 
     def _role(self, certificate: x509.Certificate) -> Role:
         """Return the role in a caller's transport certificate, a client's where it has none."""
-        roles: tuple[Role, ...] = ("authority", "officer")
+        roles: tuple[Role, ...] = ("client", "authority", "officer")
         for role in roles:
             with suppress(PeerError):
                 name_of(self.bundle.transport_holder, certificate, role)

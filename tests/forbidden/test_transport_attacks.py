@@ -13,7 +13,7 @@ from consortium_files import PASSPHRASE, SERVER, joined, make_consortium, revoke
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securefl.errors import (
@@ -24,8 +24,9 @@ from securefl.errors import (
     KeyFileError,
     UnknownClient,
 )
-from securefl_keys import sound_bundle
+from securefl_keys import sound_bundle, transport_certificates
 from securefl_keys.certificate_file import CertificateFile, issue_file
+from securefl_keys.certificate_parts import require_issued
 from securefl_keys.certificate_text import pem_blocks, pem_of
 from securefl_keys.certificates import holder_certificate, issue
 from securefl_keys.fingerprints import key_id_of
@@ -127,6 +128,37 @@ def test_a_revoked_identity_has_no_transport_certificate(consortium, role):
         again.transport_holder_of(old, role)
     new = transport_in(consortium.root / "new" / FOLDERS[role])
     assert again.transport_holder_of(new, role).name == FOLDERS[role]
+
+
+def test_what_was_found_of_a_certificate_holds_for_its_bytes_and_authority_alone(
+    consortium, tmp_path, monkeypatch
+):
+    """A server asks again and again about a caller: signatures are checked once, the rest anew."""
+    checked = []
+
+    def counted(certificate, *about):
+        checked.append(certificate)
+        require_issued(certificate, *about)
+
+    monkeypatch.setattr(transport_certificates, "require_issued", counted)
+    transport_certificates._found.cache_clear()
+    certificate = transport_in(consortium.root / "alice")
+    for _ in range(3):
+        again = x509.load_der_x509_certificate(certificate.public_bytes(Encoding.DER))
+        roster = load_roster(consortium.keys)
+        assert roster.transport_holder_of(again, "client").name == "alice"
+    assert len(checked) == 1
+    der = certificate.public_bytes(Encoding.DER)
+    changed = x509.load_der_x509_certificate(der[:-1] + bytes([der[-1] ^ 1]))
+    for _ in range(2):
+        with pytest.raises(ForeignAuthority):
+            roster.transport_holder_of(changed, "client")
+    with pytest.raises(ForeignAuthority):
+        transport_holder(certificate, make_consortium(tmp_path / "foreign").ca)
+    assert len(checked) == 4
+    with pytest.raises(CertificateRevoked):
+        revoke(consortium.keys, "alice").transport_holder_of(certificate, "client")
+    assert len(checked) == 4
 
 
 def bound_to(signer, holder, key):
