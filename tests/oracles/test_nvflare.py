@@ -33,8 +33,17 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from process_memory import found_under, secrets_of
-from processes import CLIENTS, SERVER, Loop, Site, authority_process, issued
+from process_memory import found_under, secrets_of, secrets_under
+from processes import (
+    CLIENTS,
+    PASSPHRASE,
+    SERVER,
+    Loop,
+    Site,
+    authority_process,
+    issued,
+    passphrase_of,
+)
 from with_officers import OTHERS, seat_officers
 
 import securefl
@@ -1145,7 +1154,10 @@ def test_officers_open_over_nvidia_flare(poc, tmp_path):
     same(site.folder / "run", alone, 1e-6)
     assert len(site.record.metrics) == 3
     logs = [path for path in poc.folder.rglob("*") if path.is_file()]
-    assert not found_under_files(logs, secrets_of(site))
+    officers = {name: (site.folder / name, passphrase_of(name)) for name in OTHERS}
+    needles = secrets_of(site) | secrets_under(site.keys, PASSPHRASE, officers)
+    assert "olga's sealed key" in needles
+    assert not found_under_files(logs, needles)
 
 
 @pytest.mark.full
