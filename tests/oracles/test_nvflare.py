@@ -1040,6 +1040,11 @@ def test_the_authority_takes_part_with_its_keys(made, tmp_path):
 def test_an_officer_takes_part_with_its_own_card_key(tmp_path):
     """One process serves its folder, and nobody else's identity stands in for it."""
     site, _ = with_officers(tmp_path / "site", rounds=1)
+    sites = [word for name in OTHERS for word in ("--officer", name)]
+    result, out = exported(tmp_path / "job", site.job, "--out", tmp_path / "job", *sites)
+    assert result.exit_code == 0, result.output
+    meta = json.loads((out / "meta.json").read_text())
+    assert meta["mandatory_clients"] == [*CLIENTS, "authority", *OTHERS]
     path, job = officers_file(site, tmp_path, "olga"), job_of(site.config)
     with party(path, *job, print) as part:
         assert callable(part)
