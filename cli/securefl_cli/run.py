@@ -274,6 +274,7 @@ def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
 
 def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own) -> None:
     """Go on as the server of the run in a folder."""
+    from securefl.runs.folder_reader import CONFIG
     from securefl.runs.folder_writer import server_needed
     from securefl_cli.server_run import run_server
 
@@ -284,6 +285,14 @@ def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own)
         raise ConfigError(
             f"{folder.path}: a federation's run, whose clients and authority have their own keys "
             "and data: give --passphrase-file and --model with --resume, and nothing else"
+        )
+    gone = [str(path) for path in (start.bundle, start.identity) if not path.is_dir()]
+    if gone:
+        settings, out = (shlex.quote(str(path)) for path in (folder.path / CONFIG, folder.path))
+        call = f"securefl server serve {settings} --listen {start.listen} --bundle DIR"
+        raise KeyFileError(
+            f"{' and '.join(gone)}: no longer there, and the run's server was started with it: "
+            f"go on with {call} --identity DIR --out {out}"
         )
     with ended_by_sigterm():
         run_server(config, start, folder.path, secrets.passphrase_file, own.model)
