@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -139,3 +141,17 @@ def test_a_servers_folder_says_who_was_missing_and_why(tmp_path):
         assert re.search(r"^Round \d+ of 60, which ended at \S*Z$", done.stdout, re.MULTILINE)
     finally:
         site.stop()
+
+
+@pytest.mark.parametrize("module", ["securefl_cli", "securefl_cli.main"])
+def test_the_command_is_a_module_too(module, tmp_path):
+    """It says the same, with the same exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, "status", tmp_path / "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    asked = CliRunner().invoke(main, ["status", str(tmp_path / "none")])
+    assert (done.returncode, done.stderr) == (asked.exit_code, asked.stderr)
+    assert "no run's folder" in done.stderr
