@@ -26,7 +26,6 @@ from securefl.runs.folder_reader import (
     INCIDENTS,
     LEDGER,
     LOCK,
-    SELECTIONS,
     read_config,
     read_metrics,
     read_rows,
@@ -146,10 +145,10 @@ def _messages(path: Path, round_number: int) -> tuple[tuple[str, ...], int, int]
 def _missing(
     path: Path, config: Config, round_number: int, senders: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return who was missing, by name; a server's round asks all that the settings name."""
+    """Return who was missing, by name; without a selection, a round asks all that are named."""
     incidents = read_rows(path / INCIDENTS, Incident)
     found = {i.client or i.name: i.reason for i in incidents if i.round >= max(1, round_number)}
-    if round_number and not (path / SELECTIONS).exists():
+    if round_number and config.selection.name == "all":
         names = config.data.names or ()
         found |= {n: NOT_THERE for n in names if n not in {*senders, *found}}
     return found
