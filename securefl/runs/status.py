@@ -64,9 +64,13 @@ class RunStatus:
     missing: Mapping[str, str]
     """Clients that the last round, or one that failed after it, has gone on without, and why."""
     openings: int
-    """Totals, and lists of scores, that the authority has opened for this run."""
+    """Totals, and lists of scores, that the authority or officers have opened for this run."""
     openings_to_come: int
     """Those that the rounds left will ask for, if each is as the last one."""
+    officers: int
+    """Officers who open them, the authority counted; 1 where it does so alone."""
+    officers_needed: int
+    """Officers without whom nothing is opened."""
 
 
 def status_of(path: Path) -> RunStatus:
@@ -97,6 +101,8 @@ def status_of(path: Path) -> RunStatus:
         missing=missing,
         openings=n_opened,
         openings_to_come=n_opened_last * (rounds - n_done),
+        officers=config.exchange.officers,
+        officers_needed=config.exchange.needed,
     )
 
 

@@ -65,6 +65,19 @@ def test_a_simulation_that_is_complete(simulated):
     assert json.loads(told(folder, "--json").stdout) == json.loads(json.dumps(asdict(found)))
 
 
+def test_officers_are_who_opens(simulated):
+    """Of a run that names them, with how many are needed."""
+    folder, _ = simulated
+    assert "\nOpened by the authority: 10; " in told(folder).stdout
+    tables = json.loads((folder / "config.json").read_text())
+    tables["exchange"]["officers"] = 3
+    (folder / "config.json").write_text(json.dumps(tables))
+    said = told(folder).stdout
+    assert "\nOpened by 2 of 3 officers: 10; " in said
+    assert "How many they still open, each says itself" in said
+    assert "authority" not in said
+
+
 def test_a_run_at_work_and_one_that_has_stopped(simulated):
     """By the lock that a writer has; one that stopped before its end is code 1."""
     folder, _ = simulated
