@@ -8,7 +8,6 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from securefl.errors import KeyFileError
 from securefl.io.json import require_plain
 
-CODEC = f"tenseal-{version('tenseal')}"
 MAX_EPOCH = 2**31 - 1
 File = TypeVar("File", bound=BaseModel)
 
