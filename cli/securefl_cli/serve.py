@@ -172,7 +172,9 @@ def server() -> None:
     "asks: the server's environment is to hold no secret.",
 )
 @click.option("--listen", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
-@seconds_option("--joining", 120.0, 0, "to wait for authority and clients before the first round.")
+@seconds_option(
+    "--joining", 120.0, 0, "to wait for authority, officers and clients before the first round."
+)
 @seconds_option(
     "--timeout",
     60.0,

@@ -86,11 +86,11 @@ class Patience:
     """Seconds that the server waits."""
 
     joining_s: float = 120.0
-    """For the authority to call and all clients to join, before the first round."""
+    """For the authority or officers to call and all clients to join, before the first round."""
     client_s: float = 60.0
     """For a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority to call again, before a round and where its connection is lost."""
+    """For the authority, or as many officers as are needed, to call again; for one to answer."""
 
 
 @dataclass
