@@ -185,8 +185,7 @@ class CipherSum:
         n_added: int = 0,
     ) -> None:
         self._parameters = parameters
-        self._ring = ring(parameters)
-        self._shape = n_ciphertexts, *self._ring.shape
+        self._shape = n_ciphertexts, *ring(parameters).shape
         self._words = np.zeros(self._shape, np.uint64) if words is None else words
         self._n_added = n_added
 
@@ -196,15 +195,17 @@ class CipherSum:
         Raises:
             MessageRefused: another length, or a word that is not below the prime.
         """
-        words: Words = unpacked(message, self._shape, self._ring.primes, "ciphertext")
+        of = ring(self._parameters)  # not kept: the server has what this object has
+        words: Words = unpacked(message, self._shape, of.primes, "ciphertext")
         words += self._words
         if (self._n_added + 1) % _ADDITIONS == 0:
-            words %= self._ring.column
+            words %= of.column
         return CipherSum(self._shape[0], self._parameters, words, self._n_added + 1)
 
     def total(self) -> bytes:
         """Return the sum as it travels."""
-        return packed(self._words % self._ring.column, self._ring.primes)
+        of = ring(self._parameters)
+        return packed(self._words % of.column, of.primes)
 
 
 @final

@@ -712,8 +712,10 @@ def plaintext_stands_behind_a_profile(patch):
     """The header does not know of it, and the server cuts it off."""
     send, admit = Client.send_profile, Survey.admit
 
-    def sending_more(self, run, round_number, profile):
-        return told(self, send(self, run, round_number, profile), doubles({"": profile.mean_Q}))
+    def sending_more(self, run, round_number, profile, state=""):
+        return told(
+            self, send(self, run, round_number, profile, state), doubles({"": profile.mean_Q})
+        )
 
     def careless(self, message, client=None):
         return admit(self, without_told(message), client)

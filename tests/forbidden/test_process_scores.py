@@ -198,7 +198,8 @@ def test_no_score_is_opened_twice_also_after_a_restart(site):
     (opened,) = asked(here, scores_of(here, round_number=2), ready=later)
     assert opened == pytest.approx(exact(), abs=1e-6)
     lines = (here.openings.parent / "released.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
+    rows = [json.loads(line) for line in lines]
+    assert [row[:3] + row[5:] for row in rows] == [
         [RUN, 1, SCORE, ["bob"]],
         [RUN, 1, SCORE, ["alice"]],
         [RUN, 2, SCORE, list(CLIENTS)],

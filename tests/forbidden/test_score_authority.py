@@ -398,13 +398,13 @@ def test_scores_of_a_run_are_the_divergences(tmp_path, monkeypatch):
     seen, exact = [], {}
     ask, send = Server.ask_profile, Client.send_profile
 
-    def ask_profile(self, round_number, matcher, baseline, asked):
+    def ask_profile(self, round_number, matcher, baseline, asked, state):
         seen.append((round_number, matcher, baseline))
-        return ask(self, round_number, matcher, baseline, asked)
+        return ask(self, round_number, matcher, baseline, asked, state)
 
-    def send_profile(self, run, round_number, profile):
+    def send_profile(self, run, round_number, profile, state=""):
         exact[round_number, self.name] = divergence(profile, seen[-1][2])
-        return send(self, run, round_number, profile)
+        return send(self, run, round_number, profile, state)
 
     monkeypatch.setattr(Server, "ask_profile", ask_profile)
     monkeypatch.setattr(Client, "send_profile", send_profile)

@@ -173,9 +173,9 @@ def test_a_run_at_the_level_of_records_sends_noisy_profiles(tmp_path, mode, monk
     """Scores differ from those of exact profiles, and are those of what was sent."""
     sent, send = {}, securefl.federation.client.Client.send_profile
 
-    def send_profile(self, run, round_number, made):
+    def send_profile(self, run, round_number, made, state):
         sent[self.name, round_number] = made
-        return send(self, run, round_number, made)
+        return send(self, run, round_number, made, state)
 
     monkeypatch.setattr(securefl.federation.client.Client, "send_profile", send_profile)
     task, config = make_task(model=model_of()), make_config(mode, rounds=1)
