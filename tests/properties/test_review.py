@@ -21,7 +21,10 @@ JOBS = {
     ),
     "own layers": ("algorithm.name=silobn", "exchange.encrypt=none"),
     "losses": ("algorithm.name=fedavg", "exchange.encrypt=none", "selection.name=afl"),
-    "sizes": ("algorithm.name=fedavg", "exchange.encrypt=model", "selection.name=data-share"),
+    "sizes": (
+        *("algorithm.name=fedavg", "exchange.encrypt=model", "selection.name=data-share"),
+        "selection.fraction=1.0",
+    ),
     "uniform": ("algorithm.name=fedavg", "exchange.encrypt=none", "algorithm.weights=uniform"),
 }
 
@@ -72,7 +75,7 @@ def test_the_command_says_it_in_words():
     assert "update/parameters" in done.output
     assert "no ε bounds what the model tells" in done.output
     assert "asks this site" not in done.output
-    afl = ["--set", "selection.name=afl"]
+    afl = ["--set", "selection.name=afl", "--set", "selection.fraction=1.0"]
     done = CliRunner().invoke(main, ["site", "review", *options, *afl])
     assert "asks this site for its number of training samples, and reads it." in done.output
     assert "asks this site for the model's mean loss on its training samples" in done.output
