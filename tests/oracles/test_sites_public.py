@@ -2,11 +2,12 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from over_loopback import NAMES, SHORT, Consortium, incidents_of, model_of
 from process_axes import BESIDE
 from processes import CLIENTS, Loop, Site
@@ -15,6 +16,7 @@ from with_officers import Officers, OfficersJob, WithOfficers
 
 import securefl
 from securefl.algorithms.public_training import ServerTuned
+from securefl.build.job import job_of
 from securefl.build.own_data import site_job, task_at
 from securefl.build.simulation import simulated
 from securefl.data.site_file import load_samples
@@ -22,6 +24,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.federation.query import SIZE, Respondent
 from securefl.network.server import server_job
 from securefl.runs.folder_reader import read_run
+from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
 ROUNDING = 1e-4
@@ -200,6 +203,33 @@ def test_zeros_that_stand_for_other_sites_samples_are_no_clash(files, tmp_path):
         None, [*SHORT, *form, "fnr.name=server", f"samples.public={digest}"]
     )
     assert len(server_job(config, data=server).public) == 3
+
+
+def test_an_audits_shadows_have_no_tests_of_their_own(files):
+    """And are built all the same."""
+    config = settings_of(files, *REFINED)
+    given = {name: files / name / "tables.toml" for name in NAMES}
+    task = securefl.task_of_sites(config, {**given, "server": files / "tables.toml"})
+    assert len(job_of(config, replace(task, client_tests=())).data) == len(NAMES)
+
+
+def test_a_rehearsal_takes_the_servers_file_as_it_takes_sites(files, tmp_path):
+    """To run, to go on, and to score the model, on the sites' test samples alone."""
+    digest = settings_of(files, *FEDPROF).samples.public
+    job, names, run = tmp_path / "job.toml", json.dumps(CLIENTS), str(tmp_path / "run")
+    job.write_text(JOB.format(names=names, public=f'public = "{digest}"'))
+    given = {name: files / name / "tables.toml" for name in CLIENTS}
+    given["server"] = files / "tables.toml"
+    options = [part for name, file in given.items() for part in ("--site", f"{name}={file}")]
+    done = CliRunner().invoke(main, ["run", str(job), *options, "--out", run])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "run" / "model.safetensors").unlink()
+    done = CliRunner().invoke(main, ["run", "--resume", run, *options])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["evaluate", run, *options])
+    assert done.exit_code == 0, done.output
+    assert all(name in done.output for name in CLIENTS)
+    assert "server" not in done.output
 
 
 def test_a_site_that_says_more_than_the_most_is_not_selected_by_it(files, monkeypatch):
