@@ -8,14 +8,12 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from securefl.errors import KeyFileError
 
-CODEC = f"tenseal-{version('tenseal')}"
 MAX_EPOCH = 2**31 - 1
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -100,10 +100,6 @@ class SumParameters(RingParameters):
         """Return the length of a message with so many values, or of their total."""
         return self.n_ciphertexts(n_values) * self.ciphertext_bytes
 
-    def n_released(self, n_values: int) -> int:
-        """Return the number of slots of such a message, whatever they hold."""
-        return self.n_ciphertexts(n_values) * self.poly_degree
-
     def noise(self, n_clients: int) -> float:
         """Return the standard deviation of a real value of a total of so many clients.
 
