@@ -161,10 +161,10 @@ Change = Callable[[Sending], bytes]
 
 
 def any_words(content):
-    """Words below the prime, as many as in `content`."""
-    rng = np.random.default_rng()
-    words = rng.integers(0, ring(MATCHES).modulus, len(content) // 8, np.uint64)
-    return packed(words, [ring(MATCHES).modulus])
+    """Words below the primes, as many as in `content`."""
+    of, n = ring(MATCHES), len(content) // MATCHES.ciphertext_bytes
+    words = np.random.default_rng().integers(0, of.column, (n, *of.shape), np.uint64)
+    return packed(words, of.primes)
 
 
 def install(monkeypatch, changes, foreign=None, rounds=range(100)):

@@ -442,7 +442,7 @@ def test_fewer_bytes_than_were_announced_are_refused_and_more_end_the_connection
 
     short, _ = sending(content[:-1])
     reason = bodies.parsed(bodies.Refusal, short.body, "authority").reason
-    assert "payload of 98330 bytes, expected 3 x 32777" in reason
+    assert "payload of 147494 bytes, expected 3 x 49165" in reason
     assert rows(made)[-1]["refused"] == reason
     with pytest.raises(PeerError):
         sending(content + b"x")

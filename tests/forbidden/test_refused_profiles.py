@@ -118,7 +118,7 @@ RUBBISH = {
     "zeros": lambda s: s.with_ciphertext(lambda c: bytes(len(c))),
     "another nonce": lambda s: s.signed(s.sealed, nonce="ab" * 16),
 }
-"""What opens to a uniform number: no score three times in four, and below zero in half the rest."""
+"""What opens to a uniform number: no score 255 times in 256, and below zero in half the rest."""
 
 
 def clear_at(place, *kinds):

@@ -173,7 +173,7 @@ def test_no_number_of_a_profile_reaches_the_server(observed, name):
     seen, _, result, _ = observed(name)
     assert len(seen.profiles) == 9  # five at first, then four that are selected
     data = b"".join(seen.received)
-    assert len(data) > 9 * 32_768
+    assert len(data) > 9 * 49_152
     things = reachable(seen.server_side)
     data += b"".join(thing for thing in things if isinstance(thing, (bytes, bytearray)))
     floats = {thing for thing in things if isinstance(thing, float)}

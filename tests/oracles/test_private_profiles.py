@@ -434,8 +434,8 @@ class Offset:
 
     def match(self, payload, baseline):
         score = self._matcher.match(payload, baseline)
-        constant = int.from_bytes(score[1:9], "little") + 2**58
-        return score[:1] + (constant % ring(MATCHES).modulus).to_bytes(8, "little") + score[9:]
+        constant = int.from_bytes(score[1:13], "little") + 2**90
+        return score[:1] + (constant % ring(MATCHES).modulus).to_bytes(12, "little") + score[13:]
 
 
 def test_rubbish_gets_noise_as_well():
