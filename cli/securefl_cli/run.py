@@ -132,7 +132,7 @@ if TYPE_CHECKING:
 )
 @sites_option(
     "A rehearsal on one machine of sites that bring their own data ([samples]): the file of each "
-    "of data.names."
+    "of data.names, and the server's as server=SERVER.toml where public samples are read."
 )
 @click.option(
     "--out",
@@ -286,13 +286,17 @@ def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own)
             f"{folder.path}: a federation's run, whose clients and authority have their own keys "
             "and data: give --passphrase-file and --model with --resume, and nothing else"
         )
-    gone = [str(path) for path in (start.bundle, start.identity) if not path.is_dir()]
+    gone = [
+        str(path)
+        for path in (start.bundle, start.identity, start.data)
+        if path and not path.exists()
+    ]
     if gone:
         settings, out = (shlex.quote(str(path)) for path in (folder.path / CONFIG, folder.path))
         call = f"securefl server serve {settings} --listen {start.listen} --bundle DIR"
         raise KeyFileError(
             f"{' and '.join(gone)}: no longer there, and the run's server was started with it: "
-            f"go on with {call} --identity DIR --out {out}"
+            f"go on with {call} --identity DIR{' --data FILE' if start.data else ''} --out {out}"
         )
     with ended_by_sigterm():
         run_server(config, start, folder.path, secrets.passphrase_file, own.model)

@@ -193,6 +193,13 @@ def server() -> None:
     help="Code of this installation that the settings' model.name may run here.",
 )
 @click.option(
+    "--data",
+    type=FILE,
+    metavar="SERVER.toml",
+    help="The server's own file, where the settings of sites with their own data have public "
+    "samples read: it names these.",
+)
+@click.option(
     "--admit",
     "admitted",
     multiple=True,
@@ -214,6 +221,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     timeout: float,
     away: float,
     model: str | None,
+    data: Path | None,
     admitted: tuple[str, ...],
     out: Path | None,
     metrics: str | None,
@@ -247,5 +255,6 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         timeout_s=timeout,
         away_s=away,
         metrics=metrics,
+        data=data.absolute() if data else None,
     )
     run_server(config, start, path, passphrase_file, model, admitted)

@@ -41,7 +41,7 @@ def run_server(
             "here, and give --passphrase-file, or type the passphrase"
         )
     at, sound = Address.parse(start.listen), SoundBundle.load(start.bundle, "server")
-    job = server_job(config, model)
+    job = server_job(config, model, start.data)
     passphrase = read_own_passphrase(passphrase_file, start.identity)
     mine = process_identity(start.identity, passphrase, sound.ca, "server")
     introduce(mine, "server", start.identity)

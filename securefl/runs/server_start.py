@@ -30,6 +30,8 @@ class ServerStart(BaseModel):
     away_s: float
     metrics: str | None = None
     """Address of the metrics page; None without."""
+    data: Path | None = None
+    """Absolute path of the server's file that names public samples; None without."""
 
 
 def read_server_start(path: Path) -> ServerStart:

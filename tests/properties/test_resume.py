@@ -296,6 +296,7 @@ def test_a_folder_that_says_how_its_server_was_started_goes_on_by_itself(tmp_pat
         joining_s=1.0,
         timeout_s=1.0,
         away_s=1.0,
+        data=tmp_path / "server.toml",
     )
     folder.note_server(start)
     assert folder.server_start() == start
@@ -307,7 +308,9 @@ def test_a_folder_that_says_how_its_server_was_started_goes_on_by_itself(tmp_pat
     assert (done.exit_code, "have their own keys" in done.stderr) == (2, True)
     done = CliRunner().invoke(main, resume)
     assert done.exit_code == 2
-    assert str(tmp_path / "bundle") in done.stderr
+    gone = " and ".join(str(path) for path in (start.bundle, hub, start.data))
+    assert f"{gone}: no longer there" in done.stderr
+    assert f"--bundle DIR --identity DIR --data FILE --out {run}" in done.stderr
     assert "ephemeral" not in done.stderr
     (run / "server.json").write_text('{"bundle": 1}')
     done = CliRunner().invoke(main, resume)
