@@ -22,8 +22,7 @@ SecureFLError
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
 │   ├── NotBlind                    a total that the server may not read, or one that it must
-│   ├── TotalRefused (MessageRefused) no total of honest clients
-│   └── KeyWornOut                  the key has released as much as its noise hides: rotate it
+│   └── TotalRefused (MessageRefused) no total of honest clients
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
 │   ├── WrongPassphrase
 │   ├── FileSignatureRefused        not as the consortium's certificate authority signed it
@@ -141,10 +140,6 @@ class NotBlind(OpeningRefused):
 
 class TotalRefused(OpeningRefused, MessageRefused):
     """The total is none that honest clients make: one of them has sent rubbish, or is no such."""
-
-
-class KeyWornOut(OpeningRefused):
-    """The key has released as many values as its noise is sized for."""
 
 
 class KeyFileError(SecureFLError):

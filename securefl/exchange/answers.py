@@ -31,12 +31,19 @@ Part = TypeVar("Part")
 """A group's part of an answer."""
 
 
+def numbered(number: int) -> str:
+    """Return the word for an officer of this number from 0, which people count from 1."""
+    return f"officer {number + 1}"
+
+
 @dataclass(frozen=True, slots=True)
 class Combiner(UnderCards):
     """Opens totals by the answers of officers, and keeps count of those that cannot answer."""
 
     say: Callable[[int, str], None] = lambda _number, _why: None
     """Told of each officer that is away, refuses a card, or has given a wrong answer, and why."""
+    who: Callable[[int], str] = numbered
+    """Returns the word for an officer, by its number from 0."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
 
@@ -145,7 +152,7 @@ class Combiner(UnderCards):
             too_few = all(isinstance(error, TooFewContributions) for error in without.values())
             raise (TooFewContributions if without and too_few else OpeningRefused)(
                 f"{len(answers)} of {n} officers answer, and {needed} are needed: "
-                + "; ".join(as_said(number, error) for number, error in without.items())
+                + "; ".join(f"{self.who(number)}: {error}" for number, error in without.items())
             )
         return answers
 
@@ -160,8 +167,3 @@ class Combiner(UnderCards):
                 parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
                 if all(part == of[0] for of in parts for part in of):
                     yield [of[0] for of in parts], liars
-
-
-def as_said(number: int, why: object) -> str:
-    """Return words on an officer of this number from 0, which people count from 1."""
-    return f"officer {number + 1}: {why}"

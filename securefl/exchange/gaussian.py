@@ -1,7 +1,4 @@
-"""Gaussian noise that hides keys: from the operating system's randomness.
-
-A seed gives it in a simulation alone, where that is asked for by name and the keys end with it.
-"""
+"""Gaussian noise from the operating system's randomness."""
 
 from __future__ import annotations
 
@@ -22,17 +19,7 @@ def gaussian(size: int, deviation: float) -> Values:
 
     Beyond 9 deviations, where one of 2^63 would be, there is none.
     """
-    return _normal(os.urandom(8 * size), deviation)
-
-
-def seeded(*seed: int) -> Draw:
-    """As `gaussian`, and the same draws again for the same seed: they hide nothing."""
-    rng = np.random.default_rng(seed)
-    return lambda size, deviation: _normal(rng.bytes(8 * size), deviation)
-
-
-def _normal(random_bytes: bytes, deviation: float) -> Values:
-    words = np.frombuffer(random_bytes, np.uint64)
+    words = np.frombuffer(os.urandom(8 * size), np.uint64)
     # Of the lower half, where doubles are fine enough for the tail; the last bit is the sign.
     uniform = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
     quantile: Values = torch.special.ndtri(torch.from_numpy(uniform)).numpy()

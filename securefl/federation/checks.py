@@ -12,8 +12,8 @@ from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import CardHolder
 from securefl.exchange.policy import OpeningRule, Policy, require_clients
 from securefl.federation.message import Expected, Roster, card_expected, split_message
-from securefl.federation.opening import Opening, subject
-from securefl.federation.opening_history import OpeningHistory
+from securefl.federation.opening import Opening, logged
+from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.types import MessageSpec
@@ -93,16 +93,12 @@ class Checks(Generic[Holder]):
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold for this total (`Roster.check`).
         """
-        expected = request.expected
         signers = tuple(signed.header.sender for signed in request.signed)
-        try:
-            answered = self._checked(request, signers, answer)
-        except (MessageRefused, OpeningRefused) as error:
-            refused = f"{subject(expected)}: {error}"
-            self._note(expected, signers, 0, refused)
-            raise type(error)(refused) from error
-        self._note(expected, signers, n_clients(answered))
-        return answered
+
+        def answered() -> Result:
+            return self._checked(request, signers, answer)
+
+        return logged(self._log, request.expected, signers, answered, n_clients)
 
     def _checked(
         self,
@@ -114,8 +110,7 @@ class Checks(Generic[Holder]):
         asked = expected.run, expected.round, expected.name
         require_own_key(self.opener, ONE_TIME, expected)
         require_blind(request, self.policy)
-        if without := self.opener.without_card(expected.run, signers):
-            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
+        self._require_cards(expected.run, signers)
         n_asked = self._history.claim(asked)
         rule = self.policy.rule_for(expected.name)
         if n_asked > self.policy.openings_per_run:
@@ -123,13 +118,13 @@ class Checks(Generic[Holder]):
                 f"the policy opens {self.policy.openings_per_run} totals in a run, and these "
                 "were asked for"
             )
-        if len(set(signers)) != len(signers):
-            raise Duplicate("a client stands in it twice")
+        require_distinct(signers)
         require_clients(len(signers), self.policy.min_contributions)
         terms = request.signers
         for signed in request.signed:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))
-        self._history.require_alike(asked, terms, self.policy.min_contributions)
+        n_lists = MOST_LISTS if self.card_keys.quorum.all_see_all else 1
+        self._history.require_alike(asked, terms, self.policy.min_contributions, n_lists)
         answered = answer(request, rule)
         self._history.release(asked, terms)
         return answered
@@ -141,30 +136,22 @@ class Checks(Generic[Holder]):
 
         Raises:
             OpeningRefused: the policy opens no scores, or a client's score was asked for in this
-                round before (`OpeningHistory.claim_scores`).
+                round before, or they are of profiles under several models
+                (`OpeningHistory.claim_scores`).
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold, or the profiles were sent under another key.
         """
         signers = tuple(signed.header.sender for signed in request.signed)
         about = replace(request.expected, name=request.name, n_values=len(request.scores))
-        try:
-            answered = answer(request, self._rule_of_scores(request, signers))
-        except (MessageRefused, OpeningRefused) as error:
-            refused = f"{subject(about)}: {error}"
-            self._note(about, signers, 0, refused)
-            raise type(error)(refused) from error
-        self._note(about, signers, len(signers))
-        return answered
 
-    def _note(
-        self, expected: Expected, signers: tuple[str, ...], n_clients: int, refused: str = ""
-    ) -> None:
-        self._log(Opening.of(expected, signers, n_clients, refused))
+        def answered() -> Result:
+            return answer(request, self._rule_of_scores(request, signers))
+
+        return logged(self._log, about, signers, answered, lambda _scores: len(signers))
 
     def _rule_of_scores(self, request: ScoreRequest, signers: tuple[str, ...]) -> OpeningRule:
         expected, rule = request.expected, self.policy.rule_for(request.name)
-        if len(set(signers)) != len(signers):
-            raise Duplicate("a client stands in it twice")
+        require_distinct(signers)
         if len(signers) != len(request.scores):
             raise OpeningRefused(
                 f"{len(request.scores)} scores and {len(signers)} headers; must be one of each for "
@@ -173,10 +160,19 @@ class Checks(Generic[Holder]):
         require_own_key(self.opener, ONE_TIME_PROFILE, expected)
         for signed in request.signed:
             self.roster.check(signed, expected)
-        if without := self.opener.without_card(expected.run, signers):
-            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
-        self._history.claim_scores(expected.run, expected.round, signers)
+        self._require_cards(expected.run, signers)
+        self._history.claim_scores(expected.run, expected.round, expected.state, signers)
         return rule
+
+    def _require_cards(self, run: str, signers: Sequence[str]) -> None:
+        if without := self.opener.without_card(run, signers):
+            raise OpeningRefused(f"no card of {', '.join(without):.200} in this session")
+
+
+def require_distinct(signers: Sequence[str]) -> None:
+    """Raise Duplicate where a client is listed twice."""
+    if len(set(signers)) != len(signers):
+        raise Duplicate("a client stands in it twice")
 
 
 def require_blind(request: SumRequest, policy: Policy) -> None:

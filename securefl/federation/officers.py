@@ -8,19 +8,18 @@ from typing import Protocol, TypeVar
 
 from securefl.errors import (
     MessageRefused,
-    OpeningRefused,
     PeerError,
     SecureFLError,
     TotalRefused,
 )
-from securefl.exchange.answers import Combiner, as_said
+from securefl.exchange.answers import Combiner, numbered
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import UNROUNDED_BITS
 from securefl.exchange.one_time_match import without_constant
 from securefl.exchange.opener import Answer, ScorePart
 from securefl.federation.incidents import Incident
-from securefl.federation.opening import Opening, subject
+from securefl.federation.opening import Opening, logged
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.types import MessageSpec
@@ -46,6 +45,9 @@ class AnsweringOfficer(Protocol):
 class Panel(Protocol):
     """The officers, wherever they are; all are asked at once. Numbers begin at 0."""
 
+    def who(self, number: int) -> str:
+        """Return the word for an officer: by its name, where it has one."""
+
     def take_cards(
         self, run: str, cards: Mapping[str, bytes]
     ) -> Mapping[int, Mapping[str, str] | SecureFLError]:
@@ -70,6 +72,10 @@ class OfficersHere:
     """A `Panel` of officers in this process: a simulation's."""
 
     officers: Sequence[AnsweringOfficer]
+
+    def who(self, number: int) -> str:
+        """Return the word for an officer, by its number from 1."""
+        return numbered(number)
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[int, Mapping[str, str]]:
         """See `Panel.take_cards`."""
@@ -123,7 +129,7 @@ class Officers:
 
     def take_up(self, keys: CardKeys) -> None:
         """Go on under these keys; officers that have refused cards for others begin anew."""
-        self.keys, self._combiner = keys, Combiner(keys, self.name)
+        self.keys, self._combiner = keys, Combiner(keys, self.name, self._who)
 
     @property
     def card_keys(self) -> CardKeys:
@@ -165,15 +171,12 @@ class Officers:
             TotalRefused: the ciphertext is malformed, or does not count the clients that have
                 signed.
         """
-        expected, signers = request.expected, tuple(request.signers)
-        try:
-            opened = self._opened(request, len(signers))
-        except OpeningRefused as error:
-            refused = f"{subject(expected)}: {error}"
-            self.log(Opening.of(expected, signers, 0, refused))
-            raise type(error)(refused) from error
-        self.log(Opening.of(expected, signers, opened.n_clients))
-        return opened
+        signers = tuple(request.signers)
+
+        def opened() -> OpenedSum:
+            return self._opened(request, len(signers))
+
+        return logged(self.log, request.expected, signers, opened, lambda total: total.n_clients)
 
     def _opened(self, request: SumRequest, n_clients: int) -> OpenedSum:
         about = request.expected.about
@@ -195,24 +198,28 @@ class Officers:
         """
         signers = tuple(signed.header.sender for signed in request.signed)
         about = replace(request.expected, name=request.name, n_values=len(signers))
+
+        def opened() -> list[float | None]:
+            return self._opened_scores(request, signers)
+
+        return logged(self.log, about, signers, opened, lambda _scores: len(signers))
+
+    def _opened_scores(self, request: ScoreRequest, signers: tuple[str, ...]) -> list[float | None]:
         asked = replace(request, scores=tuple(map(without_constant, request.scores)))
-        heard = self.panel.score_parts(asked, self._combiner.able(about.run))
-        try:
-            opened = [
-                self._combiner.score(content, name, _of_one(heard, i, len(signers)))
-                for i, (name, content) in enumerate(zip(signers, request.scores, strict=True))
-            ]
-        except OpeningRefused as error:
-            self.log(Opening.of(about, signers, 0, f"{subject(about)}: {error}"))
-            raise
-        self.log(Opening.of(about, signers, len(signers)))
-        return opened
+        heard = self.panel.score_parts(asked, self._combiner.able(request.expected.run))
+        return [
+            self._combiner.score(content, name, _of_one(heard, i, len(signers)))
+            for i, (name, content) in enumerate(zip(signers, request.scores, strict=True))
+        ]
 
     def name(self, number: int, why: str) -> None:
         """Report an officer, by its number from 0, unless it is among this round's incidents."""
         if number not in self._named:
             self._named.add(number)
-            self.report(Incident(self._round, OFFICERS, "", as_said(number, why)))
+            self.report(Incident(self._round, OFFICERS, "", f"{self._who(number)}: {why}"))
+
+    def _who(self, number: int) -> str:
+        return self.panel.who(number)  # through the panel, which alone reaches an officer
 
 
 def _of_one(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from securefl.errors import MessageRefused, OpeningRefused
 from securefl.federation.message import Expected
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,23 @@ class Opening:
         return cls(*about, signers, n_clients, refused, *key, expected.run)
 
 
-def subject(expected: Expected) -> str:
-    """Return words for a total that was asked for."""
-    return f"round {expected.round}, {expected.name!r}"
+def logged(
+    log: Callable[[Opening], None],
+    about: Expected,
+    signers: tuple[str, ...],
+    answer: Callable[[], Result],
+    n_clients: Callable[[Result], int],
+) -> Result:
+    """Return what `answer` gives; before that, log it, or its refusal.
+
+    Raises:
+        OpeningRefused, MessageRefused: `answer` does; with round and name before the reason.
+    """
+    try:
+        answered = answer()
+    except (MessageRefused, OpeningRefused) as error:
+        refused = f"round {about.round}, {about.name!r}: {error}"
+        log(Opening.of(about, signers, 0, refused))
+        raise type(error)(refused) from error
+    log(Opening.of(about, signers, n_clients(answered)))
+    return answered

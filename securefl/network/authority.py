@@ -6,7 +6,8 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -99,7 +100,8 @@ class Log:
         except (OSError, RunFolderError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}), and without it a total or a score could be "
-                "opened twice: put a copy back, or rotate the keys and move it away"
+                "opened twice: rotate the keys and move it away; a copy of it does not "
+                "know what was opened since"
             ) from error
 
     def note(self, opening: Opening) -> None:
@@ -312,14 +314,12 @@ class AuthorityProcess:
 
     async def _key_sums(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        what, role = (asked.name, asked.n_values), self._role
-        try:
+        role = self._role
+        with self._noting(asked, asked.name, asked.n_values):
             announced.require_values(asked, link.name)
             if not isinstance(role, CheckingOfficer):
-                raise OpeningRefused("the one authority tells nobody sums of keys")  # noqa: TRY301
+                raise OpeningRefused("the one authority tells nobody sums of keys")
             request = bodies.sum_request(asked, b"")
-        except (OpeningRefused, MessageRefused) as error:
-            raise self._noted(asked, what, error) from error
         answer = await asyncio.to_thread(role.key_sums, request)
         self.monitor.opened += 1
         self._say(f"Round {asked.round}: keys of {asked.name}, {len(request.signed)} clients")
@@ -327,20 +327,15 @@ class AuthorityProcess:
 
     async def _opened(self, link: Link, body: bytes, announced: Announced) -> bytes:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        what, role = (asked.name, asked.n_values), self._role
-        try:
-            announced.require_values(asked, link.name)
-            if not isinstance(role, Authority):
-                raise OpeningRefused("one of several officers opens nothing alone")  # noqa: TRY301
-        except OpeningRefused as error:
-            await link.discard(Frame.CIPHERTEXT)
-            raise self._noted(asked, what, error) from error
-        size = SUMS.message_bytes(asked.n_values)
-        total = (await link.receive({Frame.CIPHERTEXT: size})).body
-        try:
+        role = self._role
+        with self._noting(asked, asked.name, asked.n_values):
+            async with _followed_by(link, Frame.CIPHERTEXT):
+                announced.require_values(asked, link.name)
+                if not isinstance(role, Authority):
+                    raise OpeningRefused("one of several officers opens nothing alone")
+            size = SUMS.message_bytes(asked.n_values)
+            total = (await link.receive({Frame.CIPHERTEXT: size})).body
             request = bodies.sum_request(asked, total)
-        except MessageRefused as error:
-            raise self._noted(asked, what, error) from error
         opened = await asyncio.to_thread(role.open, request)
         self.monitor.opened += 1
         if isinstance(opened, BlindTotal):
@@ -354,17 +349,12 @@ class AuthorityProcess:
         self, link: Link, body: bytes, announced: Announced
     ) -> tuple[Frame, bytes]:
         asked = bodies.parsed(bodies.OpenRequest, body, link.name)
-        what = SCORE, len(asked.signed)
-        try:
-            announced.require_scores(asked, link.name)
-        except OpeningRefused as error:
-            await link.discard(Frame.SCORE_BYTES)
-            raise self._noted(asked, what, error) from error
-        content = (await link.receive({Frame.SCORE_BYTES: len(asked.signed) * SCORE_BYTES})).body
-        try:
+        n_scores = len(asked.signed)
+        with self._noting(asked, SCORE, n_scores):
+            async with _followed_by(link, Frame.SCORE_BYTES):
+                announced.require_scores(asked, link.name)
+            content = (await link.receive({Frame.SCORE_BYTES: n_scores * SCORE_BYTES})).body
             request = bodies.score_request(asked, content)
-        except MessageRefused as error:
-            raise self._noted(asked, what, error) from error
         answer: tuple[Frame, bytes]
         if isinstance(role := self._role, CheckingOfficer):
             parts = await asyncio.to_thread(role.score_parts, request)
@@ -382,25 +372,36 @@ class AuthorityProcess:
         names = config.data.names or sorted(role.roster.names, key=lambda name: (len(name), name))
         return ScoreAuthority(role, score_noise(config), profiling_of(config, names).draw)
 
-    def _noted(
-        self, asked: bodies.OpenRequest, what: tuple[str, int], error: SecureFLError
-    ) -> OpeningRefused:
-        """Log a refusal and return it; `what` has the name and the number of values."""
-        name, n_values = what
-        why = f"round {asked.round}, {name!r}: {error}"
-        opening = Opening(
-            round=asked.round,
-            name=name,
-            n_values=n_values,
-            signers=(),
-            n_clients=0,
-            refused=why,
-            key_id=asked.key_id,
-            epoch=asked.epoch,
-            run=asked.run,
-        )
-        self._log.note(opening)
-        return OpeningRefused(why)
+    @contextmanager
+    def _noting(self, asked: bodies.OpenRequest, name: str, n_values: int) -> Iterator[None]:
+        """Log what is refused within, of a request for this name and number of values."""
+        try:
+            yield
+        except (OpeningRefused, MessageRefused) as error:
+            why = f"round {asked.round}, {name!r}: {error}"
+            opening = Opening(
+                round=asked.round,
+                name=name,
+                n_values=n_values,
+                signers=(),
+                n_clients=0,
+                refused=why,
+                key_id=asked.key_id,
+                epoch=asked.epoch,
+                run=asked.run,
+            )
+            self._log.note(opening)
+            raise OpeningRefused(why) from error
+
+
+@asynccontextmanager
+async def _followed_by(link: Link, frame: Frame) -> AsyncIterator[None]:
+    """Read the frame that follows a request that is refused within, and forget it."""
+    try:
+        yield
+    except OpeningRefused:
+        await link.discard(frame)
+        raise
 
 
 def _n_clients(config: Config, roster: Roster) -> int:

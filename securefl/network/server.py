@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cryptography import x509
@@ -17,6 +18,7 @@ from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.own_data import task_at
 from securefl.build.own_model import code_of, require_allowed
+from securefl.build.own_public import require_server_file
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
@@ -24,6 +26,7 @@ from securefl.errors import (
     PeerError,
     SecureFLError,
 )
+from securefl.exchange.answers import numbered
 from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
@@ -33,6 +36,7 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
+from securefl.federation.ledger import SERVER
 from securefl.federation.message import CARD
 from securefl.federation.officers import Officers
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear, SealedMatch
@@ -85,11 +89,11 @@ class Patience:
     """Seconds that the server waits."""
 
     joining_s: float = 120.0
-    """For the authority to call and all clients to join, before the first round."""
+    """For the authority or officers to call and all clients to join, before the first round."""
     client_s: float = 60.0
     """For a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority to call again, before a round and where its connection is lost."""
+    """For the authority, or as many officers as are needed, to call again; for one to answer."""
 
 
 @dataclass
@@ -118,7 +122,7 @@ class ServerProcess:
         """
         config, patience = self.job.config, self.patience
         check_officers(config, self.bundle.card_keys.quorum)
-        lines = _lines(config)
+        lines = self._lines()
         members = Members(
             secrets.token_hex(32),
             folder.job_id(),
@@ -202,6 +206,19 @@ class ServerProcess:
                 name_of(self.bundle.transport_holder, certificate, role)
                 return role
         return "client"
+
+    def _lines(self) -> tuple[Line, ...]:
+        """Return the line to the authority, or to each officer; none where nothing is encrypted."""
+        exchange = self.job.config.exchange
+        if not exchange.seals_anything:
+            return ()
+
+        def named(number: int) -> str:
+            names = self.bundle.officers()  # fewer where another epoch has fewer
+            return f"officer {names[number]}" if number < len(names) else numbered(number)
+
+        others = range(1, exchange.officers)
+        return Line(), *(Line(partial(named, number), "officer serve") for number in others)
 
     def _line_of(self, certificate: x509.Certificate, lines: Sequence[Line]) -> Line | None:
         """Return the line of the authority, or of an officer; None for a client.
@@ -442,14 +459,6 @@ class ServerProcess:
         self.say("Epoch {}, roster version {}".format(*self.bundle.age))
 
 
-def _lines(config: Config) -> tuple[Line, ...]:
-    """Return the line to the authority, or to each officer; none where nothing is encrypted."""
-    if not config.exchange.seals_anything:
-        return ()
-    others = range(2, config.exchange.officers + 1)
-    return Line(), *(Line(f"officer {n}", "officer serve") for n in others)
-
-
 def before(finish: AtEnd, fetch: Callable[[], None]) -> AtEnd:
     """Return the function that fetches the last rows of logs, then finishes."""
 
@@ -579,14 +588,21 @@ def _worst(metrics: RoundMetrics) -> str:
     return f", worst {name} with {shown(metrics.metric, score.score)}"
 
 
-def server_job(config: Config, model: str | None = None) -> Job:
-    """Build the server's job; `model` is the code that it lets run (`require_allowed`).
+def server_job(config: Config, model: str | None = None, data: Path | None = None) -> Job:
+    """Build the server's job.
+
+    Args:
+        config: the settings of all parties.
+        model: the code that the server lets run (`require_allowed`).
+        data: its own file, which names public samples, where the settings have a table `[samples]`.
 
     Raises:
         ConfigError, DataError: see `job_of`.
     """
     check_scope(config)
-    if config.samples is None:
+    if config.samples is None and data is None:
         return job_of(config, None)
     require_allowed(config.model.name, model, f"--model {config.model.name}")
-    return job_of(config, task_at(config, {}), ())
+    files = {SERVER: data} if data else {}
+    require_server_file(config, files)
+    return job_of(config, task_at(config, files), ())
