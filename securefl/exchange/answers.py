@@ -89,7 +89,7 @@ class Combiner(UnderCards):
         why there is none.
 
         Raises:
-            TooFewContributions: so say all officers without an answer, and too few are left.
+            TooFewContributions: so say more officers than may be missing.
             OpeningRefused: too few officers have answered.
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
                 just these messages, or one of them is rubbish, or too many officers lie.
@@ -145,12 +145,14 @@ class Combiner(UnderCards):
                 without[number] = PeerError("has answered for other groups than its own")
             else:
                 answers[number] = said
+        needed, n = self.keys.quorum.needed, self.keys.quorum.officers
+        too_few = [error for error in without.values() if isinstance(error, TooFewContributions)]
+        if len(too_few) > n - needed:  # the clients' doing: no officer is named for it
+            raise too_few[0]
         for number, error in without.items():
             self.say(number, str(error))
-        needed, n = self.keys.quorum.needed, self.keys.quorum.officers
         if len(answers) < needed:
-            too_few = all(isinstance(error, TooFewContributions) for error in without.values())
-            raise (TooFewContributions if without and too_few else OpeningRefused)(
+            raise OpeningRefused(
                 f"{len(answers)} of {n} officers answer, and {needed} are needed: "
                 + "; ".join(f"{self.who(number)}: {error}" for number, error in without.items())
             )

@@ -56,7 +56,8 @@ def logged(
     try:
         answered = answer()
     except (MessageRefused, OpeningRefused) as error:
-        refused = f"round {about.round}, {about.name!r}: {error}"
+        asked = f"round {about.round}, {about.name!r}: "
+        refused = asked + str(error).removeprefix(asked)  # which officers have said already
         log(Opening.of(about, signers, 0, refused))
         raise type(error)(refused) from error
     log(Opening.of(about, signers, n_clients(answered)))
