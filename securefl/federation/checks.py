@@ -98,7 +98,8 @@ class Checks(Generic[Holder]):
         def answered() -> Result:
             return self._checked(request, signers, answer)
 
-        return logged(self._log, request.expected, signers, answered, n_clients)
+        members = self.roster.names
+        return logged(self._log, request.expected, signers, answered, n_clients, members)
 
     def _checked(
         self,
@@ -145,7 +146,8 @@ class Checks(Generic[Holder]):
         def answered() -> Result:
             return answer(request, self._rule_of_scores(request, signers))
 
-        return logged(self._log, about, signers, answered, lambda _scores: len(signers))
+        n_signed, members = len(signers), self.roster.names
+        return logged(self._log, about, signers, answered, lambda _scores: n_signed, members)
 
     def _rule_of_scores(self, request: ScoreRequest, signers: tuple[str, ...]) -> OpeningRule:
         expected, rule = request.expected, self.policy.rule_for(request.name)

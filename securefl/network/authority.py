@@ -41,7 +41,7 @@ from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import RELEASED, total_bytes
-from securefl.io.files import append_whole, make_folder, read_lines
+from securefl.io.files import MAX_LINE_BYTES, append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.announced import Announced
@@ -69,6 +69,9 @@ QUESTIONS = {
 """Frames that a server may send at any time, and the bytes that fit."""
 _OPENINGS = {Frame.OPEN, Frame.KEY_SUMS, Frame.SCORES}
 RELEASES = "released.jsonl"
+MAX_OWN_LOG_BYTES = 2**40
+"""Most bytes of a log of its own, which it reads line by line; a year of large runs takes more than
+others' logs may."""
 PAUSE_S = 1.0
 """Before the server is called again."""
 _ROW: TypeAdapter[Row] = TypeAdapter(Row)
@@ -108,16 +111,24 @@ class Log:
         self._append(OPENINGS, asdict(opening))
 
     def rows(self, run: str, known: int) -> bytes:
-        """Return the lines of a session after so many, whole ones, and as many as may travel."""
+        """Return the lines of a session after so many, whole ones, and as many as may travel.
+
+        Raises:
+            RunFolderError: they cannot be read.
+        """
         path, found, size = self.folder / OPENINGS, list[bytes](), 0
         if not path.exists():
             return b""
-        lines = (line for line in read_lines(path) if f'"run": "{run}"'.encode() in line)
-        for line in islice(lines, known, None):
-            size += len(line) + 1
-            if found and size > MAX_LOG_BYTES:
-                break
-            found.append(line)
+        try:
+            for line in islice(_lines_of(path, run), known, None):
+                size += len(line) + 1
+                if found and size > MAX_LOG_BYTES:
+                    break
+                found.append(line)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path}: cannot be read ({error}): move it away, and keep it as evidence"
+            ) from error
         return b"\n".join(found)
 
     def _keep(self, row: Row) -> None:
@@ -125,6 +136,10 @@ class Log:
 
     def _append(self, name: str, row: object) -> None:
         line = json.dumps(row).encode() + b"\n"
+        if len(line) > MAX_LINE_BYTES:  # a line that no reader takes would be the last one read
+            raise RunFolderError(
+                f"{self.folder / name}: a line of {len(line)} bytes, at most {MAX_LINE_BYTES} fit"
+            )
         try:
             append_whole(self.folder / name, line)
         except OSError as error:
@@ -132,12 +147,18 @@ class Log:
             raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
 
 
+def _lines_of(path: Path, run: str) -> Iterator[bytes]:
+    """Yield the whole lines of a session."""
+    of_run = f'"run": "{run}"'.encode()
+    return (line for line in read_lines(path, MAX_OWN_LOG_BYTES) if of_run in line)
+
+
 def _whole_lines(path: Path) -> Iterator[bytes]:
     """Yield whole lines; one that was cut off is of nothing released, and is removed."""
     if not path.exists():
         return
     n_whole = 0
-    for line in read_lines(path):
+    for line in read_lines(path, MAX_OWN_LOG_BYTES):
         n_whole += len(line) + 1
         yield line
     if n_whole < path.stat().st_size:

@@ -21,6 +21,7 @@ from securefl.build.selection import Ground, participation, profiling_of, score_
 from securefl.config.schema import Config
 from securefl.errors import (
     KeyFileError,
+    OpeningRefused,
     PeerError,
     SecureFLError,
 )
@@ -536,10 +537,10 @@ class AuthorityLine:
         self._waited(self._fetched())
 
     async def _fetched(self) -> None:
-        """Fetch; a connection that breaks is no failure."""
+        """Fetch; a connection that breaks is no failure, nor is a log that cannot be read."""
         try:
             await self.log.fetch(await self._link())
-        except PeerError as error:
+        except (PeerError, OpeningRefused) as error:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum | BlindTotal:
