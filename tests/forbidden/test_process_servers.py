@@ -240,21 +240,41 @@ def test_a_part_of_a_model_needs_the_rest(job, request_of):
     refused(site, [question(SIZE, 1)], [request_of(1, whole=False)], why=why)
 
 
-def test_a_model_that_is_not_finite_ends_no_client(job):
-    """Its values are refused where they are, and the next round is taken part in."""
+def filled_with(value):
+    """A state whose tensors are full of a value."""
 
-    def spoilt(process):
+    def made(process):
         state = first_state(process)
         tensors = {
-            kind: {name: torch.full_like(value, torch.nan) for name, value in named.items()}
+            kind: {name: torch.full_like(before, value) for name, before in named.items()}
             for kind, named in state.tensors.items()
         }
         return replace(state, tensors=tensors)
 
-    for settings in (("algorithm.name=fedtan",), ("algorithm.name=fedavg",)):
-        answers, _, how = asked(job(*settings), [training(1, state=spoilt), leave(1), training(2)])
-        assert answers == [Frame.LEAVE, Frame.MESSAGE]
-        assert not isinstance(how, Exception)
+    return made
+
+
+SPOILT = [
+    pytest.param(training, ("algorithm.name=fedtan",), id="in mid-round"),
+    pytest.param(training, ("algorithm.name=fedavg",), id="at its end"),
+    pytest.param(training, ("algorithm.name=fedavg", "exchange.encrypt=model"), id="encrypted"),
+    pytest.param(
+        lambda n, **c: question(LOSS, n, **c),
+        ("selection.name=afl", "selection.fraction=0.6"),
+        id="a question",
+    ),
+]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("request_of", "settings"), SPOILT)
+def test_a_model_that_is_not_finite_ends_no_client(job, request_of, settings, value):
+    """It is refused before anything is computed of it, and the next round is taken part in."""
+    connections = [[request_of(1, state=filled_with(value))], [request_of(2)]]
+    answers, said, how = asked(job(*settings), *connections)
+    assert answers == [None, Frame.MESSAGE]
+    assert any("values that are not finite, in " in line for line in said)
+    assert not isinstance(how, Exception)
 
 
 # In the middle of a round, and before one.
