@@ -17,6 +17,7 @@ from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_MEAN, SCORE_VALUE,
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame
+from securefl.network.store import RUNS
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "at_once")
 SAID = {Frame.MESSAGE: 10**7, Frame.LEAVE: SMALL, Frame.DONE: 0}
@@ -275,6 +276,61 @@ def test_a_model_that_is_not_finite_ends_no_client(job, request_of, settings, va
     assert answers == [None, Frame.MESSAGE]
     assert any("values that are not finite, in " in line for line in said)
     assert not isinstance(how, Exception)
+
+
+# The end.
+
+
+def goodbye(_):
+    return Frame.GOODBYE, bodies.reason("")
+
+
+def kept_of(site, welcome):
+    """A file of the job that a server welcomes a client to, from an earlier session."""
+    folder = site.folder / "alice" / RUNS / welcome.job
+    folder.mkdir(parents=True)
+    path = folder / "7.safetensors"
+    path.write_bytes(b"momentum, layers of its own")
+    return path
+
+
+ALL, AFL = ("algorithm.name=fedavg",), ("selection.name=afl", "selection.fraction=0.6")
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests", "seen"),
+    [
+        pytest.param(ALL, [], "round 0 of 3", id="before any"),
+        pytest.param(AFL, [], "round 0 of 3", id="before any, of clients that are drawn"),
+        pytest.param(ALL, [training(2)], "round 2 of 3", id="before the last"),
+    ],
+)
+def test_a_goodbye_before_the_last_round_deletes_nothing(job, settings, requests, seen):
+    """Whatever job the server names; and the client says what it has seen of the run."""
+    site, welcome = job(*settings, "run.rounds=3"), any_welcome()
+    path = kept_of(site, welcome)
+    _, said, how = asked(site, [*requests, goodbye], welcome=welcome)
+    assert how is None
+    assert path.parent.exists()
+    assert said[-1].endswith(
+        f"hub says that the run is over, and has last asked for {seen}; what is kept of it stays "
+        f"in {site.folder / 'alice'}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [(ALL, 3), (AFL, 2)],
+    ids=["of all clients", "of clients that are drawn"],
+)
+def test_a_run_that_is_over_leaves_nothing_behind(job, settings, number):
+    """Also of a client that was not drawn for its last round, and after a lost connection."""
+    site, welcome = job(*settings, "run.rounds=3"), any_welcome()
+    path = kept_of(site, welcome)
+    _, said, how = asked(site, [training(number)], [goodbye], welcome=welcome)
+    assert how is None
+    assert not path.parent.exists()
+    assert said[-1] == "alice: the run is over"
 
 
 # In the middle of a round, and before one.
