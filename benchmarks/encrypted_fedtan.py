@@ -60,7 +60,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "log": (
         "securefl.federation.round.Entry",
         "securefl.federation.server.Entry",
-        "securefl.federation.opening.Opening",
+        "securefl.federation.opening.Opening.of",
     ),
     OTHER: ("securefl.runs.loop.Rounds.step",),
 }

@@ -7,6 +7,7 @@ from itertools import count
 
 import numpy as np
 import torch
+from ring_by_hand import untransformed
 
 from securefl.crypto.one_time import OneTimeKey
 from securefl.crypto.params import MATCHES
@@ -17,7 +18,9 @@ from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSeale
 from securefl.exchange.profile import Profile
 
 RUN = "ab" * 32
-N, MODULUS = MATCHES.poly_degree, 1152921504606830593
+N, PRIMES = MATCHES.poly_degree, (70368743587841, 70368743669761)
+MODULUS = PRIMES[0] * PRIMES[1]
+PRIME_COLUMN = np.array(PRIMES, np.uint64)[:, None]
 
 
 def random_profile(q, rng, spread="uniform", version=0):
@@ -39,6 +42,29 @@ def near(profile, rng, distance):
         np.clip(variance_Q * np.exp(noise[1]), 1e-3, 50),
     )
     return Profile(*(torch.from_numpy(np.asarray(part)) for part in moved), profile.version)
+
+
+def random_words(rng, *shape):
+    """Words of polynomials: residues of each prime, shape (..., 2, N)."""
+    return rng.integers(0, PRIME_COLUMN, (*shape, 2, N), np.uint64)
+
+
+def numbers_of(words):
+    """The whole numbers modulo both primes that residues of shape (2, ...) stand for."""
+    first, second = (row.astype(object) for row in words)
+    inverse = pow(PRIMES[0], -1, PRIMES[1])
+    return first + PRIMES[0] * ((second - first) * inverse % PRIMES[1])
+
+
+def words_of(numbers):
+    """The residues of whole numbers, shape (2, ...)."""
+    return np.stack([(numbers % prime).astype(np.uint64) for prime in PRIMES])
+
+
+def coefficients_of(words):
+    """A polynomial's coefficients modulo both primes, from its transform's words."""
+    rows = [untransformed(row, prime) for row, prime in zip(words, PRIMES, strict=True)]
+    return numbers_of(np.stack(rows))
 
 
 def embedded(polynomial):

@@ -92,13 +92,20 @@ class Sending:
     run: str
     round: int
     profile: Profile
+    state: str
+    """Digest of what it was made under."""
     foreign: KeySet | None = None
     other: Client | None = None
     """Whose identity key a thief has."""
 
     def message(self, **changes):
         """The honest message, or one of another run, round or profile."""
-        asked = {"run": self.run, "round_number": self.round, "profile": self.profile}
+        asked = {
+            "run": self.run,
+            "round_number": self.round,
+            "profile": self.profile,
+            "state": self.state,
+        }
         return SEND_PROFILE(self.client, **asked | changes)
 
     @property
@@ -115,7 +122,7 @@ class Sending:
         """Any payload under a header of one's choice."""
         sealer = self.client.profile_sealer
         n_values = 2 * len(self.profile)
-        expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values)
+        expected = Expected.over(sealer, (self.run, self.round), PROFILE, n_values, self.state)
         header = header_for(expected, self.client.name, sealed).model_copy(update=changes)
         return encode_message(header, sealed.payload, identity or self.client.signing_key)
 
@@ -161,21 +168,21 @@ Change = Callable[[Sending], bytes]
 
 
 def any_words(content):
-    """Words below the prime, as many as in `content`."""
-    rng = np.random.default_rng()
-    words = rng.integers(0, ring(MATCHES).modulus, len(content) // 8, np.uint64)
-    return packed(words, [ring(MATCHES).modulus])
+    """Words below the primes, as many as in `content`."""
+    of, n = ring(MATCHES), len(content) // MATCHES.ciphertext_bytes
+    words = np.random.default_rng().integers(0, of.column, (n, *of.shape), np.uint64)
+    return packed(words, of.primes)
 
 
 def install(monkeypatch, changes, foreign=None, rounds=range(100)):
     """From now on these clients send what their `Change` makes of a message, in these rounds."""
     others = []
 
-    def send_profile(self, run, round_number, profile):
+    def send_profile(self, run, round_number, profile, state=""):
         others.append(self)
         if self.name not in changes or round_number not in rounds:
-            return SEND_PROFILE(self, run, round_number, profile)
+            return SEND_PROFILE(self, run, round_number, profile, state)
         other = next(o for o in others if o.name == "client-1")
-        return changes[self.name](Sending(self, run, round_number, profile, foreign, other))
+        return changes[self.name](Sending(self, run, round_number, profile, state, foreign, other))
 
     monkeypatch.setattr(Client, "send_profile", send_profile)

@@ -9,7 +9,8 @@ from securefl.crypto.ring import words_of
 
 def encrypted_without_error(ring, key, common, reals):
     """In the place of `SealRing.encrypted`: m - a s exactly."""
-    encoded = words_of(ring._encoded(reals, ring._scale), len(reals))
+    n_words = len(ring.primes) * len(reals)
+    encoded = words_of(ring._encoded(reals, ring._scale), n_words).reshape(ring.shape)
     whole = ring._ciphertext(encoded, np.zeros_like(encoded))
     ring._evaluator.sub_inplace(whole, ring._product(key, common))
-    return words_of(ring._sum(whole), len(reals))
+    return words_of(ring._sum(whole), n_words).reshape(ring.shape)

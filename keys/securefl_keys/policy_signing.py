@@ -17,7 +17,9 @@ from securefl_keys.signer import changing, open_signer
 def sign_policy(
     directory: Path, policy: Policy, passphrase: str, at: datetime | None = None
 ) -> PolicyFile:
-    """Sign the consortium's next policy. Who has an older bundle still believes the one before.
+    """Sign the consortium's next policy, and the roster anew: its version is the age of a bundle.
+
+    So whoever has the new policy takes no older one, and officers get it as they get revocations.
 
     Raises:
         ConfigError: it leaves the bounds of `PolicyTable`.
@@ -29,5 +31,8 @@ def sign_policy(
     with changing(directory):
         signer, old = open_signer(directory, passphrase, at), load_policy(directory, at)
         text = old.signed_anew(signer.ca, signer.key, at, version=old.version + 1, **fields)
-        replace(directory / layout.POLICY, text, mode=0o644)
+        replace(directory / layout.POLICY, text, mode=0o644)  # first: nobody takes it up yet
+        members = signer.roster.file
+        roster = members.signed_anew(signer.ca, signer.key, at, version=members.version + 1)
+        replace(directory / layout.ROSTER, roster, mode=0o644)
     return PolicyFile.verified(text, signer.ca)

@@ -94,14 +94,16 @@ class OneTimeKey(Held):
         of = ring(self._parameters)
         key = of.key(self._coefficients)
         words = [of.encrypted(key, of.common(about, j), row) for j, row in enumerate(rows)]
-        return packed(np.stack(words), [of.modulus])
+        return packed(np.stack(words), of.primes)
 
     def applied(self, polynomial: Words) -> int:
-        """Return the constant coefficient of this key times a polynomial, modulo the prime."""
+        """Return the constant coefficient of this key times a polynomial, modulo all primes."""
         reversed_key = np.concatenate([self._coefficients[:1], -self._coefficients[:0:-1]])
         high, low = polynomial >> _HALF_WORD, polynomial & (2**_HALF_WORD - 1)  # no overflow
-        parts = (int(part.astype(np.int64) @ reversed_key) for part in (high, low))
-        return ((next(parts) << int(_HALF_WORD)) + next(parts)) % ring(self._parameters).modulus
+        parts = ((part.astype(np.int64) @ reversed_key).tolist() for part in (high, low))
+        of, wholes = ring(self._parameters), zip(*parts, strict=True)
+        residues = ((high << int(_HALF_WORD)) + low for high, low in wholes)
+        return of.composed(residues)
 
     def __repr__(self) -> str:
         return "OneTimeKey()"
@@ -135,14 +137,13 @@ def weighed(
         MessageRefused: another length, or a word that is not below the prime.
     """
     of, n_rows = ring(parameters), len(weights)
-    words = unpacked(message, (n_rows, 1, parameters.poly_degree), [of.modulus], "ciphertext")
+    words = unpacked(message, (n_rows, *of.shape), of.primes, "ciphertext")
     scale = 2.0**parameters.weight_bits
-    total = np.zeros((2, parameters.poly_degree), np.uint64)
+    total = np.zeros((2, *of.shape), np.uint64)
     for j in np.flatnonzero(weights.any(axis=1)):  # SEAL refuses to multiply by zero
-        both = np.stack([words[j, 0], of.common_words(about, int(j))])
-        row = of.weighed(both, baseline[j], weights[j], scale)
-        total = (total + row) % np.uint64(of.modulus)
-    return int(total[0, 0]), total[1]
+        both = np.stack([words[j], of.common_words(about, int(j))])
+        total = (total + of.weighed(both, baseline[j], weights[j], scale)) % of.column
+    return of.composed(total[0, :, 0].tolist()), total[1]
 
 
 def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) -> float | None:
@@ -160,7 +161,7 @@ def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) ->
 
 def polynomial_bytes(polynomial: Words, parameters: MatchParameters = MATCHES) -> bytes:
     """Return a polynomial as it travels, `ciphertext_bytes` of it."""
-    return packed(polynomial, [ring(parameters).modulus])
+    return packed(polynomial, ring(parameters).primes)
 
 
 def polynomial_in(content: bytes, parameters: MatchParameters = MATCHES) -> Words:
@@ -169,9 +170,8 @@ def polynomial_in(content: bytes, parameters: MatchParameters = MATCHES) -> Word
     Raises:
         MessageRefused: another length, or a word that is not below the prime.
     """
-    shape = 1, parameters.poly_degree
-    words: Words = unpacked(content, shape, [ring(parameters).modulus], "polynomial")[0]
-    return words
+    of = ring(parameters)
+    return unpacked(content, of.shape, of.primes, "polynomial")
 
 
 class CipherSum:
@@ -185,8 +185,7 @@ class CipherSum:
         n_added: int = 0,
     ) -> None:
         self._parameters = parameters
-        self._modulus = ring(parameters).modulus
-        self._shape = n_ciphertexts, 1, parameters.poly_degree
+        self._shape = n_ciphertexts, *ring(parameters).shape
         self._words = np.zeros(self._shape, np.uint64) if words is None else words
         self._n_added = n_added
 
@@ -196,15 +195,17 @@ class CipherSum:
         Raises:
             MessageRefused: another length, or a word that is not below the prime.
         """
-        words: Words = unpacked(message, self._shape, [self._modulus], "ciphertext")
+        of = ring(self._parameters)  # not kept: the server has what this object has
+        words: Words = unpacked(message, self._shape, of.primes, "ciphertext")
         words += self._words
         if (self._n_added + 1) % _ADDITIONS == 0:
-            words %= np.uint64(self._modulus)
+            words %= of.column
         return CipherSum(self._shape[0], self._parameters, words, self._n_added + 1)
 
     def total(self) -> bytes:
         """Return the sum as it travels."""
-        return packed(self._words % np.uint64(self._modulus), [self._modulus])
+        of = ring(self._parameters)
+        return packed(self._words % of.column, of.primes)
 
 
 @final
@@ -262,8 +263,7 @@ class KeySum:
         if not self.coefficients.any():
             raise MessageRefused("the keys add up to zero")
         of = ring(self._parameters)
-        shape = n_ciphertexts, 1, self._parameters.poly_degree
-        words = unpacked(total, shape, [of.modulus], "total")
+        words = unpacked(total, (n_ciphertexts, *of.shape), of.primes, "total")
         key = of.key(self.coefficients)
-        opened = [of.decrypted(key, of.common(about, j), row[0]) for j, row in enumerate(words)]
+        opened = [of.decrypted(key, of.common(about, j), row) for j, row in enumerate(words)]
         return np.stack(opened)

@@ -1,4 +1,4 @@
-"""Parameters under one-time keys: one prime, symmetric encryption; of sums and of matches.
+"""Parameters under one-time keys, symmetric encryption: of sums and of matches.
 
 The security table is that of the Homomorphic Encryption Standard (Albrecht et al. 2018, Table 1:
 ternary secret, classical attacker); keys here are wider.
@@ -29,6 +29,8 @@ KEY_DEVIATION = sqrt(KEY_BITS / 4)
 the same way: 3.24."""
 KEY_BOUND = KEY_BITS // 2
 """Largest absolute coefficient of a key."""
+_UNUSED_PRIME_BITS = 17
+"""Size of the least prime that SEAL has at N = 4096."""
 
 
 def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
@@ -47,7 +49,7 @@ def require_secure(poly_degree: int, modulus_bits: Sequence[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RingParameters:
-    """Parameters of messages of whole polynomials, modulo one prime.
+    """Parameters of messages of whole polynomials.
 
     Raises:
         ConfigError: below 128-bit security, or no room for the values beside the scale.
@@ -55,23 +57,33 @@ class RingParameters:
 
     poly_degree: int
     """N, the number of real values in a polynomial: N/2 complex slots."""
-    modulus_bits: int
-    """Size of the prime."""
+    prime_bits: tuple[int, ...]
+    """Sizes of the primes whose product is the modulus."""
     scale_bits: int
 
     def __post_init__(self) -> None:
-        require_secure(self.poly_degree, (self.modulus_bits,))
+        require_secure(self.poly_degree, self.all_prime_bits)
         room = self.modulus_bits - 4
         if not 20 <= self.scale_bits <= room:
             raise ConfigError(
-                f"scale_bits = {self.scale_bits}: must be 20..{room} beside a prime of "
+                f"scale_bits = {self.scale_bits}: must be 20..{room} beside a modulus of "
                 f"{self.modulus_bits} bits"
             )
 
     @property
+    def all_prime_bits(self) -> tuple[int, ...]:
+        """Sizes of the primes that SEAL is given: of several it keeps the last one for itself."""
+        return self.prime_bits
+
+    @property
+    def modulus_bits(self) -> int:
+        """Size of the modulus."""
+        return sum(self.prime_bits)
+
+    @property
     def ciphertext_bytes(self) -> int:
-        """Length of one on the wire: a polynomial, a coefficient in as many bytes as it needs."""
-        return self.poly_degree * (-(-self.modulus_bits // 8))
+        """Length of one on the wire: a polynomial, a residue in as many bytes as it needs."""
+        return self.poly_degree * len(self.prime_bits) * (-(-max(self.prime_bits) // 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class SumParameters(RingParameters):
     """Parameters of messages that are added up, and that nobody multiplies."""
 
     poly_degree: int = 2048
-    modulus_bits: int = 52
+    prime_bits: tuple[int, ...] = (52,)
     scale_bits: int = 37
 
     @property
@@ -128,12 +140,22 @@ class MatchParameters(RingParameters):
     """
 
     poly_degree: int = 4096
-    modulus_bits: int = 60
-    scale_bits: int = 29
-    weight_bits: int = 23
+    prime_bits: tuple[int, ...] = (46, 46)
+    scale_bits: int = 40
+    weight_bits: int = 38
     """Scale of the server's weights."""
     range_bits: int = 5
-    """A score is within ±2^range_bits; what is sealed under another key is not, 3 times in 4."""
+    """A score is within ±2^range_bits; of 256 that are sealed under another key, 255 are not."""
+
+    @property
+    def all_prime_bits(self) -> tuple[int, ...]:
+        """See `RingParameters.all_prime_bits`: nothing is encrypted modulo the last one."""
+        return (*self.prime_bits, _UNUSED_PRIME_BITS)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Length of a constant coefficient as it travels."""
+        return -(-self.modulus_bits // 8)
 
     @property
     def score_scale_bits(self) -> int:

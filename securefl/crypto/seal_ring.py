@@ -1,4 +1,4 @@
-"""SEAL's arithmetic modulo one prime, on numpy's words: encoding, transform, errors, products.
+"""SEAL's arithmetic modulo primes, on numpy's words: encoding, transform, errors, products.
 
 None of it is our own. What looks like a detour is the way through what TenSEAL exposes: words are
 read and written as files, a polynomial is half a ciphertext, and decrypting (c_0, c_1) under the
@@ -8,7 +8,9 @@ polynomial one, which is no secret, is c_0 + c_1.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 import tenseal as ts
@@ -30,14 +32,23 @@ _COMMONS = 256
 
 
 class SealRing:
-    """Polynomials modulo X^N + 1 and one prime. It holds no key."""
+    """Polynomials modulo X^N + 1 and the product of one prime or more. It holds no key.
+
+    Words of a polynomial have shape (primes, N).
+    """
 
     def __init__(self, parameters: RingParameters) -> None:
         self.parameters = parameters
-        degree, bits = parameters.poly_degree, parameters.modulus_bits
-        self.modulus: int = sealapi.CoeffModulus.Create(degree, [bits])[0].value()
+        degree, bits = parameters.poly_degree, parameters.all_prime_bits
+        primes = [prime.value() for prime in sealapi.CoeffModulus.Create(degree, [*bits])]
+        self.primes: tuple[int, ...] = tuple(primes[: len(parameters.prime_bits)])
+        self.modulus = prod(self.primes)
+        self.column = np.array(self.primes, np.uint64)[:, None]
+        """The primes, shape (primes, 1)."""
+        self.shape = len(self.primes), degree
+        """Of a polynomial's words."""
         self._scale = 2.0**parameters.scale_bits
-        self._message = sealwire.field(1, sealwire.parameters(degree, self.modulus))
+        self._message = sealwire.field(1, sealwire.parameters(degree, primes))
         self._message += sealwire.field(
             2, _NOTHING_BY_ITSELF + sealwire.double_field(3, self._scale)
         )
@@ -46,10 +57,9 @@ class SealRing:
         self._parms_id = tuple(self._seal.first_context_data().parms_id())
         self._encoder = sealapi.CKKSEncoder(self._seal)
         self._evaluator = sealapi.Evaluator(self._seal)
-        ones = np.ones((1, degree), np.uint64)
+        ones, of_keys = np.ones((len(primes), degree), np.uint64), self._seal.key_parms_id()
         one = ts.context_from(
-            self._message
-            + sealwire.field(3, sealwire.field(1, sealwire.secret_key(self._parms_id, ones)))
+            self._message + sealwire.field(3, sealwire.field(1, sealwire.secret_key(of_keys, ones)))
         )
         self._one = one.secret_key().data  # of the same parameters
         self._encryptor = sealapi.Encryptor(self._seal, self._one)
@@ -63,11 +73,13 @@ class SealRing:
 
     def common_words(self, about: bytes, index: int) -> Words:
         """Return the words of a common polynomial, transformed."""
-        return common_polynomial(about, index, self.parameters.poly_degree, self.modulus)
+        n_primes, degree = self.shape
+        of = [(n_primes * index + i, degree, prime) for i, prime in enumerate(self.primes)]
+        return np.stack([common_polynomial(about, *one) for one in of])
 
     def key(self, coefficients: Coefficients) -> sealapi.Ciphertext:
         """Return a key of small signed coefficients as (0, s), transformed."""
-        words = (coefficients % self.modulus).astype(np.uint64)
+        words = (coefficients % self.column.astype(np.int64)).astype(np.uint64)
         key = self._ciphertext(np.zeros_like(words), words, 1.0, transformed=False)
         self._evaluator.transform_to_ntt_inplace(key)
         return key
@@ -80,7 +92,7 @@ class SealRing:
         fresh = sealapi.Ciphertext()
         self._encryptor.encrypt_symmetric(self._encoded(reals, self._scale), fresh)
         self._evaluator.sub_inplace(fresh, self._product(key, common))
-        return _words(self._sum(fresh))
+        return _words(self._sum(fresh)).reshape(self.shape)
 
     def decrypted(self, key: sealapi.Ciphertext, common: sealapi.Plaintext, total: Words) -> Reals:
         """Return the values of a total, (C + a S), under the sum of its keys."""
@@ -90,17 +102,25 @@ class SealRing:
         return np.concatenate([slots.real, slots.imag])
 
     def weighed(self, both: Words, baseline: Reals, weights: Reals, scale: float) -> Words:
-        """Return coefficients of w (c - b) and w a, shape (2, N), from the words of c and a."""
+        """Return coefficients of w (c - b) and w a, shape (2, primes, N), from words of c and a."""
         product = self._ciphertext(*both)
         self._evaluator.sub_plain_inplace(product, self._encoded(baseline, self._scale))
         half = len(baseline) // 2  # the real part of a product subtracts imaginary parts
         conjugate = np.concatenate([weights[:half], -weights[half:]])
         scaled = self._encoded(conjugate, scale)
         if scaled.is_zero():  # rounded to nothing: SEAL refuses to multiply by zero
-            return np.zeros((2, self.parameters.poly_degree), np.uint64)
+            return np.zeros_like(both)
         self._evaluator.multiply_plain_inplace(product, scaled)
         self._evaluator.transform_from_ntt_inplace(product)
-        return _polynomials(product)
+        return _polynomials(product).reshape(both.shape)
+
+    def composed(self, residues: Iterable[int]) -> int:
+        """Return the number modulo the product of the primes that has these residues."""
+        number = 0
+        for residue, prime in zip(residues, self.primes, strict=True):
+            others = self.modulus // prime
+            number += int(residue) * others * pow(others, -1, prime)
+        return number % self.modulus
 
     def _product(self, key: sealapi.Ciphertext, common: sealapi.Plaintext) -> sealapi.Ciphertext:
         """Return (0, a s)."""
@@ -122,7 +142,7 @@ class SealRing:
     def _ciphertext(
         self, first: Words, second: Words, scale: float = 0.0, *, transformed: bool = True
     ) -> sealapi.Ciphertext:
-        residues, scale = np.stack([first, second])[:, None], scale or self._scale
+        residues, scale = np.stack([first, second]), scale or self._scale
         written = sealwire.ciphertext(self._parms_id, residues, scale, transformed=transformed)
         vector = (
             sealwire.field(1, sealwire.varint(self.parameters.poly_degree // 2))
@@ -144,11 +164,11 @@ def _words(plain: sealapi.Plaintext) -> Words:
 
 
 def _polynomials(ciphertext: sealapi.Ciphertext) -> Words:
-    """Return the words of a ciphertext's polynomials, shape (2, N)."""
-    n_words = 2 * ciphertext.poly_modulus_degree()
+    """Return the words of a ciphertext's two polynomials."""
+    n_words = 2 * ciphertext.poly_modulus_degree() * ciphertext.coeff_modulus_size()
     if not _HAS_MEMORY_FILES:
-        return words_of(ciphertext, n_words).reshape(2, -1)
-    return np.frombuffer(_saved(ciphertext)[-8 * n_words :], "<u8").reshape(2, -1)
+        return words_of(ciphertext, n_words)
+    return np.frombuffer(_saved(ciphertext)[-8 * n_words :], "<u8")
 
 
 def _saved(polynomials: sealapi.Plaintext | sealapi.Ciphertext) -> bytes:

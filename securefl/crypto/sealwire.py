@@ -53,11 +53,12 @@ def own_content(sealed: bytes) -> bytes:
     return content
 
 
-def parameters(poly_degree: int, modulus: int) -> bytes:
-    """SEAL's parameters of CKKS with one prime."""
-    members = _PARAMETERS.pack(_CKKS, poly_degree, 1)
+def parameters(poly_degree: int, primes: Sequence[int]) -> bytes:
+    """SEAL's parameters of CKKS."""
+    members = _PARAMETERS.pack(_CKKS, poly_degree, len(primes))
     no_plain_modulus = 0
-    return _sealed(members + _sealed(_COUNT.pack(modulus)) + _sealed(_COUNT.pack(no_plain_modulus)))
+    moduli = (*primes, no_plain_modulus)
+    return _sealed(members + b"".join(_sealed(_COUNT.pack(modulus)) for modulus in moduli))
 
 
 def secret_key(parms_id: Sequence[int], residues: Words) -> bytes:

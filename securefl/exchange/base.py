@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from securefl.types import MessageSpec, NamedTensors, Total
 
 Values = NDArray[np.float64]
-ONE_TIME, ONE_TIME_PROFILE = "one-time/digits/1", "one-time/profile/1"
+ONE_TIME, ONE_TIME_PROFILE = "one-time/digits/1", "one-time/profile/2"
 """Forms of a payload under a one-time key, whose header has a nonce."""
 NONCE_BYTES = 16
 _BOOKKEEPING = struct.Struct("<dq")

@@ -33,7 +33,7 @@ from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
 
 MOMENT_UNIT = 4.0
 """Second moments are larger than means: in this unit both are rounded alike."""
-_SCORE = struct.Struct("<bQ")
+_SCORE = struct.Struct(f"<b{MATCHES.constant_bytes}s")
 """Exponent and constant coefficient of a score, before the polynomial that opens it."""
 SCORE_BYTES = _SCORE.size + MATCHES.ciphertext_bytes
 """Exact length of a score."""
@@ -87,7 +87,8 @@ class OneTimeMatcher(_ProfilesUnderCards):
         drawn, message = content[:SEED_BYTES], content[SEED_BYTES:]
         weights, exponent = _weights(baseline)
         constant, polynomial = weighed(message, drawn, _rows(_values(baseline)), weights)
-        return _SCORE.pack(exponent, constant) + polynomial_bytes(polynomial)
+        written = constant.to_bytes(MATCHES.constant_bytes, "little")
+        return _SCORE.pack(exponent, written) + polynomial_bytes(polynomial)
 
     def precision(self, baseline: Profile) -> float:
         """Six deviations of the noise, and the rounding of weights.
@@ -114,7 +115,7 @@ def split_score(content: bytes) -> tuple[int, int, bytes]:
     if len(content) != SCORE_BYTES:
         raise MessageRefused(f"score of {len(content)} bytes, expected {SCORE_BYTES}")
     exponent, constant = _SCORE.unpack_from(content)
-    return exponent, constant, content[_SCORE.size :]
+    return exponent, int.from_bytes(constant, "little"), content[_SCORE.size :]
 
 
 def without_constant(content: bytes) -> bytes:

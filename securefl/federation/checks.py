@@ -13,7 +13,7 @@ from securefl.exchange.opener import CardHolder
 from securefl.exchange.policy import OpeningRule, Policy, require_clients
 from securefl.federation.message import Expected, Roster, card_expected, split_message
 from securefl.federation.opening import Opening, logged
-from securefl.federation.opening_history import OpeningHistory
+from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.types import MessageSpec
@@ -124,7 +124,8 @@ class Checks(Generic[Holder]):
         terms = request.signers
         for signed in request.signed:
             self.roster.check(signed, expected.under(terms[signed.header.sender]))
-        self._history.require_alike(asked, terms, self.policy.min_contributions)
+        n_lists = MOST_LISTS if self.card_keys.quorum.all_see_all else 1
+        self._history.require_alike(asked, terms, self.policy.min_contributions, n_lists)
         answered = answer(request, rule)
         self._history.release(asked, terms)
         return answered
@@ -136,7 +137,8 @@ class Checks(Generic[Holder]):
 
         Raises:
             OpeningRefused: the policy opens no scores, or a client's score was asked for in this
-                round before (`OpeningHistory.claim_scores`).
+                round before, or they are of profiles under several models
+                (`OpeningHistory.claim_scores`).
             Duplicate: a client is listed twice.
             MessageRefused: a signature does not hold, or the profiles were sent under another key.
         """
@@ -161,7 +163,7 @@ class Checks(Generic[Holder]):
         for signed in request.signed:
             self.roster.check(signed, expected)
         self._require_cards(expected.run, signers)
-        self._history.claim_scores(expected.run, expected.round, signers)
+        self._history.claim_scores(expected.run, expected.round, expected.state, signers)
         return rule
 
     def _require_cards(self, run: str, signers: Sequence[str]) -> None:

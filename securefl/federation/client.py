@@ -132,8 +132,14 @@ class Client:
             raise BlindTotalRefused(f"counts {total.n_clients} clients, and lists {n_listed}")
         return OpenedSum(total.values / gains_of(spec), total.weight, total.n_clients)
 
-    def send_profile(self, run: str, round_number: int, profile: Profile) -> bytes:
+    def send_profile(self, run: str, round_number: int, profile: Profile, state: str = "") -> bytes:
         """Return the signed message with this client's profile, sealed.
+
+        Args:
+            run: session.
+            round_number: round before which the profile is asked for.
+            profile: what is sealed.
+            state: digest of what it was made under (`survey.profiled_under`).
 
         Raises:
             ValueRefused: the profile cannot be sealed.
@@ -142,7 +148,7 @@ class Client:
         if sealer is None:
             raise RuntimeError(f"{self.name} was given nothing to seal a profile with")
         about, n_values = (run, round_number), 2 * len(profile)
-        expected = Expected.over(sealer, about, PROFILE, n_values)
+        expected = Expected.over(sealer, about, PROFILE, n_values, state)
         sender = self.sender(run, sealer.key_id)
         return self._signed(expected, sealer.seal(profile, expected.about, sender))
 
@@ -166,10 +172,20 @@ class Client:
     def sender(self, run: str, key_id: str) -> Sender:
         """Return this client with its secret of a session under a key; the same if asked again."""
         if (run, key_id) not in self._senders:  # with a few keys, of a few sessions
-            info = json.dumps(["SecureFL client secret 1", run, key_id]).encode()
-            secret = HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
+            secret = self._derived("SecureFL client secret 1", run, key_id)
             self._senders[run, key_id] = Sender(self.name, secret)
         return self._senders[run, key_id]
+
+    def draws(self, run: str, seed: int) -> int:
+        """Return the seed of what this client draws in a session, which nobody else knows.
+
+        Whoever knew it could look for two sessions in which a client draws alike.
+        """
+        return int.from_bytes(self._derived("SecureFL draws 1", run, str(seed)), "big")
+
+    def _derived(self, *about: str) -> bytes:
+        info = json.dumps(about).encode()
+        return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(self.identity_secret())
 
     def _signed(self, expected: Expected, sealed: Sealed) -> bytes:
         header = header_for(expected, self.name, sealed)

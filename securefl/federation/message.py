@@ -121,7 +121,7 @@ class Expected:
     epoch: int
     n_values: int
     state: str = ""
-    """Digest of what all clients were sent; empty for numbers and profiles, which are not summed.
+    """Digest of what all clients were sent; empty for numbers, which are not summed.
     A client's header has it with the client's own terms (`under`)."""
 
     @classmethod

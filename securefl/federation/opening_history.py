@@ -2,8 +2,10 @@
 
 A second answer for one total would be a second equation about it; and a run begun anew without one
 client, with the same seeds, would show that client's values as the difference of two totals. So
-would three totals of other groups, added up, and one in which a client counts twice. A second score
-of one profile would have noise of its own, and both together show more of it.
+would three totals of other groups, added up, one in which a client counts twice, and two of a
+round's end where one message follows from the other, as SCAFFOLD's control variate from the
+parameters. A second score of one profile would have noise of its own, and both together show more
+of it.
 """
 
 from __future__ import annotations
@@ -21,16 +23,23 @@ from securefl.federation.terms import Terms
 
 TotalId = tuple[str, int, str]
 """Run, round and name of a total."""
-ScoresRow = tuple[str, int, str, list[str]]
-"""Run and round of scores, `SCORE`, and the names of their clients."""
+ScoresRow = tuple[str, int, str, str, str, list[str]]
+"""Run and round of scores, `SCORE`, digests of the settings and of what the profiles were made
+under, and the names of their clients."""
+OldScoresRow = tuple[str, int, str, list[str]]
+"""The same without digests, of older releases."""
 ReleaseRow = tuple[str, int, str, str, list[tuple[str, int, int]] | list[str]]
 """Run, round and name of a total, digest of the settings, and its clients: the name of each, how
 often it counted, and the round that it went on from. Older releases kept the names alone."""
-Row = TotalId | ScoresRow | ReleaseRow
+Row = TotalId | ScoresRow | OldScoresRow | ReleaseRow
 """Row of the record: a `TotalId` before a total is decrypted, a `ReleaseRow` before it is released,
 a `ScoresRow` before scores are decrypted."""
 MOST_LISTS = 4
 """Most lists of clients of one total, over all runs of the same settings."""
+MOST_SESSIONS = 8
+"""Most runs of the same settings in which a client's score of one round is opened."""
+_UPDATE = "update/"
+"""Beginning of the names of a round's end, which count as one total here."""
 
 
 @dataclass(slots=True)
@@ -49,6 +58,10 @@ class OpeningHistory:
     """Run and clients of each total that was opened, by settings, round and name."""
     _scored: set[tuple[str, int, str]] = field(default_factory=set)
     """Run, round and client of each score that was opened."""
+    _n_scored: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    """Number of runs that had a client's score opened, by settings, round and client."""
+    _profiled: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Digest of the model that profiles were made under, by run and round."""
 
     def take_up(self, rows: Iterable[Row]) -> None:
         """Restore the record from its rows."""
@@ -57,7 +70,11 @@ class OpeningHistory:
                 self._note_asked(row)
             elif len(row) == 4:
                 run, number, _, clients = row
-                self._scored.update((run, number, client) for client in clients)
+                self._note_scored((run, number), "", clients)
+            elif len(row) == 6:
+                run, number, _, settings, state, clients = row
+                self._note_scored((run, number), settings, clients)
+                self._profiled[run, number] = state
             else:
                 run, number, name, settings, signers = row
                 known = [
@@ -81,18 +98,31 @@ class OpeningHistory:
         """Return the number of totals that were asked for in a run."""
         return self._n_asked.get(run, 0)
 
-    def require_alike(self, asked: TotalId, signers: Mapping[str, Terms], at_least: int) -> None:
-        """Refuse a total that would show too few clients, together with those of other runs.
+    def require_alike(
+        self,
+        asked: TotalId,
+        signers: Mapping[str, Terms],
+        at_least: int,
+        most_lists: int = MOST_LISTS,
+    ) -> None:
+        """Refuse a total that would show too few clients, together with others of its round.
 
         Runs of the same settings may repeat what clients draw, so totals of the same round and
         name are held against each other as if each client had sent the same values in all of them.
 
         Raises:
             OpeningRefused: a client's terms are others; or some sum and difference of these totals
-                is of fewer than `at_least` clients; or there are too many lists to tell.
+                is of fewer than `at_least` clients; or there are more than `most_lists` lists; or
+                another total of this round's end was of other clients.
         """
         run, number, name = asked
-        others = [of for other, of in self._signers[self.settings, number, name] if other != run]
+        totals = self._signers[self.settings, number, _one_of(name)]
+        if any(other == run and of.keys() != signers.keys() for other, of in totals):
+            raise OpeningRefused(
+                "another total of this round's end was of other clients, and what one sends in "
+                "both may be the same: a round's totals are of the same clients"
+            )
+        others = [of for other, of in totals if other != run]
         way_out = "have the same clients take part, or begin with another run.seed"
         for there in others:
             if changed := [who for who in signers if there.get(who) not in {None, signers[who]}]:
@@ -104,10 +134,10 @@ class OpeningHistory:
         lists = {frozenset(signers), *(frozenset(there) for there in others)}
         if len(lists) == 1:
             return
-        if len(lists) > MOST_LISTS:
+        if len(lists) > most_lists:
             raise OpeningRefused(
-                f"runs of the same settings have had this total of {MOST_LISTS} lists of clients, "
-                f"more are not compared: {way_out}"
+                "runs of the same settings have had this total of other clients, and "
+                f"{most_lists} list{'s' * (most_lists > 1)} at most may be opened: {way_out}"
             )
         shown = _fewest(lists)
         if len(shown) < at_least:
@@ -123,17 +153,32 @@ class OpeningHistory:
         self.write((*asked, self.settings, rows))
         self._note(asked, self.settings, signers)
 
-    def claim_scores(self, run: str, number: int, clients: Iterable[str]) -> None:
-        """Use up the one score that each of these clients has in a round.
+    def claim_scores(self, run: str, number: int, state: str, clients: Collection[str]) -> None:
+        """Use up the one score that each of these clients has in a round, under one model.
 
         Raises:
-            OpeningRefused: a score was opened before; then none is used up.
+            OpeningRefused: a score was opened before, or in too many runs of the same settings, or
+                others of this round were of profiles under another model; then none is used up.
         """
-        scores = {(run, number, client) for client in clients}
-        if again := scores & self._scored:
-            raise OpeningRefused(f"opened once already, of {_named(name for *_, name in again)}")
-        self.write((run, number, SCORE, sorted(name for *_, name in scores)))
-        self._scored |= scores
+        if again := [name for name in clients if (run, number, name) in self._scored]:
+            raise OpeningRefused(f"opened once already, of {_named(again)}")
+        if self._profiled.get((run, number), state) != state:
+            raise OpeningRefused("other profiles of this round were made under another model")
+        counted = self._n_scored
+        if often := [c for c in clients if counted[self.settings, number, c] >= MOST_SESSIONS]:
+            raise OpeningRefused(
+                f"opened in {MOST_SESSIONS} runs of the same settings, of {_named(often)}: begin "
+                "with another run.seed"
+            )
+        self.write((run, number, SCORE, self.settings, state, sorted(clients)))
+        self._note_scored((run, number), self.settings, clients)
+        self._profiled[run, number] = state
+
+    def _note_scored(self, about: tuple[str, int], settings: str, clients: Iterable[str]) -> None:
+        run, number = about
+        for client in clients:
+            self._scored.add((run, number, client))
+            self._n_scored[settings, number, client] += 1
 
     def _note_asked(self, asked: TotalId) -> None:
         self._asked.add(asked)
@@ -141,7 +186,12 @@ class OpeningHistory:
 
     def _note(self, asked: TotalId, settings: str, signers: Mapping[str, Terms | None]) -> None:
         run, number, name = asked
-        self._signers[settings, number, name].append((run, dict(signers)))
+        self._signers[settings, number, _one_of(name)].append((run, dict(signers)))
+
+
+def _one_of(name: str) -> str:
+    """Return the name that a total is held against others under."""
+    return _UPDATE if name.startswith(_UPDATE) else name
 
 
 def _fewest(lists: Collection[frozenset[str]]) -> list[str]:

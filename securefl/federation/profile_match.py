@@ -33,7 +33,7 @@ from securefl.federation.message import NUMBER, Expected, n_message_bytes
 from securefl.federation.profiling import Profiling, inputs
 from securefl.federation.query import Query
 from securefl.federation.questions import Quantity
-from securefl.federation.survey import ProfileSurvey, ScoreRequest
+from securefl.federation.survey import ProfileSurvey, ScoreRequest, profiled_under
 from securefl.types import Kind, State
 
 
@@ -136,7 +136,8 @@ class ProfileQuestion:
         baseline = self._baseline_of(state)
         unit = range_unit(baseline)
         matched = baseline.in_unit(unit)
-        survey = server.ask_profile(number, channel.matcher, matched, clients)
+        under = profiled_under(state, unit)
+        survey = server.ask_profile(number, channel.matcher, matched, clients, under)
         answers = self._engine.answers(server.run, Query(PROFILE, unit), state, clients)
         for client in clients:
             self._note(number, UNIT, (SERVER, client), "plaintext", 1, NUMBER.pack(unit))
@@ -156,7 +157,7 @@ class ProfileQuestion:
         """See `Question.n_bytes`."""
         matcher = self._channel.matcher
         about = self._server.run, state.round + 1
-        expected = Expected.over(matcher, about, PROFILE, 2 * self._q)
+        expected = Expected.over(matcher, about, PROFILE, 2 * self._q, "0" * 64)
         return n_message_bytes(expected, client, matcher.n_bytes(self._q))
 
     def _receive(

@@ -22,6 +22,7 @@ from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused
 from securefl.federation.message import CARD
 from securefl.federation.profiling import Profiling
+from securefl.federation.survey import profiled_under
 from securefl.federation.total import state_digest
 from securefl.types import Kind, Memory, MessageSpec, NamedTensors, Plan, State, Weighing
 
@@ -184,16 +185,17 @@ class Respondent:
         load_tensors(self._model, state)
         data = {name: self._data[name] for name in names}
         view = View(self._model, self._profiling.layer, state.round, query.unit)
-        made = self._profiling.profiles(view, data)
-        return {name: self._sealed(run, state.round + 1, name, made[name]) for name in names}
+        made, under = self._profiling.profiles(view, data), profiled_under(state, query.unit)
+        about = run, state.round + 1
+        return {name: self._sealed(about, name, made[name], under) for name in names}
 
     def _sealed(
-        self, run: str, round_number: int, name: str, made: Profile | DataError
+        self, about: tuple[str, int], name: str, made: Profile | DataError, under: str
     ) -> bytes | Refused:
         try:
             if isinstance(made, DataError):
                 raise made
-            return self._clients[name].send_profile(run, round_number, made.in_range())
+            return self._clients[name].send_profile(*about, made.in_range(), under)
         except ValueRefused as error:
             return Refused(PROFILE, error.without_value)
         except DataError as error:

@@ -12,7 +12,7 @@ import torch
 from securefl.errors import Duplicate, MessageRefused, TotalRefused
 from securefl.exchange.base import Adder, OpenedSum, RunningSum, Values
 from securefl.exchange.blind import n_client_bytes
-from securefl.exchange.matching import Matcher
+from securefl.exchange.matching import PROFILE, Matcher
 from securefl.exchange.plain import PlainChannel, PlainSum
 from securefl.exchange.profile import Profile
 from securefl.federation.contribution import PlainContribution, PlainRows
@@ -209,10 +209,20 @@ class Server:
         return NumberSurvey(self.roster, expected, allowed, asked)
 
     def ask_profile(
-        self, round_number: int, matcher: Matcher, baseline: Profile, asked: Collection[str]
+        self,
+        round_number: int,
+        matcher: Matcher,
+        baseline: Profile,
+        asked: Collection[str],
+        state: str = "",
     ) -> ProfileSurvey:
-        """Begin a survey that matches the profiles of these clients with the baseline."""
-        return ProfileSurvey(self.run, self.roster, round_number, matcher, baseline, asked)
+        """Begin a survey that matches the profiles of these clients with the baseline.
+
+        `state` is the digest of what they profile under.
+        """
+        about, n_values = (self.run, round_number), 2 * len(baseline)
+        expected = Expected.over(matcher, about, PROFILE, n_values, state)
+        return ProfileSurvey(self.roster, expected, matcher, baseline, asked)
 
     def _expected(self, round_number: int, spec: MessageSpec, state: str) -> Expected:
         adder, about = self._adders[spec.kind], (self.run, round_number)

@@ -6,11 +6,12 @@ authority can open, or officers can.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from securefl.errors import Duplicate, MessageRefused
-from securefl.exchange.matching import PROFILE, SCORE, Matcher
+from securefl.exchange.matching import SCORE, Matcher
 from securefl.exchange.profile import Profile
 from securefl.federation.message import (
     NUMBER,
@@ -20,6 +21,8 @@ from securefl.federation.message import (
     headers_bytes,
     split_message,
 )
+from securefl.federation.total import state_digest
+from securefl.types import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +125,26 @@ class NumberSurvey:
         return float(number)
 
 
+def profiled_under(state: State, unit: float) -> str:
+    """Return the SHA-256, in hex, of what clients make a profile under, which their headers name.
+
+    So whoever opens scores sees that all of a round were sent the same model.
+    """
+    about = f"SecureFL profile 1\0{state_digest(state)} {state.round} {unit!r}"
+    return hashlib.sha256(about.encode()).hexdigest()
+
+
 class ProfileSurvey:
     """Survey for profiles, each matched with the server's baseline as it arrives and not kept."""
 
     def __init__(
         self,
-        run: str,
         roster: Roster,
-        round_number: int,
+        expected: Expected,
         matcher: Matcher,
         baseline: Profile,
         asked: Collection[str],
     ) -> None:
-        expected = Expected.over(matcher, (run, round_number), PROFILE, 2 * len(baseline))
         self._survey = Survey(roster, expected, matcher.n_bytes(len(baseline)), asked)
         self._matcher = matcher
         self._baseline = baseline

@@ -103,7 +103,8 @@ class Log:
         except (OSError, RunFolderError) as error:
             raise RunFolderError(
                 f"{path}: cannot be read ({error}), and without it a total or a score could be "
-                "opened twice: put a copy back, or rotate the keys and move it away"
+                "opened twice: rotate the keys and move it away; a copy of it does not "
+                "know what was opened since"
             ) from error
 
     def note(self, opening: Opening) -> None:

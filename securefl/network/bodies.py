@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum
+from securefl.crypto.params import MATCHES
 from securefl.crypto.ring import split_payload
 from securefl.errors import (
     MessageRefused,
@@ -48,15 +49,13 @@ from securefl.network.frames import SMALL
 from securefl.types import Kind, State
 
 TableName = Annotated[str, Field(pattern=r"^[a-z]{1,32}$")]
-VERSION = 7
+VERSION = 8
 """Version of the frames between clients and server."""
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = 2**16
 """Bytes of safetensors' own head beside the tensors, at most; and 256 for each of them."""
 MAX_VALUES = 2**26
 """Values of one total that the authority opens, at most."""
-_PART = struct.Struct("<Q")
-"""An officer's part of a score, for one of its groups."""
 MAX_BUNDLE = 2**24
 """Characters of a bundle's files."""
 MAX_CARD = 2**15
@@ -440,12 +439,13 @@ def read_key_sums(body: bytes, groups: Sequence[int], n_keys: int, sender: str) 
 
 def score_parts_bytes(parts: Sequence[ScorePart]) -> bytes:
     """Encode an officer's parts of scores, score by score, in the order of its groups."""
-    return b"".join(_PART.pack(of[group]) for of in parts for group in sorted(of))
+    ordered = (of[group] for of in parts for group in sorted(of))
+    return b"".join(part.to_bytes(MATCHES.constant_bytes, "little") for part in ordered)
 
 
 def n_score_parts_bytes(n_groups: int, n_scores: int) -> int:
     """Return the exact length of parts of so many scores for so many groups."""
-    return n_groups * n_scores * _PART.size
+    return n_groups * n_scores * MATCHES.constant_bytes
 
 
 def read_score_parts(
@@ -454,7 +454,8 @@ def read_score_parts(
     """Parse what `score_parts_bytes` wrote; raises PeerError for another length."""
     if len(body) != n_score_parts_bytes(len(groups), n_scores):
         raise PeerError(f"{sender}: parts of {len(body)} bytes, expected {n_scores} scores'")
-    numbers = [number for (number,) in _PART.iter_unpack(body)]
+    size = MATCHES.constant_bytes
+    numbers = [int.from_bytes(body[at : at + size], "little") for at in range(0, len(body), size)]
     n, ordered = len(groups), sorted(groups)
     return [
         dict(zip(ordered, numbers[at : at + n], strict=True)) for at in range(0, n * n_scores, n)

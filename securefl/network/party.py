@@ -164,12 +164,13 @@ class ClientParty:
     def session(self, run: str, job_id: str) -> Session:
         """Begin a session of a run.
 
-        Two sessions draw other mini-batches, so that a round that is repeated without one client
-        does not show that client's update; with `run.reproducible` they are a simulation's.
+        Two sessions draw other mini-batches, which nobody else can tell, so that a round that is
+        repeated without one client does not show that client's update; with `run.reproducible`
+        they are a simulation's.
         """
         job, name = self.job, self.name
         table, training, model = job.config.run, job.training, job.task.model
-        seed = table.seed if table.reproducible else int(run, 16) << 32 | table.seed
+        seed = table.seed if table.reproducible else self.client.draws(run, table.seed)
         number, own = list(job.names).index(name), {name: job.data[name]}
         trained = Clients(job.algorithm, model, own, replace(training, seed=seed), {name: number})
         clients, like = {name: self.client}, _hollow(job.algorithm.init(model))

@@ -712,8 +712,10 @@ def plaintext_stands_behind_a_profile(patch):
     """The header does not know of it, and the server cuts it off."""
     send, admit = Client.send_profile, Survey.admit
 
-    def sending_more(self, run, round_number, profile):
-        return told(self, send(self, run, round_number, profile), doubles({"": profile.mean_Q}))
+    def sending_more(self, run, round_number, profile, state=""):
+        return told(
+            self, send(self, run, round_number, profile, state), doubles({"": profile.mean_Q})
+        )
 
     def careless(self, message, client=None):
         return admit(self, without_told(message), client)
@@ -741,15 +743,26 @@ def a_score_is_plaintext(patch):
     patch.setattr(ScoreRequest, "as_bytes", as_bytes)
 
 
-@mutant("profiles", SCORE, TAP)
-def a_scores_constant_is_a_double(patch):
-    """It takes as many bytes, and is not below the prime."""
+def with_constants(patch, constant):
+    """Requests whose scores have this in the place of a uniform number."""
 
     def as_bytes(self):
-        scores = [score[:1] + struct.pack("<d", -0.3) + score[9:] for score in self.scores]
+        scores = [score[:1] + constant + score[13:] for score in self.scores]
         return b"".join(scores) + headers_bytes(self.signed)
 
     patch.setattr(ScoreRequest, "as_bytes", as_bytes)
+
+
+@mutant("profiles", SCORE, TAP)
+def a_scores_constant_is_a_double(patch):
+    """It is smaller than a uniform number ever is."""
+    with_constants(patch, struct.pack("<d4x", 0.3))
+
+
+@mutant("profiles", SCORE, TAP)
+def a_scores_constant_ends_in_a_double(patch):
+    """It is not below the modulus."""
+    with_constants(patch, struct.pack("<4xd", 0.3))
 
 
 @mutant("profiles", SCORE, TAP)
@@ -788,16 +801,25 @@ def the_authority_opens_scores_twice(patch):
     patch.setattr(ScoreAuthority, "open", twice)
 
 
+def with_log(patch, change):
+    """An authority that writes down what `change` makes of an opening, or nothing."""
+    logged = securefl.federation.checks.logged
+
+    def changed(log, *about):
+        return logged(lambda opening: [log(line) for line in change(opening)], *about)
+
+    patch.setattr(securefl.federation.checks, "logged", changed)
+
+
+def without(name):
+    """Nothing of openings of this name."""
+    return lambda opening: [opening] if opening.name != name else []
+
+
 @mutant("profiles", SCORE, FOLDER)
 def the_authority_keeps_scores_from_its_log(patch):
     """Though it has opened them."""
-    note = Authority._note
-
-    def forgetful(self, expected, *about):
-        if expected.name != SCORE:
-            note(self, expected, *about)
-
-    patch.setattr(Authority, "_note", forgetful)
+    with_log(patch, without(SCORE))
 
 
 # Cards.
@@ -881,12 +903,8 @@ def the_authority_opens_one_clients_total(patch):
 def the_authority_lies_of_whose_total_it_opened(patch):
     """All are in its log."""
     with_first_client_alone(patch)
-    note = Authority._note
-
-    def lying(self, expected, _signers, _n, refused=""):
-        note(self, expected, tuple(sorted(self.roster.names)), len(self.roster.names), refused)
-
-    patch.setattr(Authority, "_note", lying)
+    everybody = tuple(f"client-{i + 1}" for i in range(3))
+    with_log(patch, lambda opening: [replace(opening, signers=everybody, n_clients=len(everybody))])
 
 
 @mutant("fedavg", STATISTICS, FOLDER)
@@ -905,19 +923,13 @@ def the_authority_opens_a_total_twice(patch):
 @mutant("fedavg", STATISTICS, FOLDER)
 def the_authority_writes_nothing_down(patch):
     """Not even that there is a log."""
-    patch.setattr(Authority, "_note", lambda *_: None)
+    with_log(patch, lambda _opening: [])
 
 
 @mutant("fedtan", "1/mean", FOLDER)
 def the_authority_keeps_one_opening_from_its_log(patch):
     """Of many."""
-    note = Authority._note
-
-    def forgetful(self, expected, *about):
-        if expected.name != "1/mean":
-            note(self, expected, *about)
-
-    patch.setattr(Authority, "_note", forgetful)
+    with_log(patch, without("1/mean"))
 
 
 @mutant("fedavg", STATISTICS, FOLDER, TAP)

@@ -36,7 +36,7 @@ from securefl.exchange.policy import OpeningRule, Policy
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import split_message
-from securefl.federation.opening_history import MOST_LISTS, OpeningHistory, _fewest
+from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory, _fewest
 from securefl.federation.server import SumRequest
 from securefl.federation.terms import Terms
 from securefl.types import Kind, MessageSpec
@@ -578,7 +578,6 @@ def test_lists_of_two_runs_differ_by_min_clients_or_not_at_all(before, now, open
     """Fewer than three names could be worked out of the difference."""
     history = OpeningHistory()
     history.release(HERE, on_terms(before))
-    history.require_alike(HERE, on_terms(now), 3)  # of the same run, which is asked once anyway
     if opens:
         history.require_alike(ELSEWHERE, on_terms(now), 3)
     else:
@@ -657,7 +656,7 @@ def test_a_total_has_four_lists_at_most():
         history.require_alike((f"{i:064x}", 1, "x/mean"), on_terms(names), 3)
         history.release((f"{i:064x}", 1, "x/mean"), on_terms(names))
     history.require_alike(("f" * 64, 1, "x/mean"), on_terms("ghijkl"), 3)
-    with pytest.raises(OpeningRefused, match="4 lists of clients, more are not compared"):
+    with pytest.raises(OpeningRefused, match="of other clients, and 4 lists at most may be opened"):
         history.require_alike(("f" * 64, 1, "x/mean"), on_terms("123456"), 3)
 
 
@@ -681,6 +680,23 @@ def on_terms(names):
     return dict.fromkeys(names, Terms())
 
 
+def test_a_rounds_update_is_of_the_same_clients_in_all_its_totals():
+    """What one sends in one of them may follow from the other, as SCAFFOLD's control variate."""
+    rows = []
+    history, run = OpeningHistory("one", rows.append), "aa" * 32
+    parameters, control = (run, 1, "update/parameters"), (run, 1, "update/control")
+    history.release(parameters, on_terms("abcde"))
+    again = OpeningHistory("one", rows.append)
+    again.take_up(rows)
+    for of in (history, again):
+        of.require_alike(control, on_terms("abcde"), 3)
+        with pytest.raises(OpeningRefused, match="of this round's end was of other clients"):
+            of.require_alike(control, on_terms("abcd"), 3)
+        with pytest.raises(OpeningRefused, match="would show the values of e"):
+            of.require_alike(("bb" * 32, 1, "update/control"), on_terms("abcd"), 3)
+        of.require_alike((run, 2, "update/control"), on_terms("abcd"), 3)
+
+
 def test_other_settings_rounds_and_names_have_lists_of_their_own():
     """With another seed, all values are others."""
     rows = []
@@ -697,18 +713,46 @@ def test_each_client_has_one_score_a_round_also_after_a_restart():
     """And where one of a list was opened before, none of the others' is used up."""
     rows = []
     history = OpeningHistory("one", rows.append)
-    history.claim_scores("aa", 1, ["b", "a"])
+    history.claim_scores("aa", 1, "5e", ["b", "a"])
     for _ in range(2):
         with pytest.raises(OpeningRefused, match=r"opened once already, of a, b$"):
-            history.claim_scores("aa", 1, ["c", "b", "a"])
+            history.claim_scores("aa", 1, "5e", ["c", "b", "a"])
         written = list(rows)
-        assert written == [("aa", 1, "profile/score", ["a", "b"])]
+        assert written == [("aa", 1, "profile/score", "one", "5e", ["a", "b"])]
         history = OpeningHistory("other settings", rows.append)
         history.take_up(written)
-    history.claim_scores("aa", 1, ["c"])
-    history.claim_scores("aa", 2, ["a"])
-    history.claim_scores("bb", 1, ["a"])
+    history.claim_scores("aa", 1, "5e", ["c"])
+    history.claim_scores("aa", 2, "5f", ["a"])
+    history.claim_scores("bb", 1, "5f", ["a"])
     assert history.claim(("aa", 1, "x/mean")) == 1  # scores are no totals of the run
+
+
+def test_scores_of_a_round_are_of_profiles_under_one_model_also_after_a_restart():
+    """Else the server chooses for each client what is profiled of it."""
+    rows = []
+    history = OpeningHistory("one", rows.append)
+    history.claim_scores("aa", 1, "5e", ["a"])
+    again = OpeningHistory("one", rows.append)
+    again.take_up(list(rows))
+    for of in (history, again):
+        with pytest.raises(OpeningRefused, match="were made under another model"):
+            of.claim_scores("aa", 1, "5f", ["b"])
+    assert len(rows) == 1
+    again.claim_scores("aa", 1, "5e", ["b"])
+
+
+def test_a_clients_score_of_a_round_is_opened_in_eight_runs_of_the_same_settings():
+    """Each is another number of the same profile; the restart of a process forgets none."""
+    rows = []
+    for number in range(MOST_SESSIONS):
+        history = OpeningHistory("one", rows.append)
+        history.take_up(list(rows))
+        history.claim_scores(f"{number:064x}", 1, "5e", ["a", "b"])
+    with pytest.raises(OpeningRefused, match="opened in 8 runs of the same settings, of a: begin"):
+        history.claim_scores("f" * 64, 1, "5e", ["a", "c"])
+    history.claim_scores("f" * 64, 1, "5e", ["c"])
+    history.claim_scores("f" * 64, 2, "5e", ["a"])
+    OpeningHistory("other", rows.append).claim_scores("e" * 64, 1, "5e", ["a"])
 
 
 def test_a_history_is_taken_up_with_rows_of_every_release():
@@ -719,7 +763,10 @@ def test_a_history_is_taken_up_with_rows_of_every_release():
     history.release(HERE, on_terms("dcba"))
     assert rows == [HERE, (*HERE, "one", [(name, 1, 0) for name in "abcd"])]
     again = OpeningHistory("one")
-    again.take_up([("cc" * 32, 3, "y/mean"), *rows])
+    scores = ("dd", 1, "profile/score", ["a"])
+    again.take_up([("cc" * 32, 3, "y/mean"), scores, *rows])
+    with pytest.raises(OpeningRefused, match="opened once already, of a"):
+        again.claim_scores("dd", 1, "5e", ["a"])
     for asked in (HERE, ("cc" * 32, 3, "y/mean")):
         with pytest.raises(OpeningRefused, match="asked for once already"):
             again.claim(asked)

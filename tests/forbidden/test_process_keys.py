@@ -784,12 +784,14 @@ def test_a_damaged_log_of_releases_is_refused(tmp_path):
 def test_a_line_of_scores_that_was_cut_off_is_none(tmp_path):
     path = tmp_path / "released.jsonl"
     path.write_text('["ab", 1, "profile/score", ["alice"]]\n["ab", 1, "profile/score", ["bo')
-    Log(tmp_path, "").history.claim_scores("ab", 1, ["bob", "carol"])
-    assert path.read_text().splitlines()[1:] == ['["ab", 1, "profile/score", ["bob", "carol"]]']
+    Log(tmp_path, "").history.claim_scores("ab", 1, "5e", ["bob", "carol"])
+    assert path.read_text().splitlines()[1:] == [
+        '["ab", 1, "profile/score", "", "5e", ["bob", "carol"]]'
+    ]
     for name in ("alice", "bob", "carol"):
         with pytest.raises(OpeningRefused, match=f"opened once already, of {name}"):
-            Log(tmp_path, "").history.claim_scores("ab", 1, [name])
-    Log(tmp_path, "").history.claim_scores("ab", 2, ["alice"])
+            Log(tmp_path, "").history.claim_scores("ab", 1, "5e", [name])
+    Log(tmp_path, "").history.claim_scores("ab", 2, "5e", ["alice"])
     Log(tmp_path, "").history.claim(("ab", 1, "profile/score"))  # a total has claims of its own
 
 

@@ -12,14 +12,25 @@ import numpy as np
 import pytest
 import tenseal as ts
 import torch
-from match_parties import MODULUS, RUN, N, Parties, embedded, near, random_profile
+from match_parties import (
+    MODULUS,
+    PRIME_COLUMN,
+    PRIMES,
+    RUN,
+    N,
+    Parties,
+    coefficients_of,
+    embedded,
+    near,
+    random_profile,
+    random_words,
+)
 from matching_runs import any_words, sealed_values
 from reachability import reachable
-from ring_by_hand import untransformed
 from scipy import stats
 
 from securefl.crypto.card_secret import CardSecret
-from securefl.crypto.derived import SEED_BYTES, common_polynomial, group_secret
+from securefl.crypto.derived import SEED_BYTES, group_secret
 from securefl.crypto.one_time import (
     KeySum,
     OneTimeKey,
@@ -89,9 +100,19 @@ class Matched:
         return self.parties.key(self.sealed, self.about, self.name)
 
 
-def is_uniform(words):
-    """By Kolmogorov and Smirnov; an honest sample fails once in 10^6 runs."""
-    return stats.kstest(np.ravel(words).astype(float) / MODULUS, "uniform").pvalue > 1e-6
+def is_uniform(numbers):
+    """By Kolmogorov and Smirnov; an honest sample fails once in 10^6 runs.
+
+    Of whole numbers modulo both primes, or of words, whose rows have a prime each.
+    """
+    found = np.asarray(numbers)
+    if found.dtype == np.uint64:
+        return all(map(_is_even, found / PRIME_COLUMN))
+    return _is_even(found.astype(float) / MODULUS)
+
+
+def _is_even(shares):
+    return stats.kstest(shares, "uniform").pvalue > 1e-6
 
 
 def replaced(payload, start, content):
@@ -101,8 +122,8 @@ def replaced(payload, start, content):
 def with_words(parties, matched, change, baseline):
     """The score of the same payload with other ring elements."""
     payload = matched.sealed.payload
-    words = unpacked(payload[FIRST:], (1, 1, N), [MODULUS], "payload")
-    changed = packed(change(words) % np.uint64(MODULUS), [MODULUS])
+    words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "payload")
+    changed = packed(change(words) % PRIME_COLUMN, PRIMES)
     return parties.matcher.match(payload[:FIRST] + changed, baseline)
 
 
@@ -115,15 +136,17 @@ def test_the_polynomial_of_a_score_is_uniform_to_whoever_opens_it(parties):
     several = [polynomial_in(Matched(parties, profile, baseline).polynomial) for _ in range(3)]
     assert all(is_uniform(one) for one in several)
     for one, other in pairwise(several):
-        assert is_uniform((one + np.uint64(MODULUS) - other) % np.uint64(MODULUS))
+        assert is_uniform((one + PRIME_COLUMN - other) % PRIME_COLUMN)
 
 
 def weights_shown(matched, drawn):
     """The quotient of w a by the polynomial that follows from some bytes."""
-    common = common_polynomial(drawn, 0, N, MODULUS)
-    inverse = np.array([pow(int(a), -1, MODULUS) for a in common], object)
     words = in_transforms_order(polynomial_in(matched.polynomial))
-    return untransformed((words.astype(object) * inverse % MODULUS).astype(np.uint64), MODULUS)
+    quotients = [
+        [int(w) * pow(int(a), -1, prime) % prime for w, a in zip(*rows, strict=True)]
+        for *rows, prime in zip(words, ring(MATCHES).common_words(drawn, 0), PRIMES, strict=True)
+    ]
+    return coefficients_of(np.array(quotients, np.uint64))
 
 
 def in_transforms_order(polynomial):
@@ -132,7 +155,7 @@ def in_transforms_order(polynomial):
     of._evaluator.transform_to_ntt_inplace(both)
     plain = ts.sealapi.Plaintext()
     ts.sealapi.Decryptor(of._seal, of._one).decrypt(both, plain)
-    return np.array([plain[i] for i in range(N)], np.uint64)
+    return np.array([plain[i] for i in range(2 * N)], np.uint64).reshape(2, N)
 
 
 def test_without_the_clients_bytes_the_weights_are_hidden_and_with_them_they_are_not(parties):
@@ -184,16 +207,17 @@ def test_a_profile_is_uniform_without_its_key(parties):
     """Its words, and what the key of another client, round or message makes of them."""
     profile, baseline = profiles()
     matched = Matched(parties, profile, baseline)
-    words = unpacked(matched.sealed.payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
-    assert is_uniform(untransformed(words, MODULUS))
+    words = unpacked(matched.sealed.payload[FIRST:], (1, 2, N), PRIMES, "payload")[0]
+    assert is_uniform(words)
+    assert is_uniform(coefficients_of(words))
     again = Matched(parties, profile, baseline)
-    others = unpacked(again.sealed.payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
-    assert is_uniform((words + np.uint64(MODULUS) - others) % np.uint64(MODULUS))
+    others = unpacked(again.sealed.payload[FIRST:], (1, 2, N), PRIMES, "payload")[0]
+    assert is_uniform((words + PRIME_COLUMN - others) % PRIME_COLUMN)
 
 
 def test_an_officers_part_is_a_uniform_number():
     """For a polynomial of the server's weights, over keys of many messages."""
-    polynomial = np.random.default_rng(0).integers(0, MODULUS, N, np.uint64)
+    polynomial = random_words(np.random.default_rng(0))
     keys = (
         OneTimeKey.of([b"k" * 32], n.to_bytes(32, "big"), "alice", b"n" * 16, MATCHES)
         for n in range(500)
@@ -233,7 +257,7 @@ def test_a_score_opens_for_its_own_client_and_message_alone(parties, change):
     ids=["another client", "another nonce", "another round"],
 )
 def test_what_officers_open_of_a_mislabelled_score_is_no_score_of_it(parties, said):
-    """None three times in four, else a number that is not the profile's."""
+    """None 255 times in 256, else a number that is not the profile's."""
     (profile, baseline), opened, n = profiles(), [], 60
     for _ in range(n):
         matched = Matched(parties, profile, baseline)
@@ -241,8 +265,7 @@ def test_what_officers_open_of_a_mislabelled_score_is_no_score_of_it(parties, sa
         opened.append(matched.opened(**said | about))
     exact = divergence(profile, baseline)
     nones = sum(score is None for score in opened)
-    low, high = stats.binom(n, 0.75).ppf([1e-6, 1 - 1e-6])
-    assert low <= nones <= high
+    assert nones >= stats.binom(n, 255 / 256).ppf(1e-6)
     assert not any(score == pytest.approx(exact, abs=1e-4) for score in opened if score is not None)
 
 
@@ -253,14 +276,14 @@ def test_a_server_that_sends_a_polynomial_of_its_own_learns_one_number(parties):
     """
     profile, baseline = profiles()
     matched = Matched(parties, profile, baseline)
-    one = np.zeros(N, np.uint64)
-    one[0] = 1
+    one = np.zeros((2, N), np.uint64)
+    one[:, 0] = 1
     exponent = MATCHES.score_scale_bits
-    asked = exponent.to_bytes(1) + bytes(8) + polynomial_bytes(one)
+    asked = exponent.to_bytes(1) + bytes(12) + polynomial_bytes(one)
     assert len(asked) == SCORE_BYTES
     assert matched.opened(score=asked) == matched.key.coefficients[0]
-    second = np.roll(one, 1)
-    for score in (matched.score, asked[:9] + polynomial_bytes(second)):
+    second = np.roll(one, 1, axis=1)
+    for score in (matched.score, asked[:13] + polynomial_bytes(second)):
         with pytest.raises(OpeningRefused, match="has answered for the profile of alice already"):
             matched.opened(score=score)
     guessed = np.zeros(N, np.int64)
@@ -272,13 +295,13 @@ def test_a_server_that_sends_a_polynomial_of_its_own_learns_one_number(parties):
 def decrypted(matched, coefficients):
     """Coefficients of c + a s by a key: small where it is the client's, else uniform."""
     of, payload = ring(MATCHES), matched.sealed.payload
-    words = unpacked(payload[FIRST:], (1, 1, N), [MODULUS], "payload")[0, 0]
+    words = unpacked(payload[FIRST:], (1, 2, N), PRIMES, "payload")[0]
     whole = of._ciphertext(words, np.zeros_like(words))
     if coefficients.any():  # SEAL multiplies by no zero
         product = of._product(of.key(coefficients), of.common(payload[HEADER_BYTES:FIRST], 0))
         of._evaluator.add_inplace(whole, product)
     plain = of._sum(whole)
-    return untransformed(np.array([plain[i] for i in range(N)], np.uint64), MODULUS)
+    return coefficients_of(np.array([plain[i] for i in range(2 * N)], np.uint64).reshape(2, N))
 
 
 def test_a_second_polynomial_or_nonce_is_not_answered(parties):
@@ -329,7 +352,7 @@ def test_a_total_is_no_score_and_a_score_no_total(parties):
     nonces = {"alice": matched.sealed.nonce}
     with pytest.raises(MessageRefused, match="expected exactly"):
         parties.opener.open(matched.score, matched.about, nonces, 24)
-    with pytest.raises(MessageRefused, match="expected 32777"):
+    with pytest.raises(MessageRefused, match="expected 49165"):
         matched.opened(score=bytes(SUMS.ciphertext_bytes))
     assert matched.opened() == pytest.approx(divergence(profile, baseline), rel=1e-3)
 
@@ -493,21 +516,20 @@ def test_a_server_with_a_lying_officer_has_two_numbers_where_two_quorums_share_n
 # Rubbish.
 
 
-def test_rubbish_of_a_client_opens_as_none_three_times_in_four(parties):
-    """Else as any number within ±32, in units of the weights: half of those are below zero."""
-    (_, baseline), opened, n = profiles(), [], 200
+def test_rubbish_of_a_client_opens_as_none_but_one_time_in_256(parties):
+    """It opens to a uniform number, of which those within ±32 are scores, in units of weights."""
+    (_, baseline), opened, numbers, n = profiles(), [], [], 200
     for _ in range(n):
         matched = Matched(parties, baseline, baseline)
         payload = matched.sealed.payload
         rubbish = payload[:FIRST] + any_words(payload[FIRST:])
-        score = matched.opened(score=parties.matcher.match(rubbish, baseline))
-        opened.append(score if score is None else score * 2.0**-matched.exponent)
-    nones = sum(score is None for score in opened)
-    low, high = stats.binom(n, 0.75).ppf([1e-6, 1 - 1e-6])
-    assert low <= nones <= high
-    numbers = np.array([score for score in opened if score is not None])
-    assert stats.kstest(numbers / 64 + 0.5, "uniform").pvalue > 1e-6
-    assert MODULUS / 2**MATCHES.score_scale_bits == pytest.approx(4 * 64)
+        score = parties.matcher.match(rubbish, baseline)
+        _, constant, polynomial = split_score(score)
+        numbers.append((constant + matched.key.applied(polynomial_in(polynomial))) % MODULUS)
+        opened.append(matched.opened(score=score))
+    assert is_uniform(numbers)
+    assert sum(score is None for score in opened) >= stats.binom(n, 255 / 256).ppf(1e-6)
+    assert MODULUS / 2**MATCHES.score_scale_bits == pytest.approx(256 * 64)
 
 
 def test_a_card_with_another_secret_seals_rubbish(parties):
@@ -549,7 +571,7 @@ def test_one_changed_coefficient_of_a_profile_makes_another_number(parties):
 
         def change(words):
             words = words.copy()
-            words[0, 0, rng.integers(N)] = rng.integers(MODULUS)
+            words[0, 0, rng.integers(N)] = rng.integers(PRIMES[0])
             return words
 
         _, constant, polynomial = split_score(with_words(parties, matched, change, baseline))
@@ -564,11 +586,11 @@ def test_malformed_scores_are_refused_and_crash_nothing(parties):
     matched = Matched(parties, profile, baseline)
     score = matched.score
     for bad in (b"", score[:1], score[:-1], score + b"\0", bytes(SCORE_BYTES - 1)):
-        with pytest.raises(MessageRefused, match="expected 32777"):
+        with pytest.raises(MessageRefused, match="expected 49165"):
             matched.opened(score=bad or b"\0")
-    for at in (9, SCORE_BYTES - 8):
-        for word in (MODULUS, MODULUS + 1, 2**64 - 1):
-            outside = replaced(score, at, word.to_bytes(8, "little"))
+    for at, prime in ((13, PRIMES[0]), (SCORE_BYTES - 6, PRIMES[1])):
+        for word in (prime, prime + 1, 2**48 - 1):
+            outside = replaced(score, at, word.to_bytes(6, "little"))
             with pytest.raises(MessageRefused, match="polynomial with a coefficient outside"):
                 matched.opened(score=outside)
     for _ in range(20):
@@ -578,10 +600,10 @@ def test_malformed_scores_are_refused_and_crash_nothing(parties):
     for exponent in (-128, -1, 0, 127):
         found = matched.opened(score=exponent.to_bytes(1, signed=True) + score[1:])
         assert found == exact * 2.0 ** (exponent - matched.exponent)
-    constants = [0, MODULUS, MODULUS // 2, 2**63, 2**64 - 1]
-    opened = [matched.opened(score=replaced(score, 1, c.to_bytes(8, "little"))) for c in constants]
+    constants = [c.to_bytes(12, "little") for c in (0, MODULUS, MODULUS // 2, 2**95, 2**96 - 1)]
+    opened = [matched.opened(score=replaced(score, 1, constant)) for constant in constants]
     assert all(one is None or np.isfinite(one) for one in opened)
-    beyond = (matched.constant + MODULUS).to_bytes(8, "little")
+    beyond = (matched.constant + MODULUS).to_bytes(12, "little")
     assert matched.opened(score=replaced(score, 1, beyond)) == exact
 
 
@@ -602,7 +624,7 @@ def test_damaged_payloads_never_reach_the_parser(parties, monkeypatch):
         "no profile": replaced(payload, 0, b"prf2"),
         "outside the ring": replaced(payload, FIRST, b"\xff" * 8),
         "elements": sealed(random_profile(Q + 1, rng, version=3)),
-        "of 65584 bytes": sealed(random_profile(N // 2, rng, version=3)),
+        "of 98352 bytes": sealed(random_profile(N // 2, rng, version=3)),
         "version": sealed(random_profile(Q, rng, version=4)),
     }
     monkeypatch.setattr(ts, "ckks_vector_from", lambda *_: pytest.fail("parsed"))
@@ -617,7 +639,7 @@ def test_a_payload_of_any_words_is_matched_without_a_crash(parties):
     matched = Matched(parties, baseline, baseline)
     for change in (
         lambda words: words * np.uint64(0),
-        lambda words: words * np.uint64(0) + np.uint64(MODULUS - 1),
+        lambda words: words * np.uint64(0) + (PRIME_COLUMN - np.uint64(1)),
         lambda words: words + np.uint64(1),
     ):
         assert len(with_words(parties, matched, change, baseline)) == SCORE_BYTES

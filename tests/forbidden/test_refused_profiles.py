@@ -118,7 +118,7 @@ RUBBISH = {
     "zeros": lambda s: s.with_ciphertext(lambda c: bytes(len(c))),
     "another nonce": lambda s: s.signed(s.sealed, nonce="ab" * 16),
 }
-"""What opens to a uniform number: no score three times in four, and below zero in half the rest."""
+"""What opens to a uniform number: no score 255 times in 256, and below zero in half the rest."""
 
 
 def clear_at(place, *kinds):
@@ -263,8 +263,8 @@ def test_a_profile_of_an_earlier_round_is_no_answer_again(monkeypatch, tmp_path,
     """A client that sends the very message that counted in round 1 is refused in round 2."""
     sent = {}
 
-    def send_profile(self, run, round_number, profile):
-        message = SEND_PROFILE(self, run, round_number, profile)
+    def send_profile(self, run, round_number, profile, state=""):
+        message = SEND_PROFILE(self, run, round_number, profile, state)
         return sent.setdefault(self.name, message) if self.name == "client-2" else message
 
     monkeypatch.setattr(Client, "send_profile", send_profile)
@@ -278,8 +278,8 @@ def test_a_client_that_passes_on_anothers_message_gains_nothing(monkeypatch, tmp
     """It counts for the one who signed it, once, with that one's own score; not for the sender."""
     messages = {}
 
-    def send_profile(self, run, round_number, profile):
-        messages[self.name] = SEND_PROFILE(self, run, round_number, profile)
+    def send_profile(self, run, round_number, profile, state=""):
+        messages[self.name] = SEND_PROFILE(self, run, round_number, profile, state)
         return messages["client-1"] if self.name == "client-4" else messages[self.name]
 
     alone, rounds_alone = run_in(tmp_path / "alone", make_config(mode, 1, 1.0), make_task())
@@ -419,17 +419,19 @@ def test_a_survey_takes_one_answer_of_each_that_was_asked(monkeypatch, tmp_path,
     """A copy, a second message, and an answer of a client of the run that was not asked."""
     asked_profile, surveys = Server.ask_profile, []
 
-    def ask_profile(self, round_number, matcher, baseline, asked):
+    def ask_profile(self, round_number, matcher, baseline, asked, state):
         assert set(asked) == set(names(1, 2, 3, 4, 5)) or round_number > 1
-        made = asked_profile(self, round_number, matcher, baseline, set(asked) - {"client-2"})
+        made = asked_profile(
+            self, round_number, matcher, baseline, set(asked) - {"client-2"}, state
+        )
         surveys.append(made)
         return made
 
     monkeypatch.setattr(Server, "ask_profile", ask_profile)
     messages = {}
 
-    def send_profile(self, run, round_number, profile):
-        messages[self.name] = SEND_PROFILE(self, run, round_number, profile)
+    def send_profile(self, run, round_number, profile, state=""):
+        messages[self.name] = SEND_PROFILE(self, run, round_number, profile, state)
         return messages[self.name]
 
     monkeypatch.setattr(Client, "send_profile", send_profile)

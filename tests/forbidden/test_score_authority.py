@@ -180,8 +180,8 @@ def rubbish_like(score):
     ("change", "reason"),
     [
         (lambda score: b"", "score of 0 bytes"),
-        (lambda score: score[:-1], "score of 32776 bytes"),
-        (lambda score: score + b"x", "score of 32778 bytes"),
+        (lambda score: score[:-1], "score of 49164 bytes"),
+        (lambda score: score + b"x", "score of 49166 bytes"),
         (lambda score: b"\xff" * SCORE_BYTES, "outside the ring"),
     ],
 )
@@ -225,7 +225,7 @@ def test_each_score_belongs_to_its_own_header(match):
         swapped = replace(request, scores=request.scores[::-1])
         found += match.authority.open(swapped)
     wanted = [divergence(match.profiles[name], match.baseline) for name in names(2, 3)]
-    assert 25 < sum(score is None for score in found) < 58
+    assert sum(score is None for score in found) > 50  # of 60, one in 256 is a number
     numbers = [score for score in found if score is not None]
     assert not any(score == pytest.approx(w, abs=1e-5) for score in numbers for w in wanted)
 
@@ -399,13 +399,13 @@ def test_scores_of_a_run_are_the_divergences(tmp_path, monkeypatch):
     seen, exact = [], {}
     ask, send = Server.ask_profile, Client.send_profile
 
-    def ask_profile(self, round_number, matcher, baseline, asked):
+    def ask_profile(self, round_number, matcher, baseline, asked, state):
         seen.append((round_number, matcher, baseline))
-        return ask(self, round_number, matcher, baseline, asked)
+        return ask(self, round_number, matcher, baseline, asked, state)
 
-    def send_profile(self, run, round_number, profile):
+    def send_profile(self, run, round_number, profile, state=""):
         exact[round_number, self.name] = divergence(profile, seen[-1][2])
-        return send(self, run, round_number, profile)
+        return send(self, run, round_number, profile, state)
 
     monkeypatch.setattr(Server, "ask_profile", ask_profile)
     monkeypatch.setattr(Client, "send_profile", send_profile)

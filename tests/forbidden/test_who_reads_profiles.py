@@ -85,9 +85,9 @@ def observed(tmp_path_factory):
             seen.received.append(data)
             return split_message(data, most)
 
-        def sending(self, run, round_number, profile):
+        def sending(self, run, round_number, profile, state=""):
             seen.profiles.append(profile)
-            return send(self, run, round_number, profile)
+            return send(self, run, round_number, profile, state)
 
         def noted(method):
             def begin(self, *arguments):
@@ -173,7 +173,7 @@ def test_no_number_of_a_profile_reaches_the_server(observed, name):
     seen, _, result, _ = observed(name)
     assert len(seen.profiles) == 9  # five at first, then four that are selected
     data = b"".join(seen.received)
-    assert len(data) > 9 * 32_768
+    assert len(data) > 9 * 49_152
     things = reachable(seen.server_side)
     data += b"".join(thing for thing in things if isinstance(thing, (bytes, bytearray)))
     floats = {thing for thing in things if isinstance(thing, float)}
@@ -353,10 +353,10 @@ def test_a_clients_profile_is_its_own(monkeypatch, tmp_path):
     """With other data of all others the profile that one client sends is the same, to the bit."""
     send, sent = Client.send_profile, []
 
-    def send_profile(self, run, round_number, profile):
+    def send_profile(self, run, round_number, profile, state=""):
         if self.name == "client-1" and round_number == 1:
             sent.append((profile.mean_Q.tolist(), profile.variance_Q.tolist(), profile.version))
-        return send(self, run, round_number, profile)
+        return send(self, run, round_number, profile, state)
 
     monkeypatch.setattr(Client, "send_profile", send_profile)
     task = make_task()

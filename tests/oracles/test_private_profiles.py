@@ -173,9 +173,9 @@ def test_a_run_at_the_level_of_records_sends_noisy_profiles(tmp_path, mode, monk
     """Scores differ from those of exact profiles, and are those of what was sent."""
     sent, send = {}, securefl.federation.client.Client.send_profile
 
-    def send_profile(self, run, round_number, made):
+    def send_profile(self, run, round_number, made, state):
         sent[self.name, round_number] = made
-        return send(self, run, round_number, made)
+        return send(self, run, round_number, made, state)
 
     monkeypatch.setattr(securefl.federation.client.Client, "send_profile", send_profile)
     task, config = make_task(model=model_of()), make_config(mode, rounds=1)
@@ -434,8 +434,8 @@ class Offset:
 
     def match(self, payload, baseline):
         score = self._matcher.match(payload, baseline)
-        constant = int.from_bytes(score[1:9], "little") + 2**58
-        return score[:1] + (constant % ring(MATCHES).modulus).to_bytes(8, "little") + score[9:]
+        constant = int.from_bytes(score[1:13], "little") + 2**90
+        return score[:1] + (constant % ring(MATCHES).modulus).to_bytes(12, "little") + score[13:]
 
 
 def test_rubbish_gets_noise_as_well():

@@ -7,11 +7,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from match_parties import MODULUS, N, Parties, embedded, near, random_profile
-from ring_by_hand import untransformed
+from match_parties import (
+    MODULUS,
+    PRIMES,
+    N,
+    Parties,
+    coefficients_of,
+    embedded,
+    near,
+    numbers_of,
+    random_profile,
+    random_words,
+    words_of,
+)
 from scipy import stats
 
-from securefl.crypto.derived import common_polynomial
 from securefl.crypto.one_time import OneTimeKey, polynomial_in, ring, score_of, weighed
 from securefl.crypto.params import KEY_DEVIATION, MATCHES
 from securefl.crypto.ring import unpacked
@@ -55,8 +65,8 @@ def constant(left, right):
 def encoded(reals, scale):
     """SEAL's encoding as whole numbers, held against the embedding by hand."""
     plain = ring(MATCHES)._encoded(reals, scale)
-    words = np.array([plain[i] for i in range(N)], np.uint64)
-    polynomial = untransformed(words, MODULUS)
+    words = np.array([plain[i] for i in range(2 * N)], np.uint64)
+    polynomial = coefficients_of(words.reshape(2, N))
     np.testing.assert_allclose(embedded(polynomial) / scale, reals, rtol=0, atol=N / scale)
     return polynomial
 
@@ -68,7 +78,7 @@ def test_a_product_by_hand_is_one_modulo_x_to_the_n_plus_1():
     last[N - 1] = x[1] = 1
     assert product(last, x)[0] == MODULUS - 1
     assert not product(last, x)[1:].any()
-    left, right = (rng.integers(0, MODULUS, N, np.uint64).astype(object) for _ in range(2))
+    left, right = (numbers_of(random_words(rng)) for _ in range(2))
     assert product(left, right)[0] == constant(left, right)
 
 
@@ -84,19 +94,19 @@ def test_a_score_is_the_equation_in_whole_numbers():
     key = OneTimeKey.of([b"k" * 32], about, "alice", b"n" * 16, MATCHES)
     message = key.seal(x, drawn)
     first, polynomial = weighed(message, drawn, b, w)
-    words = unpacked(message, (2, 1, N), [MODULUS], "message")[:, 0]
+    words = unpacked(message, (2, 2, N), PRIMES, "message")
     secret = key.coefficients.astype(object)
     total, second = 0, np.zeros(N, object)
     for j in range(2):
         # The real part of a product subtracts imaginary parts: w is conjugated.
         conjugate = np.concatenate([w[j, : N // 2], -w[j, N // 2 :]])
         weights = encoded(conjugate, 2.0**MATCHES.weight_bits)
-        difference = untransformed(words[j], MODULUS) - encoded(b[j], 2.0**MATCHES.scale_bits)
+        difference = coefficients_of(words[j]) - encoded(b[j], 2.0**MATCHES.scale_bits)
         total += constant(weights, difference)
-        common = common_polynomial(drawn, j, N, MODULUS)
-        second = (second + product(weights, untransformed(common, MODULUS))) % MODULUS
+        common = ring(MATCHES).common_words(drawn, j)
+        second = (second + product(weights, coefficients_of(common))) % MODULUS
     assert first == total % MODULUS
-    np.testing.assert_array_equal(polynomial.astype(object), second)
+    np.testing.assert_array_equal(numbers_of(polynomial), second)
     assert key.applied(polynomial) == constant(secret, second)
     score = score_of([first, key.applied(polynomial)])
     assert score == pytest.approx((w * (x - b)).sum() / (N / 2), abs=1e-6)
@@ -109,12 +119,13 @@ def test_a_keys_part_is_that_of_whole_numbers(seed):
     key = OneTimeKey.of([bytes([seed]) * 32], b"", "alice", b"n" * 16, MATCHES)
     rng = np.random.default_rng(seed)
     secret = key.coefficients.astype(object)
+    largest = np.array([MODULUS - 1] * N, object)
     for polynomial in (
-        rng.integers(0, MODULUS, N, np.uint64),
-        np.full(N, MODULUS - 1, np.uint64),
-        np.where(key.coefficients > 0, MODULUS - 1, 0).astype(np.uint64),
+        random_words(rng),
+        words_of(largest),
+        words_of(np.where(key.coefficients > 0, largest, 0)),
     ):
-        assert key.applied(polynomial) == constant(secret, polynomial.astype(object))
+        assert key.applied(polynomial) == constant(secret, numbers_of(polynomial))
 
 
 # Divergences.
@@ -144,6 +155,23 @@ def test_profiles_in_the_unit_that_a_run_publishes_err_by_little(parties, q):
         profile = near(baseline, rng, distance)
         score = parties.score(profile.in_unit(unit), baseline.in_unit(unit))
         assert score == pytest.approx(by_hand(profile, baseline), abs=1e-5)
+
+
+@pytest.mark.parametrize("q", SIZES[1:])
+def test_units_that_never_move_leave_scores_precise(parties, q):
+    """A third of the baseline's variances are the least there is: weights are 500,000 times larger.
+
+    Of a client whose units do not move either, and of one whose units have begun to.
+    """
+    rng = np.random.default_rng(q)
+    baseline = random_profile(q, rng)
+    profile, dead = near(baseline, rng, 0.05), slice(0, q // 3)
+    for of in (baseline, profile):
+        of.mean_Q[dead], of.variance_Q[dead] = 0.0, VARIANCE_FLOOR
+    assert parties.score(profile, baseline) == pytest.approx(by_hand(profile, baseline), abs=3e-5)
+    profile.variance_Q[dead] *= 4
+    assert parties.score(profile, baseline) == pytest.approx(by_hand(profile, baseline), abs=3e-5)
+    assert parties.matcher.precision(baseline) < 3e-4
 
 
 @pytest.mark.parametrize("spread", ["uniform", "logarithmic"])
@@ -188,7 +216,7 @@ def match_of(parties, profile, baseline):
 
 @pytest.mark.parametrize("q", [1, 64, 2048])
 def test_the_noise_of_scores_is_no_more_than_the_parameters_say(parties, q):
-    """σ √Σ|w|² / 2^29 where no encoding errs, and weights have at most length 1: by χ² above.
+    """σ √Σ|w|² / 2^40 where no encoding errs, and weights have at most length 1: by χ² above.
 
     Below: the least power of two was taken, so length is more than a half.
     """
@@ -197,7 +225,7 @@ def test_the_noise_of_scores_is_no_more_than_the_parameters_say(parties, q):
     low, high = stats.chi2(300).ppf([1e-9, 1 - 1e-9])
     assert (errors**2).sum() / MATCHES.noise**2 < high
     assert (errors**2).sum() / (MATCHES.noise / 2) ** 2 > low
-    assert pytest.approx(3.24 / 2**29, rel=1e-3) == MATCHES.noise
+    assert pytest.approx(3.24 / 2**40, rel=1e-3) == MATCHES.noise
     assert pytest.approx(10.5**0.5) == KEY_DEVIATION
 
 
@@ -232,12 +260,12 @@ def test_common_polynomials_follow_from_the_drawn_bytes(parties):
 
 
 def test_a_message_has_the_length_that_is_said(parties):
-    """16 and 32 bytes, and 32,768 for every 4096 values; a score is one ciphertext and 9 bytes."""
+    """16 and 32 bytes, and 49,152 for every 4096 values; a score is one ciphertext and 13 bytes."""
     for q, n in ((1, 1), (2047, 1), (2048, 2), (5000, 3)):
         profile = random_profile(q, np.random.default_rng(q))
         _, sealed, score = match_of(parties, profile, profile)
-        assert len(sealed.payload) == parties.matcher.n_bytes(q) == 48 + 32_768 * n
-        assert len(score) == SCORE_BYTES == 32_777
+        assert len(sealed.payload) == parties.matcher.n_bytes(q) == 48 + 49_152 * n
+        assert len(score) == SCORE_BYTES == 49_165
         assert len(bytes.fromhex(sealed.nonce)) == 16
 
 

@@ -7,7 +7,6 @@ import pytest
 from ring_by_hand import untransformed
 
 from securefl.audit.exposure.uniform import coefficients, uneven
-from securefl.crypto.derived import common_polynomial
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import MATCHES, SUMS
 from securefl.crypto.ring import packed
@@ -20,12 +19,12 @@ def parameters(request):
 
 
 def written(words, parameters):
-    return packed(words, [ring(parameters).modulus])
+    return packed(words, ring(parameters).primes)
 
 
 def random_in(parameters, seed):
-    rng, modulus = np.random.default_rng(seed), ring(parameters).modulus
-    return rng.integers(0, modulus, parameters.poly_degree, np.uint64)
+    of = ring(parameters)
+    return np.random.default_rng(seed).integers(0, of.column, of.shape, np.uint64)
 
 
 def sealed(values, parameters):
@@ -35,8 +34,8 @@ def sealed(values, parameters):
 
 def test_coefficients_are_those_by_hand(parameters):
     """To the last bit."""
-    row, modulus = random_in(parameters, 0), ring(parameters).modulus
-    assert (coefficients(row, modulus).astype(object) == untransformed(row, modulus)).all()
+    for row, prime in zip(random_in(parameters, 0), ring(parameters).primes, strict=True):
+        assert (coefficients(row, prime).astype(object) == untransformed(row, prime)).all()
 
 
 def test_uniform_polynomials_pass(parameters):
@@ -56,7 +55,9 @@ def test_messages_under_one_time_keys_are_uniform(parameters):
 def test_a_constant_message_is_found(parameters, word):
     """Beside one that is uniform."""
     n = parameters.poly_degree
-    constant = written(np.full(n, word, np.uint64), parameters)
+    constant = random_in(parameters, 1)
+    constant[-1] = word  # of one prime alone
+    constant = written(constant, parameters)
     found = uneven([sealed(np.zeros(n), parameters), constant], parameters)
     assert "residues are not uniform" in found
 
@@ -67,7 +68,7 @@ def test_a_message_without_a_key_is_found(parameters):
     one = np.zeros(n, np.int64)
     one[0] = 1
     message = of.encrypted(of.key(one), of.common(bytes(32), 0), np.linspace(-1, 1, n))
-    words = (message + common_polynomial(bytes(32), 0, n, of.modulus)) % np.uint64(of.modulus)
+    words = (message + of.common_words(bytes(32), 0)) % of.column
     assert "coefficients are not uniform" in uneven([written(words, parameters)], parameters)
 
 

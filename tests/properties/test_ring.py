@@ -18,47 +18,47 @@ BOTH = st.sampled_from([SUMS, MATCHES])
 
 def shape_of(parameters):
     """Return that of a message of two ciphertexts."""
-    return 2, 1, parameters.poly_degree
+    return 2, *ring(parameters).shape
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), parameters=BOTH, seed=st.integers(0, 2**32 - 1))
 def test_words_survive_the_wire(data, parameters, seed):
-    """Any word below the prime, in seven or eight bytes each; the largest ones, too."""
-    modulus, shape = ring(parameters).modulus, shape_of(parameters)
-    words = np.random.default_rng(seed).integers(0, modulus, shape, dtype=np.uint64)
+    """Any word below its prime, in seven or six bytes each; the largest ones, too."""
+    of, shape = ring(parameters), shape_of(parameters)
+    words = np.random.default_rng(seed).integers(0, of.column, shape, dtype=np.uint64)
     places = st.tuples(*(st.integers(0, size - 1) for size in shape))
     for place in data.draw(st.lists(places, max_size=5)):
-        words[place] = data.draw(st.sampled_from([0, modulus - 1]))
-    wire = packed(words, [modulus])
-    word_bytes = {SUMS: 7, MATCHES: 8}[parameters]
+        words[place] = data.draw(st.sampled_from([0, of.primes[place[1]] - 1]))
+    wire = packed(words, of.primes)
+    word_bytes = {SUMS: 7, MATCHES: 2 * 6}[parameters]
     assert len(wire) == 2 * parameters.ciphertext_bytes == 2 * word_bytes * parameters.poly_degree
-    back = unpacked(wire, shape, [modulus], "message")
+    back = unpacked(wire, shape, of.primes, "message")
     np.testing.assert_array_equal(back, words)
-    assert packed(back, [modulus]) == wire
+    assert packed(back, of.primes) == wire
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), parameters=BOTH)
 def test_no_word_above_the_prime_passes(data, parameters):
     """Wherever it stands."""
-    modulus, shape = ring(parameters).modulus, shape_of(parameters)
+    of, shape = ring(parameters), shape_of(parameters)
     words = np.ones(shape, np.uint64)
     place = tuple(data.draw(st.integers(0, size - 1)) for size in shape)
-    most = 256 ** (parameters.ciphertext_bytes // parameters.poly_degree) - 1
-    words[place] = data.draw(st.integers(modulus, most))
+    most = 256 ** {SUMS: 7, MATCHES: 6}[parameters] - 1
+    words[place] = data.draw(st.integers(of.primes[place[1]], most))
     with pytest.raises(MessageRefused, match="message with a coefficient outside the ring"):
-        unpacked(packed(words, [modulus]), shape, [modulus], "message")
+        unpacked(packed(words, of.primes), shape, of.primes, "message")
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_several_primes_have_a_word_size_in_common(data, seed):
     """Each word is held against the prime of its row, also where the other one is larger."""
-    moduli, shape = [ring(SUMS).modulus, ring(MATCHES).modulus], (1, 2, 64)
+    moduli, shape = [*ring(MATCHES).primes[:1], ring(SUMS).modulus], (1, 2, 64)
     words = np.random.default_rng(seed).integers(0, moduli[0], shape, dtype=np.uint64)
     wire = packed(words, moduli)
-    assert len(wire) == 2 * 64 * 8
+    assert len(wire) == 2 * 64 * 7
     np.testing.assert_array_equal(unpacked(wire, shape, moduli, "message"), words)
     words[0, 0, data.draw(st.integers(0, 63))] = moduli[0]
     with pytest.raises(MessageRefused, match="outside the ring"):
@@ -71,7 +71,7 @@ def test_a_message_has_one_length(parameters, excess):
     """Neither a byte nor a word more or less."""
     wire = bytes(2 * parameters.ciphertext_bytes + excess)
     with pytest.raises(MessageRefused, match="expected exactly"):
-        unpacked(wire, shape_of(parameters), [ring(parameters).modulus], "message")
+        unpacked(wire, shape_of(parameters), ring(parameters).primes, "message")
 
 
 @settings(deadline=None)
@@ -93,11 +93,11 @@ def test_a_payload_is_cut_into_whole_ciphertexts(n_chunks, excess):
 @pytest.mark.parametrize("parameters", [SUMS, MATCHES], ids=["sums", "matches"])
 def test_words_are_read_at_once_as_one_by_one(parameters, monkeypatch):
     """A ciphertext and a plaintext, through a file in memory and by SEAL's own accessors."""
-    of, n = ring(parameters), parameters.poly_degree
-    words = np.random.default_rng(0).integers(0, of.modulus, (2, n), dtype=np.uint64)
+    of = ring(parameters)
+    words = np.random.default_rng(0).integers(0, of.column, (2, *of.shape), dtype=np.uint64)
     ciphertext = of._ciphertext(*words)
-    total = (words[0] + words[1]) % np.uint64(of.modulus)
+    total = (words[0] + words[1]) % of.column
     for has in {seal_ring._HAS_MEMORY_FILES, False}:
         monkeypatch.setattr(seal_ring, "_HAS_MEMORY_FILES", has)
-        np.testing.assert_array_equal(seal_ring._polynomials(ciphertext), words)
-        np.testing.assert_array_equal(seal_ring._words(of._sum(ciphertext)), total)
+        np.testing.assert_array_equal(seal_ring._polynomials(ciphertext), words.ravel())
+        np.testing.assert_array_equal(seal_ring._words(of._sum(ciphertext)), total.ravel())

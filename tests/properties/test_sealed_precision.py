@@ -20,7 +20,7 @@ from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-COARSE = SumParameters(modulus_bits=40, scale_bits=25)
+COARSE = SumParameters(prime_bits=(40,), scale_bits=25)
 RUN = "ab" * 32
 
 

@@ -101,8 +101,8 @@ class SealedMessages:
         exponents, constants, polynomials = zip(*parts, strict=True)
         if len(set(exponents)) > 1:
             return "its scores are of several scales"
-        if max(constants) >= ring(MATCHES).modulus:
-            return "its score is not below the prime"
+        if not 2**64 <= min(constants) <= max(constants) < ring(MATCHES).modulus:
+            return "its score is no uniform number: it fits a double, or is not below the modulus"
         return self.ciphertexts(b"".join(polynomials), n_scores, MATCHES)
 
     def slots_of_sum(self, about: MessageId, sender: str, nonce: str, payload: bytes) -> Rows:

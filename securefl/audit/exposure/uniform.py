@@ -28,13 +28,15 @@ def uneven(polynomials: Iterable[bytes], parameters: RingParameters) -> str:
     Raises:
         MessageRefused: another length, or a word that is not below the prime.
     """
-    modulus, shape = ring(parameters).modulus, (1, parameters.poly_degree)
+    of = ring(parameters)
     for one in polynomials:
-        (words,) = unpacked(one, shape, [modulus], "ciphertext")
-        if too_far(words / modulus, UNEVEN):
-            return "its payload is no ciphertext: residues are not uniform"
-        if too_far(coefficients(words, modulus) / modulus, UNEVEN):
-            return "its payload is no ciphertext: coefficients are not uniform"
+        for words, prime in zip(
+            unpacked(one, of.shape, of.primes, "ciphertext"), of.primes, strict=True
+        ):
+            if too_far(words / prime, UNEVEN):
+                return "its payload is no ciphertext: residues are not uniform"
+            if too_far(coefficients(words, prime) / prime, UNEVEN):
+                return "its payload is no ciphertext: coefficients are not uniform"
     return ""
 
 
