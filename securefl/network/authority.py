@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,9 @@ from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
 MAX_OPEN_BYTES = 2**24
+MAX_UNSIGNED_BYTES = 2**24
+"""Length of a ciphertext up to which it is read before the signatures of its clients are checked;
+how many values it has is so far the server's word."""
 QUESTIONS = {
     Frame.READY: SMALL,
     Frame.OPEN: MAX_OPEN_BYTES,
@@ -354,9 +357,13 @@ class AuthorityProcess:
                 announced.require_values(asked, link.name)
                 if not isinstance(role, Authority):
                     raise OpeningRefused("one of several officers opens nothing alone")
+                request = bodies.sum_request(asked, b"")
             size = SUMS.message_bytes(asked.n_values)
-            total = (await link.receive({Frame.CIPHERTEXT: size})).body
-            request = bodies.sum_request(asked, total)
+            if size <= MAX_UNSIGNED_BYTES or await asyncio.to_thread(role.is_signed, request):
+                total = (await link.receive({Frame.CIPHERTEXT: size})).body
+                request = replace(request, total=total)
+            else:  # to be refused, and logged, without it
+                await link.discard(Frame.CIPHERTEXT)
         opened = await asyncio.to_thread(role.open, request)
         self.monitor.opened += 1
         if isinstance(opened, BlindTotal):
@@ -420,7 +427,7 @@ async def _followed_by(link: Link, frame: Frame) -> AsyncIterator[None]:
     """Read the frame that follows a request that is refused within, and forget it."""
     try:
         yield
-    except OpeningRefused:
+    except (OpeningRefused, MessageRefused):
         await link.discard(frame)
         raise
 
