@@ -25,6 +25,7 @@ from securefl.errors import (
     KeyFileError,
     OpeningRefused,
     PeerError,
+    RunFolderError,
     SecureFLError,
 )
 from securefl.exchange.base import Adder, OpenedSum
@@ -167,6 +168,8 @@ class ServerProcess:
             reason = ""
         except SecureFLError as error:
             reason = str(error)
+            if not isinstance(error, RunFolderError):
+                await self._fetch_last(lines, rounds.parts.opener)
             raise
         finally:
             await sites.stop()
@@ -178,6 +181,23 @@ class ServerProcess:
                 with suppress(SecureFLError):
                     await work
             await door.stop()
+
+    async def _fetch_last(self, lines: Sequence[Line], opener: Opener) -> None:
+        """Fetch what the folder lacks of logs, of whoever is here, before a run ends in an error.
+
+        Nothing that goes wrong with it takes that error's place.
+        """
+        if not isinstance(opener, AuthorityLine | RemoteOfficers):
+            return
+
+        async def one(line: Line, log: FetchedOpenings) -> None:
+            try:
+                await log.fetch(await line.link(0))
+            except SecureFLError as error:
+                self.say(f"{error}; the last rows of its log are fetched with the next session")
+
+        here = [both for both in zip(lines, opener.logs, strict=True) if both[0].is_here]
+        await asyncio.gather(*(one(*both) for both in here))
 
     def _watch(
         self,
@@ -534,6 +554,11 @@ class AuthorityLine:
 
     def _given_now(self) -> Given:
         return self._given.under(self.process.bundle.card_keys.key_id)
+
+    @property
+    def logs(self) -> Sequence[FetchedOpenings]:
+        """The authority's log, alone."""
+        return (self.log,)
 
     def fetch(self) -> None:
         """Fetch what the folder lacks of the authority's log."""

@@ -47,6 +47,7 @@ from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
 from securefl.network.party import client_party
+from securefl.runs.folder_reader import OPENINGS
 from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
@@ -293,6 +294,7 @@ def test_what_the_policy_does_not_open_ends_the_run_and_says_so(site, what):
         loop.run()
     refused = [one for one in openings_of(here) if one["refused"]]
     assert len(refused) == 1
+    assert (here.folder / "run" / OPENINGS).read_text() == here.openings.read_text()
     # The run may be over before all have joined.
     joined = [how for name, how in loop.ended.items() if loop.has_said(f"{name}: joined")]
     assert all(isinstance(how, PeerError) for how in joined), (loop.ended, loop.said)

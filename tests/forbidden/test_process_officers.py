@@ -29,13 +29,20 @@ from with_officers import (
     WithOfficers,
 )
 
-from securefl.errors import KeyFileError, OpeningRefused, PeerError, TooFewContributions
+from securefl.errors import (
+    KeyFileError,
+    OpeningRefused,
+    PeerError,
+    RunFolderError,
+    TooFewContributions,
+)
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.opening import Opening
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.terms import Terms
 from securefl.network import bodies
+from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame
 from securefl.network.opening import (
@@ -322,6 +329,46 @@ def test_the_authority_takes_no_bundle_from_a_server(alone):
     with pytest.raises(PeerError):
         asked_of_the_authority(alone, ask, said=said)
     assert any("sent a frame of kind" in line for line in said)
+
+
+# A run that ends by a refusal.
+
+
+class Stopping(AuthorityProcess):
+    """Refuses all totals of the second round."""
+
+    async def _ready(self, link, asked):
+        answer = await super()._ready(link, asked)
+        if asked.round == 2:
+            n_asked = self._log.history.n_asked(asked.run)
+            self._role.policy = replace(self._role.policy, openings_per_run=n_asked)
+        return answer
+
+
+def test_where_a_run_ends_by_a_refusal_the_folder_has_each_officers_last_rows(here):
+    """They are evidence of what was asked."""
+    loop = WithOfficers(here, kinds=dict.fromkeys(OTHERS, Stopping))
+    with pytest.raises(OpeningRefused, match="the policy opens"):
+        loop.run()
+    for number, name in enumerate(OTHERS, start=1):
+        own = here.officer_folder(name) / OPENINGS
+        assert (here.folder / "run" / OFFICERS_OPENINGS[number]).read_text() == own.read_text()
+        assert read_rows(own, Opening)[-1].refused
+
+
+def test_a_log_that_is_lost_at_the_end_takes_no_reasons_place(here, monkeypatch):
+    """Here each officer's cannot be read once the run has ended."""
+    loop, rows = WithOfficers(here, kinds=dict.fromkeys(OTHERS, Stopping)), Log.rows
+
+    def lost(self, run, known):
+        if self.history.n_asked(run) > known > 0:
+            raise RunFolderError("the log is gone")
+        return rows(self, run, known)
+
+    monkeypatch.setattr(Log, "rows", lost)
+    with pytest.raises(OpeningRefused, match="the policy opens"):
+        loop.run()
+    assert loop.has_said("the log is gone; the last rows of its log are fetched with the next")
 
 
 # Keys and members that change.
