@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from securefl_cli.demo_sites import demo_sites, prepare
+from securefl_cli.demo_sites import OFFICERS, demo_sites, prepare
 from securefl_cli.progress import progress_bar
 from securefl_cli.table import print_runs
 
@@ -27,6 +27,12 @@ RUNS = {
     "--prepare", "preparing", is_flag=True, help="Write the files of --sites, and run nothing."
 )
 @click.option(
+    "--officers",
+    "with_officers",
+    is_flag=True,
+    help="With --sites: sums are opened by two of three officers, of whom the authority is one.",
+)
+@click.option(
     "--rounds", type=click.IntRange(min=1), help="How many rounds; 200, or 30 with --sites."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
@@ -36,7 +42,15 @@ RUNS = {
     metavar="DIR",
     help="Where the runs and the picture go; runs/<time>-demo where absent.",
 )
-def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool, preparing: bool) -> None:
+def demo(
+    rounds: int | None,
+    seed: int,
+    out: Path | None,
+    *,
+    sites: bool,
+    preparing: bool,
+    with_officers: bool,
+) -> None:
     """Five clients with two classes of handwritten digits each train one network.
 
     FedAvg with batch normalisation loses accuracy. FedTAN does not, and all that its clients send
@@ -49,6 +63,7 @@ def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool, prepar
     Example:
       securefl demo
       securefl demo --sites
+      securefl demo --sites --officers
       securefl demo --rounds 20 --out runs/quick
     """  # noqa: D301  (click wants the backspace itself)
     from securefl import load_config
@@ -57,13 +72,18 @@ def demo(rounds: int | None, seed: int, out: Path | None, *, sites: bool, prepar
     from securefl.runs.folder_writer import write_atomically
 
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
+    if preparing and not sites:
+        raise click.UsageError("--prepare writes the files of --sites: give both")
+    if with_officers and not sites:
+        raise click.UsageError(
+            "--officers is of --sites: give both; a simulation has securefl run --officers 3"
+        )
+    officers = OFFICERS if with_officers else ()
     if preparing:
-        if not sites:
-            raise click.UsageError("--prepare writes the files of --sites: give both")
-        prepare(rounds or 30, seed, folder)
+        prepare(rounds or 30, seed, folder, officers)
         return
     if sites:
-        demo_sites(rounds or 30, seed, folder)
+        demo_sites(rounds or 30, seed, folder, officers)
         return
     rounds = rounds or 200
     click.echo("5 clients, 2 classes of handwritten digits each; an MLP 64-30-10, E = 5.", err=True)

@@ -21,6 +21,8 @@ from securefl_cli.log import ENVIRONMENT
 HOSPITALS = {"north": 0.5, "south": 0.3, "east": 0.2}
 """Shares of the samples."""
 SERVER, KILLED = "hub", "south"
+OFFICERS = ("olga", "otto")
+"""Those beside the authority, where sums are opened by two of three."""
 SECUREFL = (sys.executable, "-c", "from securefl_cli.main import main; main()")
 PATIENCE_S = 120.0
 """Seconds without a word of a process that is waited for."""
@@ -49,15 +51,19 @@ lr = 0.1
 [sites]
 late = "pass"                  # a round without one of the three passes, and the next waits
 """
+OF_OFFICERS = """
+[exchange]
+officers = 3                   # two of the authority and two officers open sums
+"""
 
 
-def demo_sites(rounds: int, seed: int, folder: Path) -> None:
+def demo_sites(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> None:
     """Run the demo in this folder; raises PeerError where a process ends with an error."""
     from securefl.federation.ledger import Ledger
     from securefl.runs.folder_reader import read_run
     from securefl_cli.table import print_runs
 
-    prepare(rounds, seed, folder)
+    prepare(rounds, seed, folder, officers)
     words = ("--passphrase-file", "passphrase")
     with _processes(folder) as start:
         server = start(
@@ -68,6 +74,9 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
         at = server.told(r"Listening on (\S+)")
         serve = ("authority", "serve", "job.toml", "--keys", "keys", "--server", at)
         start("authority", *serve, *words)
+        for name in officers:
+            own = ("--bundle", "bundles/officer", "--identity", name, "--server", at)
+            start(name, "officer", "serve", "job.toml", *own, *words)
 
         def join(name: str) -> _Process:
             own = ("--identity", name, "--data", f"{name}/site.toml", "--server", at)
@@ -83,20 +92,25 @@ def demo_sites(rounds: int, seed: int, folder: Path) -> None:
         server.told(r"Run folder: (\S+)", show=True)
     record = read_run(folder / "run")
     print_runs({"hospitals": (record.metrics, Ledger(list(record.ledger)))})
+    who = f"{1 + len(officers)} officers, of whom two are needed," if officers else "The authority"
     click.echo(
-        f"\nThe authority opened {_n_opened(folder)} totals, and no single value. No hospital's "
+        f"\n{who} opened {_n_opened(folder)} totals, and no single value. No hospital's "
         f"file has left its folder.\nWhat each party saw: {folder / 'run' / 'ledger.jsonl'}"
     )
 
 
-def prepare(rounds: int, seed: int, folder: Path) -> None:
+def prepare(rounds: int, seed: int, folder: Path, officers: Sequence[str] = ()) -> None:
     """Write what the parties of the demo have: settings, keys, identities, bundles, data."""
     from securefl_keys.rehearsal import make_consortium
 
     folder.mkdir(parents=True)
     passphrase = secrets.token_urlsafe(24)
-    make_consortium(folder, list(HOSPITALS), SERVER, passphrase, name="Hospitals")
+    hospitals = list(HOSPITALS)
+    make_consortium(folder, hospitals, SERVER, passphrase, name="Hospitals", officers=officers)
     _write_data(folder, rounds, seed)
+    if officers:
+        with (folder / "job.toml").open("a") as job:
+            job.write(OF_OFFICERS)
     (folder / "run").mkdir()  # the server's; where it is mounted, it has to be there
     click.echo(f"Three hospitals' files, keys and settings: {folder}", err=True)
 

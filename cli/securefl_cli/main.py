@@ -82,3 +82,6 @@ for command in (demo, run, audit, reproduce, compare, profiles, evaluate_run, le
     main.add_command(command)
 for part in (keys, privacy, authority, officer, server, site, nvflare, status):
     main.add_command(part)
+
+if __name__ == "__main__":
+    main()

@@ -43,7 +43,8 @@ def profiles(run_folder: Path) -> None:
     _print_clients(record, client_lines(record))
     if record.qualities:
         _print_qualities(quality_lines(record))
-    click.echo("\n" + " ".join(map(printable, who_read_what(record.ledger))))
+    said = who_read_what(record.ledger, record.config.exchange.officers)
+    click.echo("\n" + " ".join(map(printable, said)))
 
 
 def _check(record: RunRecord) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import click
 
-from securefl.errors import ConfigError, KeyFileError
+from securefl.errors import ConfigError, KeyFileError, RunFolderError
+from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from securefl.exchange.keyset import KeySet
     from securefl.federation.identities import Identities
     from securefl.runs.folder_reader import RunRecord
+    from securefl.runs.folder_writer import RunFolder
     from securefl.runs.loop import Result
 
 
@@ -143,7 +145,8 @@ if TYPE_CHECKING:
     "resumed",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Go on with an interrupted run; takes no other setting.",
+    help="Go on with an interrupted run, or as the server of a federation's; takes no other "
+    "setting.",
 )
 def run(  # noqa: PLR0913, PLR0917
     config_file: Path | None,
@@ -176,6 +179,7 @@ def run(  # noqa: PLR0913, PLR0917
       securefl run job.toml --site north=north/site.toml --site south=south/site.toml
       securefl run --keys my-keys --identity alice --identity bob --identity carol
       securefl run --resume runs/first
+      securefl run --resume runs/federation --passphrase-file hub.passphrase
     """  # noqa: D301  (click wants the backspace itself)
     model = options.get("model")
     own = Own(sites, model if isinstance(model, str) else None)
@@ -246,8 +250,12 @@ def _start(
 def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
     from securefl import resume
     from securefl.runs.folder_reader import read_run
+    from securefl.runs.folder_writer import RunFolder
 
     record = read_run(folder)
+    if RunFolder(folder).is_over_processes():
+        _serve_again(RunFolder(folder), record.config, secrets, own)
+        return
     task, keys = own.task(record.config), _keys(record.config, secrets)
     done = len(record.metrics)
     private = record.config.privacy.level != "none"
@@ -262,6 +270,36 @@ def _resume(folder: Path, secrets: _Secrets, own: Own) -> None:
             ),
         )
     _report(folder, result)
+
+
+def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own) -> None:
+    """Go on as the server of the run in a folder."""
+    from securefl.runs.folder_reader import CONFIG
+    from securefl.runs.folder_writer import server_needed
+    from securefl_cli.server_run import run_server
+
+    start = folder.server_start()
+    if start is None:
+        raise RunFolderError(server_needed(folder.path))
+    if secrets.keys or secrets.identities or own.sites:
+        raise ConfigError(
+            f"{folder.path}: a federation's run, whose clients and authority have their own keys "
+            "and data: give --passphrase-file and --model with --resume, and nothing else"
+        )
+    gone = [
+        str(path)
+        for path in (start.bundle, start.identity, start.data)
+        if path and not path.exists()
+    ]
+    if gone:
+        settings, out = (shlex.quote(str(path)) for path in (folder.path / CONFIG, folder.path))
+        call = f"securefl server serve {settings} --listen {start.listen} --bundle DIR"
+        raise KeyFileError(
+            f"{' and '.join(gone)}: no longer there, and the run's server was started with it: "
+            f"go on with {call} --identity DIR{' --data FILE' if start.data else ''} --out {out}"
+        )
+    with ended_by_sigterm():
+        run_server(config, start, folder.path, secrets.passphrase_file, own.model)
 
 
 def _require_shipped(config_file: Path) -> None:

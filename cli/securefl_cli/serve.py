@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from securefl.errors import ConfigError
 from securefl_cli.connection import (
     FILE,
     config_argument,
@@ -22,12 +21,7 @@ from securefl_cli.connection import (
 )
 from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
 from securefl_cli.log import log_option, say
-from securefl_cli.passphrase import (
-    ENVIRONMENT,
-    from_environment,
-    read_own_passphrase,
-    read_passphrase,
-)
+from securefl_cli.passphrase import read_passphrase
 
 
 @click.group()
@@ -178,14 +172,21 @@ def server() -> None:
     "asks: the server's environment is to hold no secret.",
 )
 @click.option("--listen", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
-@seconds_option("--joining", 120.0, 0, "to wait for authority and clients before the first round.")
+@seconds_option(
+    "--joining", 120.0, 0, "to wait for authority, officers and clients before the first round."
+)
 @seconds_option(
     "--timeout",
     60.0,
     0.1,
     "that a client has for its next message; then the round goes on without it.",
 )
-@seconds_option("--away", 30.0, 0, "that the authority may be away in the middle of a run.")
+@seconds_option(
+    "--away",
+    30.0,
+    0,
+    "that the authority, or too many of the officers, may be away in the middle of a run.",
+)
 @click.option(
     "--model",
     metavar="MODULE:FUNCTION",
@@ -233,7 +234,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     leaves the round, and may join again for the next one. Whatever `securefl run` runs runs here,
     but for simulated devices ([devices]). With several officers (exchange.officers) as many as are
     needed call this address, too. A run that has stopped goes on with the same command and the
-    same --out.
+    same --out, or with securefl run --resume.
 
     \b
     Example:
@@ -241,25 +242,19 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         --out runs/first
     """  # noqa: D301
     from securefl.config.load import load_config
-    from securefl.network.connect import Address
-    from securefl.network.server import Patience, ServerProcess, server_job
-    from securefl_cli.roles import rounds_left
-    from securefl_keys.sound_bundle import SoundBundle, process_identity
+    from securefl.runs.server_start import ServerStart
+    from securefl_cli.server_run import run_server
 
-    if from_environment() is not None:
-        raise ConfigError(
-            f"{ENVIRONMENT} is set, and a server's environment is to hold no secret: unset it "
-            "here, and give --passphrase-file, or type the passphrase"
-        )
-    config, at = load_config(config_file, settings), Address.parse(listen)
-    sound = SoundBundle.load(bundle, "server")
-    job = server_job(config, model, data)
-    passphrase = read_own_passphrase(passphrase_file, identity)
-    mine = process_identity(identity, passphrase, sound.ca, "server")
-    introduce(mine, "server", identity)
-    process = ServerProcess(mine, sound, job, Patience(joining, timeout, away), say)
+    config = load_config(config_file, settings)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
-    with rounds_left(path, config, say, admitted) as folder:
-        if folder:
-            with metrics_at(metrics, process.monitor, "server"):
-                run_until_done(process.run(at, folder))
+    start = ServerStart(
+        bundle=bundle.absolute(),
+        identity=identity.absolute(),
+        listen=listen,
+        joining_s=joining,
+        timeout_s=timeout,
+        away_s=away,
+        metrics=metrics,
+        data=data.absolute() if data else None,
+    )
+    run_server(config, start, path, passphrase_file, model, admitted)

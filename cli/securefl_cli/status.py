@@ -59,8 +59,12 @@ def _told(found: RunStatus) -> list[str]:
     for name, why in found.missing.items():
         lines.append(f"Missing: {name}: {why.removeprefix(f'{name}: ')}")
     if found.openings:
+        who, they = "the authority", "it still opens, it says itself"
+        if found.officers > 1:
+            who = f"{found.officers_needed} of {found.officers} officers"
+            they = "they still open, each says itself"
         lines.append(
-            f"Opened by the authority: {found.openings:,}; the rounds left will ask for about "
-            f"{found.openings_to_come:,}. How many it still opens, it says itself (--metrics)"
+            f"Opened by {who}: {found.openings:,}; the rounds left will ask for about "
+            f"{found.openings_to_come:,}. How many {they} (--metrics)"
         )
     return lines

@@ -40,7 +40,8 @@ class Description:
 def describe(directory: Path) -> list[Description]:
     """Every file in a key folder and what is wrong with it; needs no passphrase, changes nothing.
 
-    A role's own machine has its own folder alone, so a missing role is no problem.
+    A role's own machine has its own folder alone, so a missing role is no problem. In a bundle no
+    secret is missing, and each that is there is a problem.
 
     Raises:
         KeyFileError: no key folder, or it cannot be listed.
@@ -55,12 +56,15 @@ def describe(directory: Path) -> list[Description]:
         found = _found(directory)
     except OSError as error:
         raise KeyFileError(f"{directory}: cannot be listed: {error.strerror or error}") from error
-    optional = layout.CONSORTIUM_FILES
+    optional, is_bundle = layout.CONSORTIUM_FILES, layout.MANIFEST in found
     absent = {*optional, layout.OFFICERS} if found.isdisjoint(optional) else {layout.OFFICERS}
+    if is_bundle:
+        absent.update(layout.KEPT_BY_AUTHORITY)
     absent -= found
     expected = [path for path in LAYOUT if path.parent in roles and path not in absent]
     others = sorted(found - set(expected))
-    files = [_described(directory, path) for path in expected + others]
+    home = None if is_bundle else layout.AUTHORITY
+    files = [_described(directory, path, home) for path in expected + others]
     return _compared(files + [_cut_off(directory, left) for left in left_by_rotation(directory)])
 
 
@@ -89,13 +93,14 @@ def _is_lock(directory: Path, path: Path) -> bool:
     return path.match(".*.lock") and (directory / path).lstat().st_size == 0
 
 
-def _described(directory: Path, path: Path) -> Description:
+def _described(directory: Path, path: Path, home: Path | None) -> Description:
+    """Describe a file; secrets may lie in the folder `home`, where there is one."""
     kind, facts = kind_at(path), Facts()
     problems: list[str] = []
     try:
         text = read(directory / path)
         kind = _labelled(text)
-        problems += _misplaced(path, kind)
+        problems += _misplaced(path, kind, home)
         if kind.secret and others_may_read(directory / path):
             problems.append(open_to_others(directory / path))
         facts = parsed(text, kind.facts)
@@ -114,13 +119,14 @@ def _labelled(text: str) -> Kind:
     raise KeyFileError("no SecureFL key file: move it elsewhere")
 
 
-def _misplaced(path: Path, kind: Kind) -> list[str]:
+def _misplaced(path: Path, kind: Kind, home: Path | None) -> list[str]:
     belongs = kind_at(path)
+    if kind.secret and (home is None or path.parts[0] != home.name):
+        where = f"outside {home}/" if home else "in a bundle"
+        gone = f"a secret key {where}: delete it here"
+        return [f"{gone}, and if others were given this folder, make new keys"]
     if kind is belongs:
         return []
-    if kind.secret and path.parts[0] != "authority":
-        gone = "a secret key outside authority/: delete it here"
-        return [f"{gone}, and if others were given this folder, make new keys"]
     if belongs is not None:
         return [f"a {kind.what} file where {belongs.what} belongs; {WAY_OUT}"]
     return [f"a {kind.what} file that nothing reads here: move it elsewhere"]

@@ -1,8 +1,9 @@
 """The key folder: one directory per role, each with exactly the key material that the role needs.
 
-DIR/authority/secret.key         opens clients' cards; sealed with the passphrase, mode 0600
+DIR/authority/secret.key         opens clients' cards, among officers the first one's; sealed with
+                                 the passphrase, mode 0600
 DIR/authority/public.key         makes cards; the same text for each role
-DIR/authority/log/               what a process has opened and refused with the keys
+DIR/authority/log/               what a process has opened, answered and refused with the keys
 DIR/server/public.key
 DIR/clients/public.key
 
@@ -16,7 +17,20 @@ DIR/consortium/roster.json       the clients' and servers' certificates, signed 
 DIR/consortium/policy.json       what the authority may open, signed by it
 DIR/consortium/officers.json     the officers' names and card keys, where there are any; signed
 
-An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold.
+An exported bundle has `consortium/manifest.json` besides, and of the rest what its role may hold:
+`consortium` and one public key, which lies in `authority` for authority and officers.
+
+A member has a folder of its own, with files that it makes itself:
+
+NAME/identity.key                by which the member is known; sealed, mode 0600
+NAME/identity.csr                its request, which goes to the authority
+NAME/identity.crt                its certificates, which come back
+
+An officer's has, beside these:
+
+NAME/card-2.key                  opens its cards of epoch 2; sealed, mode 0600
+NAME/log/                        what it has answered and refused
+NAME/bundle.json                 the newest bundle that the server has passed on, where there is one
 """
 
 from __future__ import annotations
@@ -45,7 +59,6 @@ LOG = Path("authority/log")
 IDENTITY_KEY = Path("identity.key")
 IDENTITY_REQUEST = Path("identity.csr")
 IDENTITY_CERTIFICATE = Path("identity.crt")
-
 
 OFFICER_BUNDLE = Path("bundle.json")
 """The newest bundle that the server has passed on to an officer, beside its identity."""
@@ -76,4 +89,6 @@ CONSORTIUM_FILES = (
     POLICY,
 )
 """A folder without a consortium has none of them."""
+KEPT_BY_AUTHORITY = (AUTHORITY_KEY, CA_KEY, AUTHORITY_IDENTITY, AUTHORITY_CERTIFICATE)
+"""Files that no bundle has."""
 MANIFEST = Path("consortium/manifest.json")

@@ -12,15 +12,14 @@ from typing import Any, Literal, Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from securefl.crypto.artefact import canonical, require_version
+from securefl.crypto.artefact import canonical, parsed_file
 from securefl.crypto.card_secret import CardSecret
 from securefl.errors import CertificateRefused, FileSignatureRefused, KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.quorum import Quorum
 from securefl.io.files import settle
-from securefl.io.json import require_plain
 from securefl_keys import layout
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import HolderCertificate
@@ -54,16 +53,8 @@ class OfficerCard(BaseModel):
     @classmethod
     def parse(cls, text: str) -> OfficerCard:
         """The file, whoever signed it; raises KeyFileError."""
-        require_plain(text, KeyFileError)
-        require_version(text, CARD_FORMAT, "make it anew, with: securefl keys officers card")
-        try:
-            file = cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise KeyFileError(
-                f"no card key of an officer: {field or 'its form'}: {first['msg']}"
-            ) from None
+        anew = "make it anew, with: securefl keys officers card"
+        file = parsed_file(cls, text, "no card key of an officer", anew)
         if file.text() != text:
             raise FileSignatureRefused("changed since it was signed: not in its one form")
         return file

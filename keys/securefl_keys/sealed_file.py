@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from securefl.crypto.artefact import (
     Epoch,
@@ -20,10 +20,9 @@ from securefl.crypto.artefact import (
     Origin,
     Sha256,
     canonical,
-    require_version,
+    parsed_file,
 )
 from securefl.errors import KeyFileError, WrongPassphrase
-from securefl.io.json import require_plain
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
@@ -66,17 +65,7 @@ class SealedFile(BaseModel):
         Raises:
             KeyFileError: not a sealed secret key, or costs out of bounds.
         """
-        require_plain(text, KeyFileError)
-        (wanted,) = get_args(cls.model_fields["format"].annotation)
-        require_version(text, wanted, replaced=cls.replaced)
-        try:
-            file = cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise KeyFileError(
-                f"not a sealed secret key: {f'{field}: ' if field else ''}{first['msg']}"
-            ) from None
+        file = parsed_file(cls, text, "not a sealed secret key", replaced=cls.replaced)
         if file.role not in cls.holders or file.purpose != cls.use:
             raise KeyFileError(
                 f"not a sealed secret key of {' or '.join(cls.holders)} for {cls.use}: it names "

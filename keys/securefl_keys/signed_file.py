@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.crypto.artefact import Moment, Sha256, canonical, moment, require_version
+from securefl.crypto.artefact import Moment, Sha256, canonical, moment, parsed_file
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
-from securefl.io.json import require_plain
 from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
 
@@ -59,15 +58,7 @@ class SignedFile(BaseModel):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The file, whoever signed it; raises KeyFileError."""
-        require_plain(text, KeyFileError)
-        (wanted,) = get_args(cls.model_fields["format"].annotation)
-        require_version(text, wanted, cls.anew)
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise KeyFileError(f"not such a file: {field or 'its form'}: {first['msg']}") from None
+        return parsed_file(cls, text, "not such a file", cls.anew)
 
     @classmethod
     def verified(cls, text: str, ca: ConsortiumAuthority) -> Self:

@@ -10,7 +10,7 @@ from securefl.errors import ConfigError, RunFolderError
 from securefl.exchange.keyset import KeySet
 from securefl.federation.identities import Identities
 from securefl.runs.folder_reader import read_config
-from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
+from securefl.runs.folder_writer import RunFolder, own_task_needed, server_needed
 from securefl.runs.loop import OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
 from securefl.task import Task, client_names
@@ -82,9 +82,7 @@ def resume(
     run_folder = RunFolder(Path(folder))
     with run_folder.locked():
         if run_folder.is_over_processes():
-            way = way_on(Path(folder))
-            then = f"continue with {way}" if way else "it is complete"
-            raise RunFolderError(f"{folder}: its clients are other processes; {then}")
+            raise RunFolderError(server_needed(Path(folder)))
         if run_folder.has_own_task() != (task is not None):
             raise ConfigError(
                 own_task_needed(folder, f"securefl.resume({str(folder)!r}, task)")

@@ -8,13 +8,15 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from securefl.errors import KeyFileError
+from securefl.io.json import require_plain
 
 MAX_EPOCH = 2**31 - 1
+File = TypeVar("File", bound=BaseModel)
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Epoch = Annotated[int, Field(ge=1, le=MAX_EPOCH)]
@@ -67,6 +69,29 @@ def require_version(
         raise KeyFileError(
             f"a {found:.60} file, of another SecureFL; this one reads {wanted}: {anew}"
         )
+
+
+def parsed_file(
+    kind: type[File],
+    text: str,
+    refusal: str,
+    anew: str = "make the keys anew",
+    replaced: Collection[str] = (),
+) -> File:
+    """Parse a JSON file of keys, whose field `format` has one value in `kind`.
+
+    Raises:
+        KeyFileError: `refusal` and the first fault, or another version.
+    """
+    require_plain(text, KeyFileError)
+    (wanted,) = get_args(kind.model_fields["format"].annotation)
+    require_version(text, wanted, anew, replaced)
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "its form"
+        raise KeyFileError(f"{refusal}: {field}: {first['msg']}") from None
 
 
 def decoded(context: str) -> bytes:

@@ -31,12 +31,19 @@ Part = TypeVar("Part")
 """A group's part of an answer."""
 
 
+def numbered(number: int) -> str:
+    """Return the word for an officer of this number from 0, which people count from 1."""
+    return f"officer {number + 1}"
+
+
 @dataclass(frozen=True, slots=True)
 class Combiner(UnderCards):
     """Opens totals by the answers of officers, and keeps count of those that cannot answer."""
 
     say: Callable[[int, str], None] = lambda _number, _why: None
     """Told of each officer that is away, refuses a card, or has given a wrong answer, and why."""
+    who: Callable[[int], str] = numbered
+    """Returns the word for an officer, by its number from 0."""
     _lacking: dict[str, set[int]] = field(default_factory=dict)
     """Officers that have not all cards of a session's clients; the others have."""
 
@@ -82,7 +89,7 @@ class Combiner(UnderCards):
         why there is none.
 
         Raises:
-            TooFewContributions: so say all officers without an answer, and too few are left.
+            TooFewContributions: so say more officers than may be missing.
             OpeningRefused: too few officers have answered.
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
                 just these messages, or one of them is rubbish, or too many officers lie.
@@ -138,14 +145,16 @@ class Combiner(UnderCards):
                 without[number] = PeerError("has answered for other groups than its own")
             else:
                 answers[number] = said
+        needed, n = self.keys.quorum.needed, self.keys.quorum.officers
+        too_few = [error for error in without.values() if isinstance(error, TooFewContributions)]
+        if len(too_few) > n - needed:  # the clients' doing: no officer is named for it
+            raise too_few[0]
         for number, error in without.items():
             self.say(number, str(error))
-        needed, n = self.keys.quorum.needed, self.keys.quorum.officers
         if len(answers) < needed:
-            too_few = all(isinstance(error, TooFewContributions) for error in without.values())
-            raise (TooFewContributions if without and too_few else OpeningRefused)(
+            raise OpeningRefused(
                 f"{len(answers)} of {n} officers answer, and {needed} are needed: "
-                + "; ".join(as_said(number, error) for number, error in without.items())
+                + "; ".join(f"{self.who(number)}: {error}" for number, error in without.items())
             )
         return answers
 
@@ -160,8 +169,3 @@ class Combiner(UnderCards):
                 parts = [[a[g] for a in heard if g in a] for g in range(len(groups))]
                 if all(part == of[0] for of in parts for part in of):
                     yield [of[0] for of in parts], liars
-
-
-def as_said(number: int, why: object) -> str:
-    """Return words on an officer of this number from 0, which people count from 1."""
-    return f"officer {number + 1}: {why}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from securefl.crypto.card_secret import CardSecret
-from securefl.exchange.answers import Combiner, as_said
+from securefl.exchange.answers import Combiner, numbered
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
@@ -31,7 +31,7 @@ class KeySet:
 
     def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
         """Return the capability to open totals; `say` is told of officers away, and of liars."""
-        combiner = Combiner(self.public, lambda number, why: say(as_said(number, why)))
+        combiner = Combiner(self.public, lambda number, why: say(f"{numbered(number)}: {why}"))
         return OneTimeOpener(combiner, self.officers())
 
     def officers(self) -> list[Officer]:

@@ -12,7 +12,7 @@ from securefl.errors import (
     SecureFLError,
     TotalRefused,
 )
-from securefl.exchange.answers import Combiner, as_said
+from securefl.exchange.answers import Combiner, numbered
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import UNROUNDED_BITS
@@ -45,6 +45,9 @@ class AnsweringOfficer(Protocol):
 class Panel(Protocol):
     """The officers, wherever they are; all are asked at once. Numbers begin at 0."""
 
+    def who(self, number: int) -> str:
+        """Return the word for an officer: by its name, where it has one."""
+
     def take_cards(
         self, run: str, cards: Mapping[str, bytes]
     ) -> Mapping[int, Mapping[str, str] | SecureFLError]:
@@ -69,6 +72,10 @@ class OfficersHere:
     """A `Panel` of officers in this process: a simulation's."""
 
     officers: Sequence[AnsweringOfficer]
+
+    def who(self, number: int) -> str:
+        """Return the word for an officer, by its number from 1."""
+        return numbered(number)
 
     def take_cards(self, run: str, cards: Mapping[str, bytes]) -> dict[int, Mapping[str, str]]:
         """See `Panel.take_cards`."""
@@ -122,7 +129,7 @@ class Officers:
 
     def take_up(self, keys: CardKeys) -> None:
         """Go on under these keys; officers that have refused cards for others begin anew."""
-        self.keys, self._combiner = keys, Combiner(keys, self.name)
+        self.keys, self._combiner = keys, Combiner(keys, self.name, self._who)
 
     @property
     def card_keys(self) -> CardKeys:
@@ -209,7 +216,10 @@ class Officers:
         """Report an officer, by its number from 0, unless it is among this round's incidents."""
         if number not in self._named:
             self._named.add(number)
-            self.report(Incident(self._round, OFFICERS, "", as_said(number, why)))
+            self.report(Incident(self._round, OFFICERS, "", f"{self._who(number)}: {why}"))
+
+    def _who(self, number: int) -> str:
+        return self.panel.who(number)  # through the panel, which alone reaches an officer
 
 
 def _of_one(

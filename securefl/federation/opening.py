@@ -66,8 +66,12 @@ def logged(
     try:
         answered = answer()
     except (MessageRefused, OpeningRefused) as error:
-        listed, others = _listed(signers, members)
-        refused = f"round {about.round}, {about.name!r}: {error}{others}"
+        asked, (listed, others) = (
+            f"round {about.round}, {about.name!r}: ",
+            _listed(signers, members),
+        )
+        why = str(error).removeprefix(asked)  # which officers have said already
+        refused = f"{asked}{why}{others}"
         log(Opening.of(about, listed, 0, refused))
         raise type(error)(refused) from error
     log(Opening.of(about, signers, n_clients(answered)))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from securefl.errors import PeerError, RunFolderError, SecureFLError
-from securefl.exchange.answers import as_said
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import Answer, ScorePart
@@ -70,6 +69,10 @@ class OfficerLines:
     _benched: dict[int, str] = field(default_factory=dict)
     """Reason why an officer is asked nothing more in this round."""
 
+    def who(self, number: int) -> str:
+        """Return the words for an officer, by the name in its certificate."""
+        return self.lines[number].line.who
+
     def announce(self, ready: bodies.Ready) -> dict[int, SecureFLError]:
         """Announce a round; returns the officers that are not ready for it, and why.
 
@@ -85,7 +88,7 @@ class OfficerLines:
             raise PeerError(
                 f"round {ready.round}: {len(links)} of {len(self.lines)} officers are ready, and "
                 f"{self.quorum.needed} are needed: "
-                + "; ".join(as_said(number, why) for number, why in away.items())
+                + "; ".join(f"{self.who(number)}: {why}" for number, why in away.items())
             )
         return away
 

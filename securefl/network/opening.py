@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from securefl.errors import (
     BlindTotalRefused,
@@ -31,9 +31,11 @@ AUTHORITY = "the authority"
 class Line:
     """The connection of the authority, or an officer, which takes it up again where it was lost."""
 
-    def __init__(self, who: str = AUTHORITY, command: str = "authority serve") -> None:
-        """Take the words that errors say: who calls, and by which command."""
-        self.who = who
+    def __init__(
+        self, who: Callable[[], str] = lambda: AUTHORITY, command: str = "authority serve"
+    ) -> None:
+        """Take the words that errors say: who calls, as of now, and by which command."""
+        self._who = who
         self._command = command
         self._link: Link | None = None
         self._changed = asyncio.Condition()
@@ -50,6 +52,11 @@ class Line:
             self._link = link
             self._changed.notify_all()
         await link.ended()
+
+    @property
+    def who(self) -> str:
+        """Words for whoever calls."""
+        return self._who()
 
     @property
     def is_here(self) -> bool:

@@ -28,6 +28,7 @@ from securefl.errors import (
     RunFolderError,
     SecureFLError,
 )
+from securefl.exchange.answers import numbered
 from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
@@ -90,11 +91,11 @@ class Patience:
     """Seconds that the server waits."""
 
     joining_s: float = 120.0
-    """For the authority to call and all clients to join, before the first round."""
+    """For the authority or officers to call and all clients to join, before the first round."""
     client_s: float = 60.0
     """For a client's next message; whoever is late is out of the round."""
     authority_s: float = 30.0
-    """For the authority to call again, before a round and where its connection is lost."""
+    """For the authority, or as many officers as are needed, to call again; for one to answer."""
 
 
 @dataclass
@@ -123,7 +124,7 @@ class ServerProcess:
         """
         config, patience = self.job.config, self.patience
         check_officers(config, self.bundle.card_keys.quorum)
-        lines = _lines(config)
+        lines = self._lines()
         members = Members(
             secrets.token_hex(32),
             folder.job_id(),
@@ -226,6 +227,19 @@ class ServerProcess:
                 name_of(self.bundle.transport_holder, certificate, role)
                 return role
         return "client"
+
+    def _lines(self) -> tuple[Line, ...]:
+        """Return the line to the authority, or to each officer; none where nothing is encrypted."""
+        exchange = self.job.config.exchange
+        if not exchange.seals_anything:
+            return ()
+
+        def named(number: int) -> str:
+            names = self.bundle.officers()  # fewer where another epoch has fewer
+            return f"officer {names[number]}" if number < len(names) else numbered(number)
+
+        others = range(1, exchange.officers)
+        return Line(), *(Line(partial(named, number), "officer serve") for number in others)
 
     def _line_of(self, certificate: x509.Certificate, lines: Sequence[Line]) -> Line | None:
         """Return the line of the authority, or of an officer; None for a client.
@@ -464,14 +478,6 @@ class ServerProcess:
         self.for_clients = self.bundle.age, news["client"]
         self.for_officers = news.get("officer", "")
         self.say("Epoch {}, roster version {}".format(*self.bundle.age))
-
-
-def _lines(config: Config) -> tuple[Line, ...]:
-    """Return the line to the authority, or to each officer; none where nothing is encrypted."""
-    if not config.exchange.seals_anything:
-        return ()
-    others = range(2, config.exchange.officers + 1)
-    return Line(), *(Line(f"officer {n}", "officer serve") for n in others)
 
 
 def before(finish: AtEnd, fetch: Callable[[], None]) -> AtEnd:

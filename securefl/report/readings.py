@@ -19,9 +19,10 @@ IN_THE_CLEAR = {
 """What a message in the clear shows the server, by the message's name."""
 
 
-def who_read_what(ledger: Sequence[Entry]) -> list[str]:
+def who_read_what(ledger: Sequence[Entry], n_officers: int = 1) -> list[str]:
     """Sentences on the server, on the authority and on the clients, and on released scores.
 
+    Several officers are in the authority's place in the ledger, and read no score.
     Without profiles: that there are none, and what else the server was told to select by.
     """
     sent = [e for e in ledger if e.kind in {Kind.PROFILES, Kind.SELECTION}]
@@ -30,11 +31,13 @@ def who_read_what(ledger: Sequence[Entry]) -> list[str]:
     if not profiles:
         return ["No profile was sent.", server] if sent else ["No profile was sent."]
     lines = [server]
-    lines.append(_authority({e.name for e in profiles if e.receiver == AUTHORITY}))
+    openers = _officers if n_officers > 1 else _authority
+    lines.append(openers({e.name for e in profiles if e.receiver == AUTHORITY}))
     lines.append(_clients({e.name for e in sent if e.receiver not in {SERVER, AUTHORITY}}))
     released = [e for e in profiles if e.sender == AUTHORITY and e.name == SCORE]
     if released:
-        lines.append(f"Scores released by the authority: {sum(e.n_values for e in released)}.")
+        who = "opened by officers" if n_officers > 1 else "released by the authority"
+        lines.append(f"Scores {who}: {sum(e.n_values for e in released)}.")
     return lines
 
 
@@ -57,6 +60,14 @@ def _authority(names: Collection[str]) -> str:
             "were rounded; never a profile."
         )
     return f"The authority could read {_listed(sorted(names))}."
+
+
+def _officers(names: Collection[str]) -> str:
+    if not names:
+        return "The officers were sent nothing of profiles."
+    if set(names) == {SCORE}:
+        return "No officer could read a score or a profile."
+    return f"The officers could read {_listed(sorted(names))}."
 
 
 def _clients(names: Collection[str]) -> str:

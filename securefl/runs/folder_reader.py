@@ -33,14 +33,14 @@ PRIVACY, PROTECTION = "privacy.json", "privacy.md"
 QUALITIES, DEVICES = "qualities.json", "devices.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 ACCURACY, SCORE, TRAFFIC = "accuracy.png", "score.png", "traffic.png"
-LOCK, JOB, JOINED = ".lock", "job.id", "joined.json"
+LOCK, JOB, JOINED, SERVER = ".lock", "job.id", "joined.json", "server.json"
 IN_FLIGHT = "in-flight.json"
 FILES = frozenset(
     {
         *(CONFIG, ENVIRONMENT, TASK, METRICS, LEDGER, OPENINGS, INCIDENTS, SELECTIONS, PRIVACY),
         *OFFICERS_OPENINGS,
         *(PROTECTION, QUALITIES, DEVICES, CHECKPOINT, MODEL, ACCURACY, SCORE, TRAFFIC),
-        *(LOCK, JOB, JOINED, IN_FLIGHT),
+        *(LOCK, JOB, JOINED, SERVER, IN_FLIGHT),
     }
 )
 """Names of all files that a run writes, except some of `report.pictures`."""

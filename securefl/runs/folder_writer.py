@@ -57,6 +57,7 @@ from securefl.runs.folder_reader import (
     PROTECTION,
     QUALITIES,
     SELECTIONS,
+    SERVER,
     TASK,
     TRAFFIC,
     RoundMetrics,
@@ -68,6 +69,7 @@ from securefl.runs.folder_reader import (
 )
 from securefl.runs.in_flight import InFlight
 from securefl.runs.joining import joining
+from securefl.runs.server_start import ServerStart, read_server_start
 from securefl.selection.devices import Device
 from securefl.selection.round_participants import RoundParticipants
 from securefl.types import NamedTensors
@@ -188,7 +190,20 @@ class RunFolder:
 
     def is_over_processes(self) -> bool:
         """Return whether the run's clients are other processes, and the folder its server's."""
-        return self._environment().over_processes
+        return (self.path / SERVER).exists() or self._environment().over_processes
+
+    def note_server(self, start: ServerStart) -> None:
+        """Write down the options that the run's server was started with."""
+        write_atomically(self.path / SERVER, start.model_dump_json(indent=1).encode(), mode=0o600)
+
+    def server_start(self) -> ServerStart | None:
+        """Read the options of the run's server; None where they were not noted.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        path = self.path / SERVER
+        return read_server_start(path) if path.exists() else None
 
     def is_finished(self) -> bool:
         """Return whether model and pictures are written, too."""
@@ -369,11 +384,20 @@ def own_task_needed(folder: Path | str, call: str) -> str:
     )
 
 
+def server_needed(folder: Path) -> str:
+    """Return the message that a run's clients are other processes, and how it goes on."""
+    way = way_on(folder)
+    then = f"continue with {way}" if way else "it is complete"
+    return f"{folder}: its clients are other processes; {then}"
+
+
 def way_on(path: Path) -> str:
     """Return the call that continues the run in this folder; empty where there is none."""
     folder = RunFolder(path)
     if not holds_run(path) or folder.is_finished():
         return ""
+    if (path / SERVER).exists():
+        return f"`securefl run --resume {path}`"
     if folder.is_over_processes():
         return f"`securefl server serve` as it was started, with --out {path}"
     if folder.has_own_task():

@@ -26,7 +26,6 @@ from securefl.runs.folder_reader import (
     INCIDENTS,
     LEDGER,
     LOCK,
-    SELECTIONS,
     read_config,
     read_metrics,
     read_rows,
@@ -65,9 +64,13 @@ class RunStatus:
     missing: Mapping[str, str]
     """Clients that the last round, or one that failed after it, has gone on without, and why."""
     openings: int
-    """Totals, and lists of scores, that the authority has opened for this run."""
+    """Totals, and lists of scores, that the authority or officers have opened for this run."""
     openings_to_come: int
     """Those that the rounds left will ask for, if each is as the last one."""
+    officers: int
+    """Officers who open them, the authority counted; 1 where it does so alone."""
+    officers_needed: int
+    """Officers without whom nothing is opened."""
 
 
 def status_of(path: Path) -> RunStatus:
@@ -98,6 +101,8 @@ def status_of(path: Path) -> RunStatus:
         missing=missing,
         openings=n_opened,
         openings_to_come=n_opened_last * (rounds - n_done),
+        officers=config.exchange.officers,
+        officers_needed=config.exchange.needed,
     )
 
 
@@ -146,10 +151,10 @@ def _messages(path: Path, round_number: int) -> tuple[tuple[str, ...], int, int]
 def _missing(
     path: Path, config: Config, round_number: int, senders: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return who was missing, by name; a server's round asks all that the settings name."""
+    """Return who was missing, by name; without a selection, a round asks all that are named."""
     incidents = read_rows(path / INCIDENTS, Incident)
     found = {i.client or i.name: i.reason for i in incidents if i.round >= max(1, round_number)}
-    if round_number and not (path / SELECTIONS).exists():
+    if round_number and config.selection.name == "all":
         names = config.data.names or ()
         found |= {n: NOT_THERE for n in names if n not in {*senders, *found}}
     return found

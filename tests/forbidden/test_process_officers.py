@@ -415,7 +415,7 @@ def test_an_officer_without_a_secret_of_the_new_epoch_is_named_and_stops_nothing
     loop.run()
     run = job.folder / "run"
     (reason,) = {row["reason"] for row in incidents(run)}
-    assert reason.startswith("officer 3: ")
+    assert reason.startswith("officer otto: ")
     assert "the card key of epoch 3 was made elsewhere, or is lost" in reason
     assert {row["round"] for row in incidents(run)} == {2, 3}
     assert {row.round for row in read_rows(run / OFFICERS_OPENINGS[2], Opening)} == {1}

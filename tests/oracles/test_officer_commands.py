@@ -61,7 +61,7 @@ def test_a_run_of_three_officers_goes_on_where_one_is_killed(here):
     assert {row.n_clients for row in opened} == {len(CLIENTS)}
     assert not any(row.refused for row in opened)
     reasons = {json.loads(line)["reason"] for line in here.incidents.splitlines()}
-    assert {reason.split(":")[0] for reason in reasons} == {"officer 3"}
+    assert {reason.split(":")[0] for reason in reasons} == {"officer otto"}
     own = here.folder / "olga/log" / OPENINGS
     assert own.read_text() == (run / OFFICERS_OPENINGS[1]).read_text()
     assert "clients" in olga.text()

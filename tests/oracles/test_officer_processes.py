@@ -104,7 +104,7 @@ def test_an_officer_that_is_killed_in_mid_run_stops_nothing_and_is_named(job, us
     told = [json.loads(line) for line in incidents_of(run).splitlines()]
     assert told
     assert {(row["name"], row["client"]) for row in told} == {("officers", "")}
-    assert {row["reason"].split(":")[0] for row in told} == {f"officer {number + 1}"}
+    assert {row["reason"].split(":")[0] for row in told} == {f"officer {name}"}
     assert len(told) == len({row["round"] for row in told})
     assert at["before"]["officers_connected"] == {(): 3}
     assert at["before"]["authority_connected"] == {(): 1}
@@ -136,7 +136,7 @@ def test_the_authority_may_be_the_one_that_is_away(job, usual):
     loop.keeper = None
     loop.run()
     assert_same(here.folder / "run", usual)
-    assert "officer 1: is away" in incidents_of(here.folder / "run")
+    assert "the authority: is away" in incidents_of(here.folder / "run")
 
 
 def test_a_run_that_two_officers_leave_ends_in_words(job):
@@ -228,7 +228,7 @@ def test_an_officer_that_misbehaves_stops_nothing_and_is_named(job, usual, kind,
     assert_same(run, usual)
     told = [json.loads(line) for line in incidents_of(run).splitlines()]
     assert told
-    assert all(row["reason"].startswith("officer 3: ") for row in told)
+    assert all(row["reason"].startswith("officer otto: ") for row in told)
     assert reason in told[0]["reason"]
     assert [row["round"] for row in told] == sorted({row["round"] for row in told})
 

@@ -124,7 +124,7 @@ def test_an_officer_that_is_away_stops_nothing(job):
     loop.absent = frozenset({"otto"})
     loop.run()
     assert loop.ended == dict.fromkeys(NAMES), loop.said
-    assert "officer 3: is away" in incidents_of(job.folder / "run")
+    assert "officer otto: is away" in incidents_of(job.folder / "run")
 
 
 def test_the_authority_of_several_officers_opens_nothing_alone(consortium):

@@ -8,10 +8,13 @@ import sys
 import pytest
 import safetensors.torch
 import torch
+from click.testing import CliRunner
 from process_memory import OVERLAP, aligned_words, found_in, found_under, has_one, secrets_of
 from processes import CLIENTS, SERVER, federations
+from small_audit import quick_is_tiny
 
 from securefl.runs.folder_reader import read_run
+from securefl_cli.main import main
 
 pytestmark = [pytest.mark.usefixtures("quick"), pytest.mark.slow]
 MARKER = "planted-marker-7f1c"
@@ -52,7 +55,7 @@ def test_in_the_clear_the_model_is_that_of_one_process_bit_for_bit(site, model):
 
 
 def names(folder):
-    return {path.name for path in folder.iterdir()} - {".lock", "job.id"}
+    return {path.name for path in folder.iterdir()} - {".lock", "job.id", "server.json"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -161,8 +164,44 @@ def test_ctrl_c_ends_the_server_and_its_clients_in_one_line(site):
     clients = here.clients()
     server.wait_for(r"Round 1/")
     assert server.interrupt() == 130
-    assert server.text().endswith("Interrupted.\n")
+    assert server.text().endswith(f"securefl run --resume {here.folder / 'run'}\n\nInterrupted.\n")
     assert [client.ended(30) for client in clients] == [1, 1, 1]
     for process in (server, *clients):
         assert "Traceback" not in process.text()
     assert all("Error: hub: the server was stopped" in c.text() for c in clients)
+
+
+def test_a_federations_run_goes_on_and_is_looked_at_by_its_folder_alone(
+    site, tmp_path, monkeypatch
+):
+    """`run --resume` ends as the same command would; the commands that read a run read it, too."""
+    here = site(rounds=6)
+    here.job.write_text(here.job.read_text() + '[selection]\nname = "random"\nfraction = 1.0\n')
+    run, alone = here.folder / "run", here.in_one_process()
+    here.authority()
+    server, clients = here.server(), here.clients()
+    server.wait_for("Round 2/")
+    assert server.interrupt() == 130
+    for client in clients:
+        client.stop()
+    assert (run / "server.json").stat().st_mode & 0o777 == 0o600
+    secret = here.passphrase_file(SERVER)
+    assert str(secret) not in (run / "server.json").read_text()
+    again = here.start("again", "run", "--resume", run, "--passphrase-file", secret)
+    again.wait_for("Listening on")
+    all_well(again, here.clients())
+    assert "ephemeral" not in again.text()
+    assert [m.round for m in here.record.metrics] == [1, 2, 3, 4, 5, 6]
+    for name, value in model_of(run).items():
+        torch.testing.assert_close(value, model_of(alone)[name], atol=1e-6, rtol=0)
+    monkeypatch.chdir(tmp_path)
+    quick_is_tiny(monkeypatch)
+    for said, *command in [
+        ("Selected", "profiles", run),
+        ("Plot: ", "compare", run, alone),
+        ("Accuracy", "evaluate", run),
+        ("Report: ", "audit", run),
+    ]:
+        done = CliRunner().invoke(main, list(map(str, command)))
+        assert done.exit_code == 0, done.output
+        assert said in done.stdout

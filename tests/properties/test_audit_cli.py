@@ -14,20 +14,16 @@ import pytest
 from click.testing import CliRunner
 from interruptible import SECUREFL
 from made_findings import FINDINGS, LEAK
+from small_audit import quick_is_tiny
 
 import securefl
 from securefl.audit import audits
-from securefl.audit.inversion import chapter as inversion
-from securefl.audit.tracing import bench
 from securefl.errors import ConfigError
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 SETTINGS = ["data.clients=3", "data.partition=iid", "run.rounds=3", "algorithm.name=fedavg"]
-TINY = audits.Effort(
-    "quick", 1, 2, 60, inversion.Effort(2, 2, inversion.Search(steps=3, restarts=1))
-)
 CHAPTERS = ["exposure", "membership", "epsilon", "inversion", "tracing", "encryption"]
 
 
@@ -66,9 +62,7 @@ def audited(monkeypatch):
 @pytest.mark.slow
 def test_a_run_is_audited_from_end_to_end_and_the_same_twice(made_run, tmp_path, monkeypatch):
     """All chapters are measured; the run's folder stays as it was; the files repeat."""
-    monkeypatch.setattr(audits, "QUICK", TINY)
-    monkeypatch.setattr(audits, "WORKERS", 1)
-    monkeypatch.setitem(bench.EFFORTS, "quick", bench.Effort(100, (4, 16), 300, 200))
+    quick_is_tiny(monkeypatch)
     before = contents(made_run)
     for name in ("one", "two"):
         done = invoke(made_run, "--out", tmp_path / f"{name}.html", "--seed", "5")

@@ -26,7 +26,10 @@ DEPLOY = ROOT / "examples/deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 SITES = ("north", "south", "east")
-UNITS = {role: DEPLOY / f"securefl-{role}.service" for role in ("authority", "server", "site")}
+OFFICERS = ("olga", "otto")
+UNITS = {
+    role: DEPLOY / f"securefl-{role}.service" for role in ("authority", "officer", "server", "site")
+}
 
 
 def parsed(command):
@@ -59,6 +62,7 @@ def test_each_container_has_its_own_roles_folders_alone():
     own = {
         "server": {"bundles/server", "hub", "run"},
         "authority": {"keys"},
+        **{officer: {"bundles/officer", officer} for officer in OFFICERS},
         **{site: {"bundles/client", site} for site in SITES},
     }
     for name, folders in own.items():
@@ -79,7 +83,7 @@ class Composed:
     def __init__(self, folder):
         self.folder, self.processes = folder, {}
         self.server_at = f"127.0.0.1:{free_port()}"
-        self.metrics = {name: str(free_port()) for name in ("server", "authority")}
+        self.metrics = {name: str(free_port()) for name in ("server", "authority", *OFFICERS)}
 
     def here(self, name, text):
         """A part of the command of this service."""
@@ -146,6 +150,22 @@ def test_the_composed_services_run_to_their_end(composed):
     assert "Took part: north, south, east" in status.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_composed_officer_comes_up_with_its_own_files(composed):
+    """It is healthy, calls the server, and is stopped in words; the other has the same command."""
+    done = composed.run("setup-officers", "--rounds", "3")
+    assert done.returncode == 0, done.stderr
+    olga = composed.up("olga")
+    olga.wait_for("Calling the server at .* for consortium Hospitals")
+    assert composed.is_healthy("olga")
+    assert olga.interrupt(signal.SIGTERM) == 0
+    rows = [json.loads(line) for line in olga.text().splitlines()]
+    assert {(row["role"], row["name"]) for row in rows} == {("officer", "olga")}
+    assert SERVICES["olga"]["command"] == SERVICES["otto"]["command"]
+    assert (composed.folder / "federation/otto/card-2.key").is_file()
+
+
 def test_the_image_has_what_the_package_is_built_from(tmp_path):
     """A wheel is built from the paths that are copied, and the entry point is its command."""
     lines = (DEPLOY / "Containerfile").read_text().splitlines()
@@ -185,7 +205,7 @@ def test_a_units_command_parses(role):
     context = parsed(command)
     assert context.params["passphrase_file"] == Path("${CREDENTIALS_DIRECTORY}/passphrase")
     state = f"/var/lib/{service['StateDirectory']}/"
-    written = {"authority": "directory", "server": "out", "site": "identity"}[role]
+    written = {"authority": "directory", "server": "out"}.get(role, "identity")
     assert str(context.params[written]).startswith(state)
     assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", "2")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -92,6 +93,21 @@ def test_show_and_verify_name_the_officers(panel):
     assert "It cannot open a sum without other officers." in told
     told = said("verify", panel / "bundles/client")
     assert "It can encrypt what it sends, and make cards that the officers alone open." in told
+
+
+@pytest.mark.parametrize("role", ["client", "server", "authority", "officer"])
+def test_show_finds_nothing_wrong_with_a_bundle_until_a_secret_lies_in_it(panel, role):
+    """No bundle has the authority's own files; a secret among them is one too many."""
+    said("export", "--keys", panel / "keys", "--out", panel / "bundles")
+    bundle = panel / "bundles" / role
+    told = said("show", bundle)
+    assert "2 of 3 officers open sums: authority, olga, otto" in told
+    assert "secret" not in told
+    (bundle / "authority").mkdir(exist_ok=True)
+    shutil.copy(panel / "keys/authority/secret.key", bundle / "authority")
+    result = run("show", bundle)
+    assert result.exit_code == 1
+    assert "Problem: authority/secret.key: a secret key in a bundle: delete it" in result.stdout
 
 
 def test_a_consortium_without_officers_shows_none(made):

@@ -13,8 +13,10 @@ from interruptible import SECUREFL
 
 import securefl
 from securefl.config.load import load_config
+from securefl.exchange.quorum import Quorum
 from securefl.runs.folder_reader import read_run
 from securefl_cli.main import main
+from securefl_keys.sound_bundle import SoundBundle
 
 PAGE = Path(__file__).parents[2] / "docs/own-data.md"
 
@@ -108,3 +110,18 @@ def test_three_hospitals_train_one_network(tmp_path):
     task = securefl.task_of_sites(load_config(out / "job.toml"), files)
     trained = securefl.load_trained(out / "run", task)
     assert next(iter(trained.model.parameters())).shape == (30, 30)
+
+
+def test_the_demos_files_have_officers_where_they_are_asked_for(tmp_path):
+    """Two of three, whom settings and bundles name alike; without the sites there are none."""
+    demo = ["demo", "--officers", "--out", str(tmp_path / "demo")]
+    done = CliRunner().invoke(main, [*demo, "--prepare", "--sites"])
+    assert done.exit_code == 0, done.output
+    config = load_config(tmp_path / "demo/job.toml")
+    assert (config.exchange.needed, config.exchange.officers) == (2, 3)
+    bundle = SoundBundle.load(tmp_path / "demo/bundles/officer", "officer")
+    assert bundle.officers() == ("authority", "olga", "otto")
+    assert bundle.card_keys.quorum == Quorum(2, 3)
+    done = CliRunner().invoke(main, demo)
+    assert done.exit_code == 2
+    assert "--officers is of --sites" in done.stderr

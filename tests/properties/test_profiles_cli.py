@@ -138,6 +138,20 @@ def test_a_message_that_should_not_be_is_named():
     assert "profile/other and the scores" in who_read_what([*encrypted_match(), *strange])[0]
 
 
+def test_officers_are_not_taken_for_an_authority(tmp_path):
+    """The ledger has them in its place, and none of them could read a score."""
+    ledger = encrypted_match()
+    settings = (FEDPROF, "exchange.encrypt=profiles", "exchange.officers=3")
+    write_run(tmp_path / "run", *settings, participants=PARTICIPANTS, ledger=ledger)
+    said = invoke("profiles", tmp_path / "run").stdout
+    assert f"{NOTHING} No officer could read a score or a profile. " in said
+    assert said.endswith("Scores opened by officers: 2.\n")
+    assert "uthority" not in said
+    _, officers, *_ = who_read_what([*ledger, message("profile", "a", AUTHORITY, "ciphertext")], 3)
+    assert officers == "The officers could read profile and profile/score."
+    assert "The officers were sent nothing of profiles." in who_read_what(plain_match(), 3)
+
+
 def test_the_command_prints_clients_qualities_and_who_read_what(tmp_path):
     """Two tables and a paragraph."""
     ledger = encrypted_match()

@@ -22,6 +22,7 @@ from securefl import Config
 from securefl.errors import ConfigError, RunFolderError
 from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.server_start import ServerStart
 from securefl.task import configured_task
 from securefl_cli.main import main
 
@@ -282,3 +283,35 @@ def test_a_servers_folder_says_what_goes_on_in_it(tmp_path):
     folder.note_session(Config(), "", PROCESSES, own_task=True)
     with pytest.raises(RunFolderError, match=r"continue with `securefl server serve`.*--out .*run"):
         securefl.resume(tmp_path / "run")
+
+
+def test_a_folder_that_says_how_its_server_was_started_goes_on_by_itself(tmp_path):
+    """`run --resume` says what it needs of the command line, and asks for no key of a client."""
+    run, hub = tmp_path / "run", tmp_path / "hub"
+    folder = RunFolder.create(run, Config())
+    start = ServerStart(
+        bundle=tmp_path / "bundle",
+        identity=hub,
+        listen="127.0.0.1:0",
+        joining_s=1.0,
+        timeout_s=1.0,
+        away_s=1.0,
+        data=tmp_path / "server.toml",
+    )
+    folder.note_server(start)
+    assert folder.server_start() == start
+    assert folder.is_over_processes()  # from its start on, also before the first session
+    with pytest.raises(RunFolderError, match=r"continue with `securefl run --resume .*run`"):
+        securefl.resume(run)
+    resume = ["run", "--resume", str(run)]
+    done = CliRunner().invoke(main, [*resume, "--keys", str(tmp_path)])
+    assert (done.exit_code, "have their own keys" in done.stderr) == (2, True)
+    done = CliRunner().invoke(main, resume)
+    assert done.exit_code == 2
+    gone = " and ".join(str(path) for path in (start.bundle, hub, start.data))
+    assert f"{gone}: no longer there" in done.stderr
+    assert f"--bundle DIR --identity DIR --data FILE --out {run}" in done.stderr
+    assert "ephemeral" not in done.stderr
+    (run / "server.json").write_text('{"bundle": 1}')
+    done = CliRunner().invoke(main, resume)
+    assert (done.exit_code, "server.json: damaged" in done.stderr) == (1, True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -61,6 +63,19 @@ def test_a_simulation_that_is_complete(simulated):
     assert first == "first: complete, no process is at work on it"
     assert second == f"Round 2 of 2, which ended at {found.ended}"
     assert json.loads(told(folder, "--json").stdout) == json.loads(json.dumps(asdict(found)))
+
+
+def test_officers_are_who_opens(simulated):
+    """Of a run that names them, with how many are needed."""
+    folder, _ = simulated
+    assert "\nOpened by the authority: 10; " in told(folder).stdout
+    tables = json.loads((folder / "config.json").read_text())
+    tables["exchange"]["officers"] = 3
+    (folder / "config.json").write_text(json.dumps(tables))
+    said = told(folder).stdout
+    assert "\nOpened by 2 of 3 officers: 10; " in said
+    assert "How many they still open, each says itself" in said
+    assert "authority" not in said
 
 
 def test_a_run_at_work_and_one_that_has_stopped(simulated):
@@ -139,3 +154,17 @@ def test_a_servers_folder_says_who_was_missing_and_why(tmp_path):
         assert re.search(r"^Round \d+ of 60, which ended at \S*Z$", done.stdout, re.MULTILINE)
     finally:
         site.stop()
+
+
+@pytest.mark.parametrize("module", ["securefl_cli", "securefl_cli.main"])
+def test_the_command_is_a_module_too(module, tmp_path):
+    """It says the same, with the same exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, "status", tmp_path / "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    asked = CliRunner().invoke(main, ["status", str(tmp_path / "none")])
+    assert (done.returncode, done.stderr) == (asked.exit_code, asked.stderr)
+    assert "no run's folder" in done.stderr
