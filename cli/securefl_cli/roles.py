@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from securefl.config.schema import Config
 from securefl.errors import KeyFileError
-from securefl.io.files import write_whole
+from securefl.io.files import read_bounded, write_whole
 from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.bodies import MAX_BUNDLE
 from securefl.network.officer import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.officer_card import load_officer
-from securefl_keys.reading import text_of
 from securefl_keys.sound_bundle import SoundBundle
 
 
@@ -40,12 +40,11 @@ def officer_process(
     A bundle that the server has passed on is kept in that folder, and holds where it is newer.
 
     Raises:
-        KeyFileError, RunFolderError: the card key or the log of openings cannot be used.
+        KeyFileError, RunFolderError: the card key, the bundle that is kept, or the log of openings
+            cannot be used.
     """
     kept = identity / layout.OFFICER_BUNDLE
-    if kept.exists():
-        with suppress(KeyFileError):  # older than the one that is given
-            sound = sound.newer(text_of(kept))
+    sound = _newest(sound, kept)
     log = Log(identity / layout.OFFICER_LOG, settings_digest(config), study_digest(config))
 
     def keep(files: str) -> None:
@@ -60,6 +59,25 @@ def officer_process(
         keep,
     )
     return AuthorityProcess(keeper, config, log, say, keeper.take_up)
+
+
+def _newest(sound: SoundBundle, kept: Path) -> SoundBundle:
+    """Return the newer of a bundle and the one that is kept, if any.
+
+    Raises:
+        KeyFileError: what is kept is none of this consortium's. The older one would do, with the
+            members and the policy of its time, and so does not take its place by itself.
+    """
+    if not kept.exists():
+        return sound
+    try:
+        found = sound.of_any_age(read_bounded(kept, MAX_BUNDLE).decode())
+    except (OSError, UnicodeDecodeError, KeyFileError) as error:
+        raise KeyFileError(
+            f"{kept}: damaged, or of another release ({error}): delete it, and start again with "
+            "the authority's newest bundle for officers"
+        ) from error
+    return found if found.age > sound.age else sound
 
 
 @contextmanager

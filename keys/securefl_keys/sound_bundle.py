@@ -95,6 +95,19 @@ class SoundBundle(RosterTrust):
 
     def newer(self, files: str) -> SoundBundle:
         """See `net.trust.Bundle.newer`."""
+        after = self.of_any_age(files)
+        if after.age < self.age:
+            raise KeyFileError(
+                f"a bundle of epoch and roster version {after.age}, older than {self.age}"
+            )
+        return after
+
+    def of_any_age(self, files: str) -> SoundBundle:
+        """Return another bundle of the same consortium and role, which may be an older one.
+
+        Raises:
+            KeyFileError: as `load`, of the files as JSON.
+        """
         try:
             texts = _TEXTS.validate_json(files, strict=True)
         except ValidationError:
@@ -103,12 +116,7 @@ class SoundBundle(RosterTrust):
             {Path(path): text for path, text in texts.items()}, self.ca.fingerprint, now()
         )
         require_sound(found, self.bundle.manifest.role)
-        after = self._of(found)
-        if after.age < self.age:
-            raise KeyFileError(
-                f"a bundle of epoch and roster version {after.age}, older than {self.age}"
-            )
-        return after
+        return self._of(found)
 
 
 def process_identity(

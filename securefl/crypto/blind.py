@@ -1,10 +1,12 @@
 """Totals sealed for clients: one ciphertext for all of them, and its key wrapped for each.
 
-    K                                            fresh, the content key of one total
+    d   = SHA-256(32 random bytes, total, message, about)
+    K, salt = HKDF-SHA256(d)                     fresh, the content key of one total, and a salt
     c   = AES-256-GCM(K; total; about)           the same for all clients
     w_i = AES-256-GCM(HKDF-SHA256(k_i; salt, message); K; SHA-256(salt, about, c))    for client i
 
-k_i is the secret on the client's card. A wrap names the ciphertext that it is for, since a
+k_i is the secret on the client's card. A machine that was copied, with the same random bytes, has
+other keys for another total. A wrap names the ciphertext that it is for, since a
 ciphertext of AES-GCM alone may open under several keys.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -29,6 +32,7 @@ WRAP_BYTES = 32 + TAG_BYTES
 """Length of a content key that is wrapped for one client."""
 _KEY_BYTES = 32
 _LABEL = b"SecureFL blind total 1\0"
+_FRESH = b"SecureFL blind total key 1\0"
 _NONCE = bytes(12)  # each key encrypts once: a content key is fresh, a wrapping key has a salt
 
 
@@ -45,10 +49,7 @@ class BlindText:
 
     def digest(self) -> bytes:
         """Return the SHA-256 of all parts."""
-        found = hashlib.sha256(_LABEL)
-        for part in (self.message, self.about, self.salt, self.ciphertext):
-            found.update(len(part).to_bytes(8, "little") + part)
-        return found.digest()
+        return _digest(_LABEL, (self.message, self.about, self.salt, self.ciphertext))
 
     @property
     def bound(self) -> bytes:
@@ -67,8 +68,14 @@ class ContentKey(Held):
 
     @classmethod
     def sealing(cls, content: bytes, message: bytes, about: bytes) -> ContentKey:
-        """Return a fresh key, with the ciphertext of this content under it."""
-        key, salt = os.urandom(_KEY_BYTES), os.urandom(SALT_BYTES)
+        """Return a fresh key, with the ciphertext of this content under it.
+
+        It follows from random bytes and from all that is sealed (compare `base.fresh_nonce`).
+        """
+        parts = os.urandom(_KEY_BYTES), content, message, about
+        seed = _digest(_FRESH, parts)
+        both = HKDF(SHA256(), _KEY_BYTES + SALT_BYTES, salt=None, info=_FRESH).derive(seed)
+        key, salt = both[:_KEY_BYTES], both[_KEY_BYTES:]
         ciphertext = AESGCM(key).encrypt(_NONCE, content, message + about)
         return cls(key, BlindText(message, about, salt, ciphertext))
 
@@ -101,6 +108,15 @@ class ContentKey(Held):
 
     def __repr__(self) -> str:
         return "ContentKey()"
+
+
+def _digest(label: bytes, parts: Iterable[bytes]) -> bytes:
+    """Return the SHA-256 of parts, each with its length before it."""
+    found = hashlib.sha256(label)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.digest()
 
 
 def _wrapping(secret: bytes, text: BlindText) -> AESGCM:

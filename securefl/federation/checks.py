@@ -98,7 +98,8 @@ class Checks(Generic[Holder]):
         def answered() -> Result:
             return self._checked(request, signers, answer)
 
-        return logged(self._log, request.expected, signers, answered, n_clients)
+        members = self.roster.names
+        return logged(self._log, request.expected, signers, answered, n_clients, members)
 
     def _checked(
         self,
@@ -118,16 +119,31 @@ class Checks(Generic[Holder]):
                 f"the policy opens {self.policy.openings_per_run} totals in a run, and these "
                 "were asked for"
             )
-        require_distinct(signers)
-        require_clients(len(signers), self.policy.min_contributions)
         terms = request.signers
-        for signed in request.signed:
-            self.roster.check(signed, expected.under(terms[signed.header.sender]))
+        self._require_signed(request, signers)
         n_lists = MOST_LISTS if self.card_keys.quorum.all_see_all else 1
         self._history.require_alike(asked, terms, self.policy.min_contributions, n_lists)
         answered = answer(request, rule)
         self._history.release(asked, terms)
         return answered
+
+    def is_signed(self, request: SumRequest) -> bool:
+        """Return True where as many clients as are needed have signed for this total and its size.
+
+        Its ciphertext is not looked at, and no answer is used up.
+        """
+        try:
+            self._require_signed(request, [signed.header.sender for signed in request.signed])
+        except (OpeningRefused, MessageRefused):
+            return False
+        return True
+
+    def _require_signed(self, request: SumRequest, signers: Sequence[str]) -> None:
+        require_distinct(signers)
+        require_clients(len(signers), self.policy.min_contributions)
+        expected, terms = request.expected, request.signers
+        for signed in request.signed:
+            self.roster.check(signed, expected.under(terms[signed.header.sender]))
 
     def answered_scores(
         self, request: ScoreRequest, answer: Callable[[ScoreRequest, OpeningRule], Result]
@@ -147,7 +163,8 @@ class Checks(Generic[Holder]):
         def answered() -> Result:
             return answer(request, self._rule_of_scores(request, signers))
 
-        return logged(self._log, about, signers, answered, lambda _scores: len(signers))
+        n_signed, members = len(signers), self.roster.names
+        return logged(self._log, about, signers, answered, lambda _scores: n_signed, members)
 
     def _rule_of_scores(self, request: ScoreRequest, signers: tuple[str, ...]) -> OpeningRule:
         expected, rule = request.expected, self.policy.rule_for(request.name)

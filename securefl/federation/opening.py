@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -47,8 +47,18 @@ def logged(
     signers: tuple[str, ...],
     answer: Callable[[], Result],
     n_clients: Callable[[Result], int],
+    members: Container[str] | None = None,
 ) -> Result:
     """Return what `answer` gives; before that, log it, or its refusal.
+
+    Args:
+        log: writes a line down.
+        about: request that is answered.
+        signers: clients that it lists.
+        answer: answers it, and refuses signers that are no members.
+        n_clients: number of clients of an answer.
+        members: names that the line of a refusal may have; of others it has the number. None where
+            the list is the caller's own.
 
     Raises:
         OpeningRefused, MessageRefused: `answer` does; with round and name before the reason.
@@ -56,9 +66,24 @@ def logged(
     try:
         answered = answer()
     except (MessageRefused, OpeningRefused) as error:
-        asked = f"round {about.round}, {about.name!r}: "
-        refused = asked + str(error).removeprefix(asked)  # which officers have said already
-        log(Opening.of(about, signers, 0, refused))
+        asked, (listed, others) = (
+            f"round {about.round}, {about.name!r}: ",
+            _listed(signers, members),
+        )
+        why = str(error).removeprefix(asked)  # which officers have said already
+        refused = f"{asked}{why}{others}"
+        log(Opening.of(about, listed, 0, refused))
         raise type(error)(refused) from error
     log(Opening.of(about, signers, n_clients(answered)))
     return answered
+
+
+def _listed(
+    signers: tuple[str, ...], members: Container[str] | None
+) -> tuple[tuple[str, ...], str]:
+    """Return the names that a refusal's line has, and words on those that it leaves out."""
+    if members is None:
+        return signers, ""
+    listed = tuple(name for name in signers if name in members)
+    n, n_others = len(signers), len(signers) - len(listed)
+    return listed, f" ({n_others} of {n} headers are of no client in force)" if n_others else ""

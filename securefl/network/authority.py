@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
 from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import RELEASED, total_bytes
-from securefl.io.files import append_whole, make_folder, read_lines
+from securefl.io.files import MAX_LINE_BYTES, append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
 from securefl.network.announced import Announced
@@ -57,6 +57,9 @@ from securefl.network.trust import Keeper, Standing
 from securefl.runs.folder_reader import OPENINGS
 
 MAX_OPEN_BYTES = 2**24
+MAX_UNSIGNED_BYTES = 2**24
+"""Length of a ciphertext up to which it is read before the signatures of its clients are checked;
+how many values it has is so far the server's word."""
 QUESTIONS = {
     Frame.READY: SMALL,
     Frame.OPEN: MAX_OPEN_BYTES,
@@ -69,6 +72,9 @@ QUESTIONS = {
 """Frames that a server may send at any time, and the bytes that fit."""
 _OPENINGS = {Frame.OPEN, Frame.KEY_SUMS, Frame.SCORES}
 RELEASES = "released.jsonl"
+MAX_OWN_LOG_BYTES = 2**40
+"""Most bytes of a log of its own, which it reads line by line; a year of large runs takes more than
+others' logs may."""
 PAUSE_S = 1.0
 """Before the server is called again."""
 _ROW: TypeAdapter[Row] = TypeAdapter(Row)
@@ -109,16 +115,24 @@ class Log:
         self._append(OPENINGS, asdict(opening))
 
     def rows(self, run: str, known: int) -> bytes:
-        """Return the lines of a session after so many, whole ones, and as many as may travel."""
+        """Return the lines of a session after so many, whole ones, and as many as may travel.
+
+        Raises:
+            RunFolderError: they cannot be read.
+        """
         path, found, size = self.folder / OPENINGS, list[bytes](), 0
         if not path.exists():
             return b""
-        lines = (line for line in read_lines(path) if f'"run": "{run}"'.encode() in line)
-        for line in islice(lines, known, None):
-            size += len(line) + 1
-            if found and size > MAX_LOG_BYTES:
-                break
-            found.append(line)
+        try:
+            for line in islice(_lines_of(path, run), known, None):
+                size += len(line) + 1
+                if found and size > MAX_LOG_BYTES:
+                    break
+                found.append(line)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path}: cannot be read ({error}): move it away, and keep it as evidence"
+            ) from error
         return b"\n".join(found)
 
     def _keep(self, row: Row) -> None:
@@ -126,6 +140,10 @@ class Log:
 
     def _append(self, name: str, row: object) -> None:
         line = json.dumps(row).encode() + b"\n"
+        if len(line) > MAX_LINE_BYTES:  # a line that no reader takes would be the last one read
+            raise RunFolderError(
+                f"{self.folder / name}: a line of {len(line)} bytes, at most {MAX_LINE_BYTES} fit"
+            )
         try:
             append_whole(self.folder / name, line)
         except OSError as error:
@@ -133,12 +151,18 @@ class Log:
             raise RunFolderError(f"{self.folder}: cannot be written ({reason})") from error
 
 
+def _lines_of(path: Path, run: str) -> Iterator[bytes]:
+    """Yield the whole lines of a session."""
+    of_run = f'"run": "{run}"'.encode()
+    return (line for line in read_lines(path, MAX_OWN_LOG_BYTES) if of_run in line)
+
+
 def _whole_lines(path: Path) -> Iterator[bytes]:
     """Yield whole lines; one that was cut off is of nothing released, and is removed."""
     if not path.exists():
         return
     n_whole = 0
-    for line in read_lines(path):
+    for line in read_lines(path, MAX_OWN_LOG_BYTES):
         n_whole += len(line) + 1
         yield line
     if n_whole < path.stat().st_size:
@@ -333,9 +357,13 @@ class AuthorityProcess:
                 announced.require_values(asked, link.name)
                 if not isinstance(role, Authority):
                     raise OpeningRefused("one of several officers opens nothing alone")
+                request = bodies.sum_request(asked, b"")
             size = SUMS.message_bytes(asked.n_values)
-            total = (await link.receive({Frame.CIPHERTEXT: size})).body
-            request = bodies.sum_request(asked, total)
+            if size <= MAX_UNSIGNED_BYTES or await asyncio.to_thread(role.is_signed, request):
+                total = (await link.receive({Frame.CIPHERTEXT: size})).body
+                request = replace(request, total=total)
+            else:  # to be refused, and logged, without it
+                await link.discard(Frame.CIPHERTEXT)
         opened = await asyncio.to_thread(role.open, request)
         self.monitor.opened += 1
         if isinstance(opened, BlindTotal):
@@ -399,7 +427,7 @@ async def _followed_by(link: Link, frame: Frame) -> AsyncIterator[None]:
     """Read the frame that follows a request that is refused within, and forget it."""
     try:
         yield
-    except OpeningRefused:
+    except (OpeningRefused, MessageRefused):
         await link.discard(frame)
         raise
 

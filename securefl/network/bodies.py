@@ -384,7 +384,7 @@ def read_state(body: bytes, like: State, known: State | None, rounds_done: int) 
     """Parse a state of the names, shapes and types of `like`: what is sent, laid over `known`.
 
     Raises:
-        PeerError: it has others, or some are missing.
+        PeerError: it has others, some are missing, or one is not finite.
     """
     try:
         found = safetensors.torch.load(body)
@@ -394,6 +394,8 @@ def read_state(body: bytes, like: State, known: State | None, rounds_done: int) 
     whole = {**({} if known is None else _named(known)), **found}
     if _layout(whole) != _layout(wanted):
         raise PeerError("the server's model is another one than this client's settings make")
+    if spoilt := [name for name, value in found.items() if not value.isfinite().all()]:
+        raise PeerError(f"the server's model has values that are not finite, in {spoilt[0]}")
     tensors: dict[Kind, dict[str, Tensor]] = {
         kind: {name: whole[f"{kind}/{name}"] for name in named}
         for kind, named in like.tensors.items()

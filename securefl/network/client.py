@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from securefl.build.own_model import code_of
 from securefl.errors import KeyFileError, PeerError, SecureFLError
@@ -36,7 +37,7 @@ PAUSE_S = 1.0
 
 
 class _RunOver(Exception):
-    """Nothing comes any more of this run; the reason is empty where all rounds are done."""
+    """Nothing comes any more of this run; the reason is empty where by the server all is well."""
 
 
 @dataclass(slots=True)
@@ -49,6 +50,10 @@ class ClientProcess:
     say: Callable[[str], None]
     _welcomed: bool = False
     """On the connection that it has, or had last."""
+    _job: str = ""
+    """Id of the job that it was welcomed to last."""
+    _asked: Counter[str] = field(default_factory=Counter)
+    """The last round of each job that a server has asked this process for anything of."""
 
     async def run(self, server: Destination, patience_s: float) -> None:
         """Take part until the run is over; a lost connection is taken up again.
@@ -82,11 +87,27 @@ class ClientProcess:
     def _over(self, link: Link, over: _RunOver) -> None:
         if reason := str(over):
             raise PeerError(f"{link.name}: {reason}") from over
-        self.say(f"{self.party.name}: the run is over")
+        name = self.party.name
+        if self._is_done():
+            return self.say(f"{name}: the run is over")
+        return self.say(
+            f"{name}: {link.name} says that the run is over, and has last asked for round "
+            f"{self._asked[self._job]} of {self.party.job.config.run.rounds}; what is kept of it "
+            f"stays in {self.party.folder}"
+        )
+
+    def _is_done(self) -> bool:
+        """Return True where the server may say that the job is over, and this client forget it.
+
+        Its last round was asked for; or some round, where the settings draw clients, of whom most
+        are not in the last one.
+        """
+        config, asked = self.party.job.config, self._asked[self._job]
+        return asked == config.run.rounds or (asked > 0 and config.selection.name != "all")
 
     async def _take_part(self, link: Link) -> None:
         welcome = await self._welcome(link)
-        self._welcomed = True
+        self._welcomed, self._job = True, welcome.job
         SESSION.set(welcome.run)
         self.say(f"{self.party.name}: joined, {self.party.job.config.run.rounds} rounds")
         self._seal()
@@ -97,13 +118,19 @@ class ClientProcess:
                 if turn.received.frame is Frame.BUNDLE:
                     self._take_bundle(turn.received.body)
                 else:
-                    await turn.answer()
+                    await self._answer(turn)
         except _RunOver as over:
-            if not str(over):
+            if not str(over) and self._is_done():
                 session.store.forget()
             raise
         finally:
             await asyncio.to_thread(session.site.close)
+
+    async def _answer(self, turn: _Turn) -> None:
+        try:
+            await turn.answer()
+        finally:
+            self._asked[self._job] = max(self._asked[self._job], turn.session.asked)
 
     async def _welcome(self, link: Link) -> bodies.Welcome:
         config = self.party.job.config
@@ -192,7 +219,7 @@ class _Turn:
             )
         state = session.take_state(tensors, head.round, whole=head.whole)
         session.store.claim("update", head.round)
-        session.round = head.round
+        session.round = session.asked = head.round
         times, since = {party.name: head.times}, {party.name: head.since}
         return Begin(session.run, state, times, since, job=session.job)
 
@@ -208,6 +235,7 @@ class _Turn:
         state = session.take_state(tensors, head.round, whole=head.whole)
         if head.name != CARD:  # it says the same again
             session.store.claim(head.name, head.round)
+        session.asked = head.round
         return Ask(
             session.run, Query(head.name, head.unit), state, [name], {name: head.since}, session.job
         )

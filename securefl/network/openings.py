@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
-from securefl.errors import PeerError
+from securefl.errors import OpeningRefused, PeerError
 from securefl.federation.opening import Opening
 from securefl.io.json import parsed
 from securefl.network import bodies
-from securefl.network.frames import Frame, Link
+from securefl.network.frames import SMALL, Frame, Link
 from securefl.runs.folder_reader import OPENINGS, read_rows
 from securefl.runs.folder_writer import RunFolder
 
@@ -49,7 +49,8 @@ class FetchedOpenings:
         """Add the rows that the folder has not.
 
         Raises:
-            PeerError: the authority is gone, or its answer is no log of these sessions.
+            OpeningRefused: the authority cannot read its log.
+            PeerError: it is gone, or its answer is no log of these sessions.
             RunFolderError: the folder cannot be written.
         """
         try:
@@ -65,8 +66,11 @@ class FetchedOpenings:
     async def _next(self, authority: Link, session: str) -> list[Opening]:
         request = bodies.LogRequest(run=session, known=self._n_rows[session])
         await authority.send(Frame.LOG, request.to_bytes())
-        body = (await authority.receive({Frame.LOG_ROWS: MAX_LOG_BYTES})).body
-        rows = [parsed(_ROW, line, PeerError) for line in body.splitlines()]
+        answer = await authority.receive({Frame.LOG_ROWS: MAX_LOG_BYTES, Frame.REFUSED: SMALL})
+        if answer.frame is Frame.REFUSED:
+            refusal = bodies.parsed(bodies.Refusal, answer.body, authority.name)
+            raise OpeningRefused(f"{authority.name}: {refusal.reason}")
+        rows = [parsed(_ROW, line, PeerError) for line in answer.body.splitlines()]
         if any(row.run != session for row in rows):
             raise PeerError(f"{authority.name}: sent the log of another session")
         if self._n_rows[session] + len(rows) > MOST_ROWS:

@@ -63,6 +63,8 @@ class Session:
     """The sum whose total is waited for."""
     round: int = 0
     """The last one that it takes part in."""
+    asked: int = 0
+    """The last one that it is asked for anything of."""
     said: Score | None = None
     """The client's own score that its log has last."""
 

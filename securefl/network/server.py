@@ -23,7 +23,9 @@ from securefl.build.selection import Ground, participation, profiling_of, score_
 from securefl.config.schema import Config
 from securefl.errors import (
     KeyFileError,
+    OpeningRefused,
     PeerError,
+    RunFolderError,
     SecureFLError,
 )
 from securefl.exchange.answers import numbered
@@ -167,6 +169,8 @@ class ServerProcess:
             reason = ""
         except SecureFLError as error:
             reason = str(error)
+            if not isinstance(error, RunFolderError):
+                await self._fetch_last(lines, rounds.parts.opener)
             raise
         finally:
             await sites.stop()
@@ -178,6 +182,23 @@ class ServerProcess:
                 with suppress(SecureFLError):
                     await work
             await door.stop()
+
+    async def _fetch_last(self, lines: Sequence[Line], opener: Opener) -> None:
+        """Fetch what the folder lacks of logs, of whoever is here, before a run ends in an error.
+
+        Nothing that goes wrong with it takes that error's place.
+        """
+        if not isinstance(opener, AuthorityLine | RemoteOfficers):
+            return
+
+        async def one(line: Line, log: FetchedOpenings) -> None:
+            try:
+                await log.fetch(await line.link(0))
+            except SecureFLError as error:
+                self.say(f"{error}; the last rows of its log are fetched with the next session")
+
+        here = [both for both in zip(lines, opener.logs, strict=True) if both[0].is_here]
+        await asyncio.gather(*(one(*both) for both in here))
 
     def _watch(
         self,
@@ -540,15 +561,20 @@ class AuthorityLine:
     def _given_now(self) -> Given:
         return self._given.under(self.process.bundle.card_keys.key_id)
 
+    @property
+    def logs(self) -> Sequence[FetchedOpenings]:
+        """The authority's log, alone."""
+        return (self.log,)
+
     def fetch(self) -> None:
         """Fetch what the folder lacks of the authority's log."""
         self._waited(self._fetched())
 
     async def _fetched(self) -> None:
-        """Fetch; a connection that breaks is no failure."""
+        """Fetch; a connection that breaks is no failure, nor is a log that cannot be read."""
         try:
             await self.log.fetch(await self._link())
-        except PeerError as error:
+        except (PeerError, OpeningRefused) as error:
             self.process.say(f"{error}; its log is fetched with the next round, or session")
 
     def open(self, request: SumRequest) -> OpenedSum | BlindTotal:

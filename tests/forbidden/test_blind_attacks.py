@@ -20,7 +20,7 @@ from reachability import reachable
 
 from securefl import run
 from securefl.build.simulation import simulated
-from securefl.crypto.blind import WRAP_BYTES, BlindText, ContentKey
+from securefl.crypto.blind import SALT_BYTES, WRAP_BYTES, BlindText, ContentKey
 from securefl.errors import (
     BlindTotalRefused,
     MessageRefused,
@@ -200,6 +200,28 @@ def test_content_keys_and_their_holders_show_no_secret(cohort):
     assert key._key not in key.text.ciphertext
     assert isinstance(key.text, BlindText)
     assert cohort.sealed().sealed != cohort.sealed().sealed
+
+
+@pytest.mark.parametrize("part", ["content", "message", "about"])
+def test_a_copied_machine_seals_no_other_total_under_the_same_keys(cohort, monkeypatch, part):
+    """With the same random bytes: neither is its ciphertext, nor any wrap's key, used again."""
+    monkeypatch.setattr("os.urandom", lambda n: b"r" * n)
+    one = {"content": CONTENT, "message": ABOUT.digest(), "about": listed(NAMES)}
+    other = one | {part: one[part][::-1]}
+    sealed, again, elsewhere = (ContentKey.sealing(**parts) for parts in (one, one, other))
+    assert sealed.text == again.text  # nothing new is under this key
+    assert sealed._key != elsewhere._key
+    assert sealed.text.salt != elsewhere.text.salt
+    assert len(sealed._key) == 32
+    assert len(sealed.text.salt) == SALT_BYTES
+    assert sealed._key[:SALT_BYTES] != sealed.text.salt
+
+
+def test_random_bytes_alone_change_the_keys_of_a_total():
+    """Whoever guesses a total cannot tell."""
+    one, other = (ContentKey.sealing(CONTENT, ABOUT.digest(), b"[]") for _ in range(2))
+    assert one._key != other._key
+    assert one.text.salt != other.text.salt
 
 
 def test_several_officers_seal_nothing():

@@ -43,10 +43,11 @@ from securefl.network import bodies
 from securefl.network.authority import Log
 from securefl.network.client import _RunOver
 from securefl.network.connect import connected
-from securefl.network.frames import SMALL, Frame
+from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
 from securefl.network.party import client_party
+from securefl.runs.folder_reader import OPENINGS
 from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
@@ -293,6 +294,7 @@ def test_what_the_policy_does_not_open_ends_the_run_and_says_so(site, what):
         loop.run()
     refused = [one for one in openings_of(here) if one["refused"]]
     assert len(refused) == 1
+    assert (here.folder / "run" / OPENINGS).read_text() == here.openings.read_text()
     # The run may be over before all have joined.
     joined = [how for name, how in loop.ended.items() if loop.has_said(f"{name}: joined")]
     assert all(isinstance(how, PeerError) for how in joined), (loop.ended, loop.said)
@@ -754,6 +756,62 @@ def test_more_than_was_announced_is_not_even_read(site):
     reason, n_clients = asked_of_the_authority(here, ask)
     assert "more than READY has announced" in reason
     assert n_clients == 3
+
+
+def kept_of_ciphertexts(monkeypatch):
+    """Lengths of the ciphertexts that the authority keeps from now on."""
+    kept, receive = [], Link.receive
+
+    async def noted(self, allowed, keep=None):
+        received = await receive(self, allowed, keep)
+        if received.frame is Frame.CIPHERTEXT:
+            kept.append(len(received.body))
+        return received
+
+    monkeypatch.setattr(Link, "receive", noted)
+    return kept
+
+
+def test_a_size_that_no_client_has_signed_is_not_even_read(site, monkeypatch):
+    """Though the server has announced it; the refusal is logged, and the line goes on."""
+    here, kept = site(), kept_of_ciphertexts(monkeypatch)
+    large = bodies.OpenRequest.model_validate_json(bodies.open_request(request_of(here)))
+    large = large.model_copy(update={"n_values": bodies.MAX_VALUES})
+    request = request_of(here, round_number=2)
+
+    async def ask(link):
+        await ask_what_holds(link, READY.model_copy(update={"needed": bodies.MAX_VALUES}))
+        await give_cards(link, RUN, request.cards)
+        await link.send(Frame.OPEN, large.to_bytes())
+        await link.send(Frame.CIPHERTEXT, bytes(10**7))
+        refused = await link.receive({Frame.REFUSED: SMALL})
+        await ask_what_holds(link, READY.model_copy(update={"round": 2}))
+        opened = await ask_to_open(link, request)
+        return bodies.parsed(bodies.Refusal, refused.body, "authority").reason, opened.n_clients
+
+    reason, n_clients = asked_of_the_authority(here, ask)
+    assert "message of n_values 5, expected 67108864" in reason
+    assert n_clients == 3
+    assert kept == [len(request.total)]
+    assert [one["refused"] for one in openings_of(here)] == [reason, ""]
+
+
+@pytest.mark.parametrize("names", [CLIENTS, ("alice", "bob"), ("alice", "bob", "bob")], ids=str)
+def test_a_large_total_is_read_once_its_clients_have_signed_for_it(site, monkeypatch, names):
+    """As many as are needed, each once."""
+    here, kept = site(), kept_of_ciphertexts(monkeypatch)
+    monkeypatch.setattr(securefl.network.authority, "MAX_UNSIGNED_BYTES", 0)
+    request = request_of(here, dict.fromkeys(names))
+    by_name = {one.header.sender: one for one in request.signed}
+    request = replace(request, signed=tuple(by_name[name] for name in names))
+    if names == CLIENTS:
+        assert asked_of_the_authority(here, opening(request)).n_clients == 3
+        assert kept == [len(request.total)]
+        return
+    with pytest.raises(OpeningRefused, match=r"at least 3|stands in it twice"):
+        asked_of_the_authority(here, opening(request))
+    assert kept == []
+    assert openings_of(here)[0]["refused"]
 
 
 def test_a_line_that_was_cut_off_is_none(tmp_path):

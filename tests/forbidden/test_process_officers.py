@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 from over_loopback import NAMES, Consortium, Job, incidents_of, made_up_task, model_of
-from processes import PASSPHRASE, SERVER, SETTINGS, asked_of, asked_of_the_authority
+from processes import (
+    PASSPHRASE,
+    SERVER,
+    SETTINGS,
+    asked_of,
+    asked_of_the_authority,
+    passphrase_of,
+)
 from with_officers import (
     OFFICERS,
     OTHERS,
@@ -22,13 +29,20 @@ from with_officers import (
     WithOfficers,
 )
 
-from securefl.errors import OpeningRefused, PeerError, TooFewContributions
+from securefl.errors import (
+    KeyFileError,
+    OpeningRefused,
+    PeerError,
+    RunFolderError,
+    TooFewContributions,
+)
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.opening import Opening
 from securefl.federation.server import Server, SumRequest
 from securefl.federation.terms import Terms
 from securefl.network import bodies
+from securefl.network.authority import AuthorityProcess, Log
 from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame
 from securefl.network.opening import (
@@ -39,7 +53,10 @@ from securefl.network.opening import (
 )
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows
 from securefl.types import Kind, MessageSpec
+from securefl_cli.roles import officer_process
+from securefl_keys import layout
 from securefl_keys.keeper import FolderKeeper
+from securefl_keys.sound_bundle import SoundBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 RUN, SPEC = "ab" * 32, MessageSpec("1/mean", Kind.STATISTICS, 5)
@@ -60,6 +77,26 @@ def own_consortium(tmp_path):
 @pytest.fixture
 def here(consortium, tmp_path):
     return OfficersJob(consortium, tmp_path / "job", SEALED, made_up_task())
+
+
+@pytest.fixture
+def kept(own_consortium, tmp_path):
+    """What starts olga's process with an older bundle, where the newer one lies that it keeps, and
+    the age of that.
+    """
+    site = own_consortium.site
+    folder = site.folder / "olga"
+    old = SoundBundle.load(site.folder / "bundles" / "officer", "officer")
+    config = OfficersJob(own_consortium, tmp_path / "job", SEALED, made_up_task()).config
+
+    def started(given=old):
+        return officer_process(config, folder, given, passphrase_of("olga"), lambda _: None)
+
+    site.join("fay")  # of the same epoch, so that the older one's secret is still there
+    now = FolderKeeper(site.keys, PASSPHRASE).now()
+    started()._take_up(now.bundles["officer"].encode())
+    assert now.age > old.age
+    return started, folder / layout.OFFICER_BUNDLE, now.age
 
 
 @pytest.fixture
@@ -247,6 +284,40 @@ def test_a_bundle_that_is_none_changes_nothing(here, files):
     assert any("Refused a bundle" in line for line in said)
 
 
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut off": lambda content: content[: len(content) // 2],
+    "no text": lambda content: b"\xff" + content,
+    "of another file": lambda content: content.replace(b"roster", b"policy"),
+    "too long": lambda content: content + b" " * bodies.MAX_BUNDLE,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_an_officer_goes_back_to_no_older_bundle_where_the_kept_one_is_damaged(kept, how):
+    """Whoever was revoked meanwhile would be a member again; deleted by hand, it is none."""
+    started, path, _ = kept
+    path.write_bytes(DAMAGES[how](path.read_bytes()))
+    with pytest.raises(KeyFileError, match=r"bundle.json: damaged, .*: delete it, and start again"):
+        started()
+    path.unlink()
+    started()
+
+
+def test_an_officer_takes_the_newer_of_two_bundles(kept, own_consortium):
+    """The kept one, unless a newer one was given since: that it is older is no damage."""
+    started, path, age = kept
+    assert started()._keeper.bundle.age == age
+    first = path.read_bytes()
+    own_consortium.site.join("gus")
+    newer = FolderKeeper(own_consortium.site.keys, PASSPHRASE).now()
+    started()._take_up(newer.bundles["officer"].encode())
+    given = started()._keeper.bundle
+    assert given.age == newer.age > age
+    path.write_bytes(first)
+    assert started(given)._keeper.bundle.age == newer.age
+
+
 def test_the_authority_takes_no_bundle_from_a_server(alone):
     """It makes them: whoever sends one breaks the protocol."""
 
@@ -258,6 +329,46 @@ def test_the_authority_takes_no_bundle_from_a_server(alone):
     with pytest.raises(PeerError):
         asked_of_the_authority(alone, ask, said=said)
     assert any("sent a frame of kind" in line for line in said)
+
+
+# A run that ends by a refusal.
+
+
+class Stopping(AuthorityProcess):
+    """Refuses all totals of the second round."""
+
+    async def _ready(self, link, asked):
+        answer = await super()._ready(link, asked)
+        if asked.round == 2:
+            n_asked = self._log.history.n_asked(asked.run)
+            self._role.policy = replace(self._role.policy, openings_per_run=n_asked)
+        return answer
+
+
+def test_where_a_run_ends_by_a_refusal_the_folder_has_each_officers_last_rows(here):
+    """They are evidence of what was asked."""
+    loop = WithOfficers(here, kinds=dict.fromkeys(OTHERS, Stopping))
+    with pytest.raises(OpeningRefused, match="the policy opens"):
+        loop.run()
+    for number, name in enumerate(OTHERS, start=1):
+        own = here.officer_folder(name) / OPENINGS
+        assert (here.folder / "run" / OFFICERS_OPENINGS[number]).read_text() == own.read_text()
+        assert read_rows(own, Opening)[-1].refused
+
+
+def test_a_log_that_is_lost_at_the_end_takes_no_reasons_place(here, monkeypatch):
+    """Here each officer's cannot be read once the run has ended."""
+    loop, rows = WithOfficers(here, kinds=dict.fromkeys(OTHERS, Stopping)), Log.rows
+
+    def lost(self, run, known):
+        if self.history.n_asked(run) > known > 0:
+            raise RunFolderError("the log is gone")
+        return rows(self, run, known)
+
+    monkeypatch.setattr(Log, "rows", lost)
+    with pytest.raises(OpeningRefused, match="the policy opens"):
+        loop.run()
+    assert loop.has_said("the log is gone; the last rows of its log are fetched with the next")
 
 
 # Keys and members that change.

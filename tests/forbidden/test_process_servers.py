@@ -17,6 +17,7 @@ from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_MEAN, SCORE_VALUE,
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame
+from securefl.network.store import RUNS
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "at_once")
 SAID = {Frame.MESSAGE: 10**7, Frame.LEAVE: SMALL, Frame.DONE: 0}
@@ -240,21 +241,96 @@ def test_a_part_of_a_model_needs_the_rest(job, request_of):
     refused(site, [question(SIZE, 1)], [request_of(1, whole=False)], why=why)
 
 
-def test_a_model_that_is_not_finite_ends_no_client(job):
-    """Its values are refused where they are, and the next round is taken part in."""
+def filled_with(value):
+    """A state whose tensors are full of a value."""
 
-    def spoilt(process):
+    def made(process):
         state = first_state(process)
         tensors = {
-            kind: {name: torch.full_like(value, torch.nan) for name, value in named.items()}
+            kind: {name: torch.full_like(before, value) for name, before in named.items()}
             for kind, named in state.tensors.items()
         }
         return replace(state, tensors=tensors)
 
-    for settings in (("algorithm.name=fedtan",), ("algorithm.name=fedavg",)):
-        answers, _, how = asked(job(*settings), [training(1, state=spoilt), leave(1), training(2)])
-        assert answers == [Frame.LEAVE, Frame.MESSAGE]
-        assert not isinstance(how, Exception)
+    return made
+
+
+SPOILT = [
+    pytest.param(training, ("algorithm.name=fedtan",), id="in mid-round"),
+    pytest.param(training, ("algorithm.name=fedavg",), id="at its end"),
+    pytest.param(training, ("algorithm.name=fedavg", "exchange.encrypt=model"), id="encrypted"),
+    pytest.param(
+        lambda n, **c: question(LOSS, n, **c),
+        ("selection.name=afl", "selection.fraction=0.6"),
+        id="a question",
+    ),
+]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("request_of", "settings"), SPOILT)
+def test_a_model_that_is_not_finite_ends_no_client(job, request_of, settings, value):
+    """It is refused before anything is computed of it, and the next round is taken part in."""
+    connections = [[request_of(1, state=filled_with(value))], [request_of(2)]]
+    answers, said, how = asked(job(*settings), *connections)
+    assert answers == [None, Frame.MESSAGE]
+    assert any("values that are not finite, in " in line for line in said)
+    assert not isinstance(how, Exception)
+
+
+# The end.
+
+
+def goodbye(_):
+    return Frame.GOODBYE, bodies.reason("")
+
+
+def kept_of(site, welcome):
+    """A file of the job that a server welcomes a client to, from an earlier session."""
+    folder = site.folder / "alice" / RUNS / welcome.job
+    folder.mkdir(parents=True)
+    path = folder / "7.safetensors"
+    path.write_bytes(b"momentum, layers of its own")
+    return path
+
+
+ALL, AFL = ("algorithm.name=fedavg",), ("selection.name=afl", "selection.fraction=0.6")
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests", "seen"),
+    [
+        pytest.param(ALL, [], "round 0 of 3", id="before any"),
+        pytest.param(AFL, [], "round 0 of 3", id="before any, of clients that are drawn"),
+        pytest.param(ALL, [training(2)], "round 2 of 3", id="before the last"),
+    ],
+)
+def test_a_goodbye_before_the_last_round_deletes_nothing(job, settings, requests, seen):
+    """Whatever job the server names; and the client says what it has seen of the run."""
+    site, welcome = job(*settings, "run.rounds=3"), any_welcome()
+    path = kept_of(site, welcome)
+    _, said, how = asked(site, [*requests, goodbye], welcome=welcome)
+    assert how is None
+    assert path.parent.exists()
+    assert said[-1].endswith(
+        f"hub says that the run is over, and has last asked for {seen}; what is kept of it stays "
+        f"in {site.folder / 'alice'}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [(ALL, 3), (AFL, 2)],
+    ids=["of all clients", "of clients that are drawn"],
+)
+def test_a_run_that_is_over_leaves_nothing_behind(job, settings, number):
+    """Also of a client that was not drawn for its last round, and after a lost connection."""
+    site, welcome = job(*settings, "run.rounds=3"), any_welcome()
+    path = kept_of(site, welcome)
+    _, said, how = asked(site, [training(number)], [goodbye], welcome=welcome)
+    assert how is None
+    assert not path.parent.exists()
+    assert said[-1] == "alice: the run is over"
 
 
 # In the middle of a round, and before one.
