@@ -38,6 +38,7 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.identities import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
 from securefl.federation.message import split_message
+from securefl.federation.survey import profiled_under
 from securefl.runs.loop import Record, Rounds
 from securefl.selection.round_participants import RoundParticipants
 from securefl.task import Task, client_data
@@ -162,7 +163,8 @@ def tapped(config: Config, task: Task, n_rounds: int) -> Tapped:
     try:
         with closing(rounds):
             while rounds.round < min(n_rounds, rounds.last_round):
-                tap.begin_round(rounds.plan, partial(_received_by, rounds))
+                under = partial(profiled_under, rounds.state)
+                tap.begin_round(rounds.plan, partial(_received_by, rounds), under)
                 rounds.step()
     except _ENDS as error:
         stopped = str(error)

@@ -32,7 +32,7 @@ from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.types import Floats, Kind
 
 _ANY_HASH = "0" * 64
-_ADDED = set(Kind) - {Kind.SELECTION, Kind.PROFILES, Kind.CARDS}
+_UNDER_A_MODEL = set(Kind) - {Kind.SELECTION, Kind.CARDS}
 """Whose messages name the model that their senders were sent."""
 _ANY_EPOCH = (1, 10, 100)
 """Where no log names a key's epoch: its digits are part of a header."""
@@ -96,7 +96,7 @@ class Lengths:
         known = self.epochs.get((entry.round, logged, entry.sender))
         key_id = _ANY_HASH if sealed else ""
         for epoch in (_ANY_EPOCH if known is None else (known,)) if sealed else (0,):
-            state = _ANY_HASH if entry.kind in _ADDED else ""
+            state = _ANY_HASH if entry.kind in _UNDER_A_MODEL else ""
             about = entry.round, entry.name, form, key_id, epoch, n_values, state
             if entry.kind is Kind.CARDS:
                 about = 0, *about[1:]  # they are of a session, whatever round they come before

@@ -91,14 +91,29 @@ class Wiretap:
     """Those totals, as the authority has sealed them."""
     _received_by: Callable[[str], str] = str
     """Of a client, in the round that goes on."""
+    _profiled_under: Callable[[float], str] = str
+    """Digest of what profiles are made under in the round that goes on, by the unit."""
+    _unit: float = 1.0
+    """Unit of profiles that a client was told last."""
     _sent: dict[tuple[int, str], list[Sent]] = field(default_factory=lambda: defaultdict(list))
     """By round and name, what clients sent to be added up."""
     _gains: dict[str, Values | float] = field(default_factory=dict)
     """Of this round's messages, by name, where they are sealed."""
 
-    def begin_round(self, plan: Plan, received_by: Callable[[str], str]) -> None:
-        """Before its messages; `received_by` gives the digest that a client's header names then."""
-        self._received_by = received_by
+    def begin_round(
+        self,
+        plan: Plan,
+        received_by: Callable[[str], str],
+        profiled_under: Callable[[float], str],
+    ) -> None:
+        """Before its messages.
+
+        Args:
+            plan: of the round.
+            received_by: gives the digest that a client's header names, of sums.
+            profiled_under: gives the digest that headers of profiles name, by the unit.
+        """
+        self._received_by, self._profiled_under = received_by, profiled_under
         kinds = sealed_kinds(self.config)
         specs = (*plan.sums, *plan.update)
         self._for_clients = frozenset(
@@ -208,7 +223,9 @@ class Wiretap:
             return card_expected(said.run, self.sealed.public)
         channel = self._channel(entry.kind, sealed=sealed)
         if entry.kind is Kind.PROFILES:
-            return Expected.over(channel, about, PROFILE, n_values)
+            return Expected.over(
+                channel, about, PROFILE, n_values, self._profiled_under(self._unit)
+            )
         # It is what the client was sent: else it could tell something here.
         return Expected.over(channel, about, name, n_values, self._received_by(said.sender))
 
@@ -222,7 +239,10 @@ class Wiretap:
         if entry.receiver != AUTHORITY:
             if entry.name in self._for_clients:
                 return self._relayed(entry, content)
-            return "" if len(content) == NUMBER.size else "more than one number"
+            if len(content) != NUMBER.size:
+                return "more than one number"
+            (self._unit,) = NUMBER.unpack(content)
+            return ""
         if entry.kind is Kind.CARDS:
             return "" if content in self._cards else "no cards that a client has sent"
         headers = self._headers[entry.round, PROFILE if entry.kind is Kind.PROFILES else entry.name]
