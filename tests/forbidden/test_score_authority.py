@@ -17,6 +17,7 @@ from securefl.errors import (
     KeyMismatch,
     MessageRefused,
     OpeningRefused,
+    OtherModel,
     Relabelled,
     Replayed,
     SignatureRefused,
@@ -73,12 +74,12 @@ class Match:
         assert made.take_cards(RUN, cards) == {}
         return made
 
-    def request(self, *asked, round_number=1):
+    def request(self, *asked, round_number=1, under="5e" * 32):
         asked = asked or tuple(self.clients)
-        survey = self.server.ask_profile(round_number, self.matcher, self.baseline, asked)
+        survey = self.server.ask_profile(round_number, self.matcher, self.baseline, asked, under)
         for name in asked:
-            message = self.clients[name].send_profile(RUN, round_number, self.profiles[name])
-            survey.receive(message)
+            about = RUN, round_number, self.profiles[name], under
+            survey.receive(self.clients[name].send_profile(*about))
         return survey.request()
 
     def header(self, client, identity=None, /, **changes):
@@ -228,6 +229,23 @@ def test_each_score_belongs_to_its_own_header(match):
     assert sum(score is None for score in found) > 50  # of 60, one in 256 is a number
     numbers = [score for score in found if score is not None]
     assert not any(score == pytest.approx(w, abs=1e-5) for score in numbers for w in wanted)
+
+
+def test_profiles_of_a_round_are_made_under_one_model(match):
+    """A server that sends one client another model chooses what is profiled of it.
+
+    Neither does it say so, nor ask for that client by itself, nor say of the client another one.
+    """
+    first, other = match.request("client-1", "client-2"), match.request("client-3", under="6f" * 32)
+    mixed = replace(
+        first, scores=(*first.scores, *other.scores), signed=(*first.signed, *other.signed)
+    )
+    assert_refused(match, mixed, "client-3: message of state '6f6f", OtherModel)
+    assert_opens(match, first)
+    assert_refused(match, other, "were made under another model")
+    relabelled = replace(other, expected=first.expected)
+    assert_refused(match, relabelled, "client-3: message of state '6f6f", OtherModel)
+    assert_opens(match, match.request("client-3"))
 
 
 def test_a_profile_of_another_round_is_no_answer(match):
