@@ -103,6 +103,8 @@ class Job:
         return own_settings(securefl.load_config(None, [*SHORT, *self.settings]), self.task)
 
     names = NAMES
+    server_file = None
+    """The server's own file; None without."""
 
     @property
     def sealed(self) -> bool:

@@ -140,6 +140,9 @@ class Site:
     def sealed(self):
         return self.encrypt != "none"
 
+    server_file = None
+    """The server's own file; None without."""
+
     # The ceremony.
 
     def write_passphrase(self, name, passphrase):
@@ -347,7 +350,7 @@ class Loop:
         return ServerProcess(
             self.site.identity(SERVER, "server"),
             self.site.bundle("server"),
-            server_job(self.config),
+            server_job(self.config, data=self.site.server_file),
             self.patience,
             self.said.append,
         )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from functools import cached_property
 
 import numpy as np
+import pytest
 from over_loopback import NAMES, SHORT, SIZES, Job
 
 import securefl
+from securefl.build.own_data import task_at
+from securefl.config.samples_rules import public_reader
+from securefl.errors import ConfigError
 from securefl.network.party import client_party
 
 COLUMNS = ("age", "pressure", "smokes")
@@ -21,6 +26,8 @@ TABLES = (
     'samples.classes=["no", "yes"]',
     "samples.most=64",
 )
+
+N_PUBLIC = 24
 
 
 def written(folder):
@@ -39,9 +46,39 @@ def written(folder):
                 rows.writerow([f"{name}, {i}", ill, age / 10, age, pressure, smokes])
         x = rng.normal(number / 9, 1, size=(n, 1, 4, 4)).astype(np.float32)
         np.savez(own / "scans.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
-        (own / "tables.toml").write_text('train = "patients.csv"\ntest = 0.25\n')
-        (own / "arrays.toml").write_text('train = "scans.npz"\n')
+        tables, arrays = 'train = "patients.csv"\ntest = 0.25\n', 'train = "scans.npz"\n'
+        (own / "tables.toml").write_text(f'{tables}public = "../public.csv"\n')
+        (own / "arrays.toml").write_text(f'{arrays}public = "../public.npz"\n')
+    _write_public(folder)
     return folder
+
+
+def _write_public(folder):
+    """Write public samples as a table and as arrays, and the server's file for each."""
+    rng = np.random.default_rng(1)
+    ages = np.linspace(40, 70, N_PUBLIC) + rng.normal(0, 1, N_PUBLIC)
+    with (folder / "public.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["ill", "age2", *COLUMNS])
+        for i, age in enumerate(ages):
+            smokes = ("no", "yes", "once")[i % 3]
+            rows.writerow(["yes" if age > 52 else "no", age / 10, age, f"{110 + i}", smokes])
+    x = rng.normal(0.2, 1, size=(N_PUBLIC, 1, 4, 4)).astype(np.float32)
+    np.savez(folder / "public.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
+    (folder / "tables.toml").write_text('public = "public.csv"\n')
+    (folder / "arrays.toml").write_text('public = "public.npz"\n')
+
+
+def digest_of(files, config):
+    """Return the digest of these public samples, as the refusal of settings without it tells it."""
+    server = {"server": files / f"{_kind(config)}.toml"}
+    with pytest.raises(ConfigError, match="for all parties, public = ") as refused:
+        task_at(config, server)
+    return re.search(r'public = "([0-9a-f]{64})"$', str(refused.value))[1]
+
+
+def _kind(config):
+    return "arrays" if config.samples.shape else "tables"
 
 
 class OwnData(Job):
@@ -52,14 +89,28 @@ class OwnData(Job):
 
     @cached_property
     def config(self):
-        return securefl.load_config(None, [*SHORT, *self.settings])
+        """The settings; with the digest of public samples, where any are read."""
+        settings = [*SHORT, *self.settings]
+        config = securefl.load_config(None, settings)
+        if not public_reader(config):
+            return config
+        digest = digest_of(self.files, config)
+        return securefl.load_config(None, [*settings, f"samples.public={digest}"])
+
+    @property
+    def server_file(self):
+        """The server's own file; None where nothing reads public samples."""
+        reads = public_reader(self.config)
+        return self.files / f"{_kind(self.config)}.toml" if reads else None
 
     @property
     def sites(self):
+        """Each party's own file, as a rehearsal takes them."""
         if self.paths:
             return self.paths
-        kind = "arrays" if self.config.samples.shape else "tables"
-        return {name: self.files / name / f"{kind}.toml" for name in NAMES}
+        kind, server = _kind(self.config), self.server_file
+        own = {name: self.files / name / f"{kind}.toml" for name in NAMES}
+        return {**own, "server": server} if server else own
 
     def party(self, name):
         return client_party(self.config, self.identity(name), self.folder / name, self.sites[name])

@@ -27,7 +27,8 @@ from securefl_cli.progress import steps_bar
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
 @sites_option(
-    "The file of each site, where they have their own data: on one machine, as in a rehearsal."
+    "The file of each site, where they have their own data: on one machine, as in a rehearsal, and "
+    "with the server's, if it needs one."
 )
 @allowed_model_option
 def audit(

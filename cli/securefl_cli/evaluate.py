@@ -78,7 +78,7 @@ def evaluate_run(
     given = [unseen_data(name, trained.config, trained.task) for name in names]
     if here:
         tests = dict(zip(here.names, here.client_tests, strict=True))
-        given.append({name: tests[name] for name in own.files()})
+        given.append({name: tests[name] for name in own.files() if name in tests})
     elif not names:
         given.append(unseen_data("test", trained.config, trained.task))
     rows = [

@@ -84,6 +84,8 @@ class ServerFile(Table):
     """The run's folder; a job that has ended goes on in it with the next one."""
     model: str | None = None
     """Code of this installation that the settings' model.name may run here."""
+    data: Path | None = None
+    """Its server.toml, which names public samples, where sites' own data and settings need it."""
     admit: tuple[str, ...] = ()
     """Sites that join the run in `out` from now on."""
     joining_s: Seconds = 120.0
@@ -163,7 +165,8 @@ def server(
     own = process_identity(
         at / file.identity, _passphrase(at, file.passphrase_file), bundle.ca, "server"
     )
-    process = ServerProcess(own, bundle, server_job(config, file.model), patience, say)
+    served = server_job(config, file.model, at / file.data if file.data else None)
+    process = ServerProcess(own, bundle, served, patience, say)
     with rounds_left(at / file.out, config, say, file.admit) as folder:
         yield (lambda entrance: process.run(entrance, folder)) if folder else None
 

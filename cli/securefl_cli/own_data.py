@@ -32,7 +32,7 @@ class Own(NamedTuple):
     """Sites that bring their own data, and the code that may be their model."""
 
     sites: tuple[str, ...]
-    """NAME=SITE.toml each."""
+    """NAME=SITE.toml each; the server's own file, if it needs one, as server=SERVER.toml."""
     model: str | None
 
     def options(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
     from securefl.build.job import Job
+    from securefl.build.review import Review
     from securefl_keys.identity import Identity
 
 
@@ -97,8 +99,8 @@ def review(  # noqa: PLR0913, PLR0917
         "No sample leaves as it is. What these messages tell of samples, `securefl audit` measures "
         "on a rehearsal."
     )
-    shown = "The server learns this site's number of samples from the weight of what it reads."
-    click.echo(shown if found.shows_size else "No message shows this site's number of samples.")
+    for line in _numbers_told(found):
+        click.echo(line)
     if found.epsilon is None:
         click.echo("No noise is added: no ε bounds what the model tells of a sample.")
     elif math.isinf(found.epsilon):
@@ -111,6 +113,18 @@ def review(  # noqa: PLR0913, PLR0917
         path = out or (data.parent if data else identity) / APPROVED
         write_approval(job, own, path)
         click.echo(f"{own.name} approves of this: {path}")
+
+
+def _numbers_told(found: Review) -> Iterator[str]:
+    """Yield a line for each number of the site that the server reads; its size in any case."""
+    for number in found.asked:
+        yield f"The server asks this site for {number}, and reads it."
+    if found.asks_size:
+        return
+    if found.shows_size:
+        yield "The server learns this site's number of samples from the weight of what it reads."
+    else:
+        yield "No message shows this site's number of samples."
 
 
 def signing_identity(directory: Path, passphrase_file: Path | None) -> Identity:

@@ -130,7 +130,7 @@ if TYPE_CHECKING:
 )
 @sites_option(
     "A rehearsal on one machine of sites that bring their own data ([samples]): the file of each "
-    "of data.names."
+    "of data.names, and the server's as server=SERVER.toml where public samples are read."
 )
 @click.option(
     "--out",

@@ -192,6 +192,13 @@ def server() -> None:
     help="Code of this installation that the settings' model.name may run here.",
 )
 @click.option(
+    "--data",
+    type=FILE,
+    metavar="SERVER.toml",
+    help="The server's own file, where the settings of sites with their own data have public "
+    "samples read: it names these.",
+)
+@click.option(
     "--admit",
     "admitted",
     multiple=True,
@@ -213,6 +220,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
     timeout: float,
     away: float,
     model: str | None,
+    data: Path | None,
     admitted: tuple[str, ...],
     out: Path | None,
     metrics: str | None,
@@ -245,7 +253,7 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
         )
     config, at = load_config(config_file, settings), Address.parse(listen)
     sound = SoundBundle.load(bundle, "server")
-    job = server_job(config, model)
+    job = server_job(config, model, data)
     passphrase = read_own_passphrase(passphrase_file, identity)
     mine = process_identity(identity, passphrase, sound.ca, "server")
     introduce(mine, "server", identity)

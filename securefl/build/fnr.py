@@ -6,7 +6,7 @@ before anything is written; each sample of the task is hashed once for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import torch
 
@@ -50,9 +50,20 @@ def refined(
 
 
 def check_refinement(
-    config: Config, task: Task, algorithm: Algorithm, clients: Mapping[str, Samples]
+    config: Config,
+    task: Task,
+    algorithm: Algorithm,
+    clients: Mapping[str, Samples],
+    here: Collection[str],
 ) -> None:
     """Check that public samples are no client's, and that a round has clients enough for FNR-FL.
+
+    Args:
+        config: the settings.
+        task: the run's.
+        algorithm: the run's.
+        clients: each client's samples.
+        here: clients whose samples these are; for the others' something of the same form stands.
 
     Raises:
         ConfigError: too few clients.
@@ -60,7 +71,8 @@ def check_refinement(
     """
     if isinstance(algorithm, FNR):
         algorithm.n_refined(n_selected(config, len(clients)))
-    others = {**clients, **dict(_tested(task))}
+    others = {name: clients[name] for name in here}
+    others |= dict(_tested(task) if config.samples is None else _tested_at(task, clients, here))
     for public in _public_sets(task, algorithm):
         _check_alike(public, *next(iter(clients.items())))
         check_disjoint(public, others)
@@ -95,6 +107,16 @@ def _public_sets(task: Task, algorithm: Algorithm) -> Iterator[Samples]:
         yield samples(task.public, "the public set")
     if task.algorithm is not None and isinstance(algorithm, FNR | ServerTuned):
         yield algorithm.public.samples
+
+
+def _tested_at(
+    task: Task, clients: Iterable[str], here: Collection[str]
+) -> Iterator[tuple[str, Samples]]:
+    """Yield the test samples of sites with their own data; there are no common ones."""
+    for name, data in zip(clients, task.client_tests, strict=False):  # an audit's shadows have none
+        if name in here:
+            owner = f"the test data of {name}"
+            yield owner, samples(data, owner)
 
 
 def _tested(task: Task) -> Iterator[tuple[str, Samples]]:

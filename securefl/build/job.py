@@ -28,6 +28,7 @@ from securefl.build.training import (
     precision_of,
     training_of,
 )
+from securefl.config.fnr import FnrTable
 from securefl.config.schema import Config
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
@@ -125,19 +126,20 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
             "a rehearsal on one machine, each with --site NAME=site.toml"
         )
     task = placed(task or configured_task(config), config.run.device)
-    task = warmed_up(config, task)
+    if here is None or task.public is not None:  # else the server warms up the model, and sends it
+        task = warmed_up(config, task)
     data, batch_size = client_data(config, task)
     public = None if task.public is None else samples(task.public, "the public samples")
     data = near(data, task.model)
     training = training_of(config, task.loss, batch_size)
-    here = data if here is None else here
-    sizes = {name: len(of) if name in here else None for name, of in data.items()}
+    local = data if here is None else here
+    sizes = {name: len(of) if name in local else None for name, of in data.items()}
     weights = client_weights(config, sizes, batch_size)
-    algorithm = _algorithm(config, task, training, len(data))
+    algorithm = _algorithm(_part_of(config, task, here), task, training, len(data))
     check_precision(config, task.model)
     check_delta(config, len(task.clients))
     guard(config, task.model, task.loss, data)
-    check_refinement(config, task, algorithm, data)
+    check_refinement(config, task, algorithm, data, local)
     check_sealed(config, algorithm, task.model, len(data))
     needed = max(fewest_clients(config, algorithm), fewest_shares(config, len(data)))
     public_samples = expected_public(algorithm)
@@ -145,7 +147,7 @@ def job_of(config: Config, task: Task | None, here: Collection[str] | None = Non
     everyone = None if config.samples else sum(weights.values())
     algorithm = Participating(algorithm, len(data), everyone, aggregation)
     algorithm = client_level(config, algorithm, task.model, len(data))
-    data = {name: of for name, of in data.items() if name in here}
+    data = {name: of for name, of in data.items() if name in local}
     return Job(config, task, data, public, algorithm, training, weights, needed, public_samples)
 
 
@@ -175,6 +177,13 @@ def planned_spending(config: Config, task: Task) -> Callable[[float], Spending]:
 def _plan_of(algorithm: Algorithm, model: nn.Module) -> Callable[[int], Plan]:
     first = algorithm.init(model)
     return lambda done: algorithm.plan(replace(first, round=done), model)
+
+
+def _part_of(config: Config, task: Task, here: Collection[str] | None) -> Config:
+    """Return the settings without the server's training on public samples, at a party without."""
+    if here is None or task.public is not None or config.fnr.name != "server":
+        return config
+    return config.model_copy(update={"fnr": FnrTable()})
 
 
 def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -> Algorithm:

@@ -11,11 +11,14 @@ from torch.nn import functional
 
 from securefl.build.job import Job, job_of
 from securefl.build.own_model import is_own, own_model, require_allowed
+from securefl.build.own_public import public_samples, require_server_file
 from securefl.config.samples import SamplesTable
+from securefl.config.samples_rules import public_reader, sites_read_public
 from securefl.config.schema import Config
 from securefl.data.site_file import load_site, read_site
 from securefl.data.split import Split
 from securefl.errors import ConfigError
+from securefl.federation.ledger import SERVER
 from securefl.models import build_model
 from securefl.task import Task
 
@@ -33,7 +36,8 @@ def task_of_sites(config: Config, files: Mapping[str, Path | str]) -> Task:
 
     Args:
         config: settings with a table `[samples]`, and the sites' names in `data.names`.
-        files: the site.toml of each site, by its name.
+        files: the site.toml of each site, by its name; by "server" the server's own file, where
+            the settings have public samples read.
 
     Raises:
         ConfigError: the settings have no `[samples]` or no names, or the files are of other sites.
@@ -44,14 +48,17 @@ def task_of_sites(config: Config, files: Mapping[str, Path | str]) -> Task:
             f"{', '.join(missing):.200}: no site.toml is given for them: give one for each of "
             "data.names"
         )
-    return task_at(config, files)
+    task = task_at(config, files)
+    require_server_file(config, files)
+    return task
 
 
 def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
     """Build the task as one party has it: one site with its own data, or the server with none.
 
     Zeros of the same form stand for other sites' samples, which the party never uses (see
-    `job_of`). Raises as `task_of_sites`, but for missing sites.
+    `job_of`). Public samples are there where the party reads them. Raises as `task_of_sites`, but
+    for missing files.
     """
     form, dtype = config.samples, getattr(torch, config.model.dtype)
     if form is None:
@@ -59,13 +66,15 @@ def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
             "sites bring their own data where the settings have a table [samples], which says what "
             "form they are of"
         )
-    if unknown := sorted({*files} - {*config.data.names}):
+    if unknown := sorted({*files} - {*config.data.names, SERVER}):
         raise ConfigError(
             f"{', '.join(unknown):.200} is none of data.names ({', '.join(config.data.names):.200})"
         )
     elsewhere = _elsewhere(form, dtype)
     own = {
-        name: load_site(Path(path), form, config.run.seed, dtype) for name, path in files.items()
+        name: load_site(Path(path), form, config.run.seed, dtype)
+        for name, path in files.items()
+        if name != SERVER
     }
     splits = [own.get(name, elsewhere) for name in config.data.names]
     return Task(
@@ -74,6 +83,7 @@ def task_at(config: Config, files: Mapping[str, Path | str]) -> Task:
         (elsewhere.test_x, elsewhere.test_y),
         functional.cross_entropy if form.classes else functional.mse_loss,
         client_tests=[(split.test_x, split.test_y) for split in splits],
+        public=public_samples(config, form, files),
         names=config.data.names,
     )
 
@@ -97,6 +107,11 @@ def site_job(config: Config, name: str | None, data: Path | None) -> Job:
     own = {name: data} if name and data else {}
     if name and not own:
         return job_of(config, None)  # which says that the data are missing
+    if not own and sites_read_public(config):
+        raise ConfigError(
+            f"{public_reader(config)} with [samples]: messages are as long as the public samples "
+            "are many: give the file of a site, which names them, with --data site.toml"
+        )
     return job_of(config, task_at(config, own), [*own])
 
 

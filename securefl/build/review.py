@@ -12,9 +12,15 @@ from securefl.build.selection import numbers_of
 from securefl.config.schema import Weights
 from securefl.exchange.matching import PROFILE
 from securefl.federation.message import CARD
-from securefl.federation.query import SIZE
+from securefl.federation.query import LOSS, SIZE
 from securefl.privacy.history import History
 from securefl.types import Weighing
+
+NUMBERS = {
+    SIZE: "its number of training samples",
+    LOSS: "the model's mean loss on its training samples",
+}
+"""Answers of a site that the server reads, in words; scores are of test samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,17 @@ class Review:
     def shows_size(self) -> bool:
         """True where a message's weight shows the site's number of samples to the server."""
         return any(each.sized and not each.sealed for each in self.outgoing)
+
+    @property
+    def asks_size(self) -> bool:
+        """True where the server asks for the site's number of samples."""
+        return NUMBERS[SIZE] in self.asked
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Numbers of the site, in words, that the server asks for to select clients by."""
+        names = {each.name for each in self.outgoing}
+        return tuple(words for name, words in NUMBERS.items() if name in names)
 
 
 def review(job: Job) -> Review:

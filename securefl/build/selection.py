@@ -20,6 +20,7 @@ from securefl.federation.profiling import Profiling
 from securefl.federation.query import LOSS, SCORES, SIZE
 from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
+from securefl.federation.survey import NumberRange
 from securefl.federation.training import DEVICES, PROFILING, round_generator
 from securefl.privacy.profiles import PrivateProfiler
 from securefl.privacy.randomness import Randomness, Secret, secret
@@ -138,7 +139,9 @@ def _questions(config: Config, ground: Ground) -> list[Question]:
 
 def _question(name: str, ground: Ground) -> Question:
     if name != PROFILE:
-        return NumberQuestion(ground.server, ground.engine, name)
+        form = ground.job.config.samples
+        sizes = NumberRange(1, form.most, whole=True) if form and name == SIZE else None
+        return NumberQuestion(ground.server, ground.engine, name, sizes)
     public = ground.job.public
     if public is None:
         raise ConfigError(

@@ -42,6 +42,10 @@ class SamplesTable(Table):
     """Samples that a site trains on, at most. It bounds the sites' weights, so that no weight tells
     a size where totals are sealed. Name one near the largest site's: with a bound a thousand times
     too large, sealed totals lose ten bits."""
+    public: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Digest of the public samples, where FedProf, FNR-FL or a warm-up reads any: all parties who
+    read them take the same. A party whose own file names them tells the digest where it is left
+    out here."""
     standardise: bool = True
     """The model begins with a BN layer that learns nothing: its statistics are the federation's
     mean and variance of what the model reads, and travel as those of any BN layer."""

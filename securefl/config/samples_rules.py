@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from securefl.config.families import REFINED
 from securefl.config.table import Table
 
 if TYPE_CHECKING:
@@ -30,19 +31,31 @@ def reasons_against_samples(config: Config) -> Iterator[str]:
             f'model.{key} with model.name = "{config.model.name}": it is of our own models; leave '
             "it out"
         )
-    readers = {
-        f'selection.name = "{config.selection.name}"': config.selection.name == "fedprof",
-        f'fnr.name = "{config.fnr.name}"': config.fnr.name != "none",
-        f"privacy.warm_up = {config.privacy.warm_up}": config.privacy.warm_up > 0,
-    }
-    for reader, reads in readers.items():
-        if reads:
-            yield f"{reader} with [samples]: reads public samples, of which the server has none"
-    if config.selection.name in {"data-share", "afl"}:
+    form, fnr = config.samples, config.fnr.name
+    if form and form.public and not public_reader(config):
         yield (
-            f'selection.name = "{config.selection.name}" with [samples]: asks sites for their '
-            'sizes, which they do not tell; take "all" or "random"'
+            f'samples.public = "{form.public:.8}…": nothing in this run reads public samples, as '
+            "FedProf, FNR-FL and privacy.warm_up do; leave it out"
         )
+    if form and not form.classes and fnr != "none":
+        yield (
+            f'fnr.name = "{fnr}" without samples.classes: FNR-FL compares feature norms class by '
+            'class, and the targets are numbers; set fnr.name = "none"'
+        )
+
+
+def public_reader(config: Config) -> str:
+    """Return the setting that has public samples read; empty where nothing reads any."""
+    if config.fnr.name != "none":
+        return f'fnr.name = "{config.fnr.name}"'
+    if config.selection.asks_for_profiles:
+        return f'selection.name = "{config.selection.name}"'
+    return f"privacy.warm_up = {config.privacy.warm_up}" if config.privacy.warm_up else ""
+
+
+def sites_read_public(config: Config) -> bool:
+    """Return True where each site trains on public samples; else the server alone reads them."""
+    return config.fnr.name in REFINED
 
 
 def _said(table: Table, but: Collection[str]) -> list[str]:

@@ -36,6 +36,9 @@ class SiteFile(Table):
     Relative to the file's own folder."""
     test: Annotated[Word | Share, Field(union_mode="smart")] = 0.2
     """The same, of samples for testing; or the share of `train` that is set aside for it."""
+    public: Word | None = None
+    """The same, of public samples, where the settings have each site train on some: the file that
+    all parties have."""
     model: Word | None = None
     """The `module:function` of the settings' `model.name`, which this site has looked at and lets
     run here."""
@@ -44,9 +47,21 @@ class SiteFile(Table):
     approved.json beside this file (`securefl site review --approve`)."""
 
 
+class ServerFile(Table):
+    """Content of the server's own file, where the settings have it read public samples."""
+
+    public: Word
+    """Samples that no site holds and nobody is tested on; in the forms of `SiteFile.train`."""
+
+
 def read_site(path: Path) -> SiteFile:
     """Read a site's file; raises ConfigError where it is none."""
     return parse_tables(SiteFile, read_tables(path), f"{path}: ")
+
+
+def read_server(path: Path) -> ServerFile:
+    """Read the server's file; raises ConfigError where it is none."""
+    return parse_tables(ServerFile, read_tables(path), f"{path}: ")
 
 
 def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> Split:
@@ -63,9 +78,9 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
         DataError: samples cannot be read, or are not of this form.
     """
     site = read_site(path)
-    x, y = _loaded(path.parent, site.train, form, dtype)
+    x, y = load_samples(path.parent, site.train, form, dtype)
     if isinstance(site.test, str):
-        test = _loaded(path.parent, site.test, form, dtype)
+        test = load_samples(path.parent, site.test, form, dtype)
     else:
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
         n_test = max(1, round(site.test * len(y)))
@@ -81,7 +96,15 @@ def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> 
     return Split(x, y, *test)
 
 
-def _loaded(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) -> Loaded:
+def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtype) -> Loaded:
+    """Load the samples that a party's file names; raises as `load_site`.
+
+    Args:
+        folder: the file's own.
+        where: a table, arrays, a folder of pictures or a function, as `SiteFile.train`.
+        form: the form that all samples have.
+        dtype: of floats.
+    """
     module, colon, name = where.partition(":")
     at = folder / where
     if colon and module.replace(".", "").isidentifier() and name.isidentifier():

@@ -61,11 +61,17 @@ class NumberQuestion:
 
     asked_bytes = 0
 
-    def __init__(self, server: Server, engine: Engine, name: str) -> None:
-        """Take the number's name, `SIZE` or `LOSS`."""
+    def __init__(
+        self, server: Server, engine: Engine, name: str, allowed: NumberRange | None = None
+    ) -> None:
+        """Take the number's name, and the range of answers that count; that of `ALLOWED` if None.
+
+        The name is `SIZE` or `LOSS`, or one of `SCORES`.
+        """
         self._server = server
         self._engine = engine
         self._name = name
+        self._allowed = allowed or ALLOWED[name]
 
     @property
     def quantity(self) -> Quantity:
@@ -80,7 +86,7 @@ class NumberQuestion:
     def ask(self, state: State, clients: Collection[str]) -> dict[str, float]:
         """See `Question.ask`."""
         server, number, found = self._server, state.round + 1, dict[str, float]()
-        survey = server.ask_number(number, self._name, ALLOWED[self._name], clients)
+        survey = server.ask_number(number, self._name, self._allowed, clients)
         for client, answer in self._engine.answers(
             server.run, Query(self._name), state, clients
         ).items():

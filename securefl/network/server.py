@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cryptography import x509
@@ -17,6 +18,7 @@ from securefl.build.algorithm import divergence_advice
 from securefl.build.job import Job, job_of
 from securefl.build.own_data import task_at
 from securefl.build.own_model import code_of, require_allowed
+from securefl.build.own_public import require_server_file
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
 from securefl.config.schema import Config
 from securefl.errors import (
@@ -33,6 +35,7 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
 from securefl.federation.incidents import Incident
+from securefl.federation.ledger import SERVER
 from securefl.federation.message import CARD
 from securefl.federation.officers import Officers
 from securefl.federation.profile_match import MatchChannel, MatchInTheClear, SealedMatch
@@ -579,14 +582,21 @@ def _worst(metrics: RoundMetrics) -> str:
     return f", worst {name} with {shown(metrics.metric, score.score)}"
 
 
-def server_job(config: Config, model: str | None = None) -> Job:
-    """Build the server's job; `model` is the code that it lets run (`require_allowed`).
+def server_job(config: Config, model: str | None = None, data: Path | None = None) -> Job:
+    """Build the server's job.
+
+    Args:
+        config: the settings of all parties.
+        model: the code that the server lets run (`require_allowed`).
+        data: its own file, which names public samples, where the settings have a table `[samples]`.
 
     Raises:
         ConfigError, DataError: see `job_of`.
     """
     check_scope(config)
-    if config.samples is None:
+    if config.samples is None and data is None:
         return job_of(config, None)
     require_allowed(config.model.name, model, f"--model {config.model.name}")
-    return job_of(config, task_at(config, {}), ())
+    files = {SERVER: data} if data else {}
+    require_server_file(config, files)
+    return job_of(config, task_at(config, files), ())

@@ -62,7 +62,7 @@ def refusal(job):
 def refused_alike(job):
     """Server and clients refuse the settings, too, before they connect to anybody."""
     for party in (
-        lambda: server_job(job.config),
+        lambda: server_job(job.config, data=job.server_file),
         lambda: client_party(job.config, job.identity("alice"), job.folder, job.sites["alice"]),
     ):
         with pytest.raises((ConfigError, DataError)):

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from over_loopback import NAMES, Consortium, incidents_of, model_of
+from process_axes import BESIDE
 from processes import Loop
 from site_files import TABLES, OwnData
 
@@ -20,6 +21,8 @@ OLD, NEW = NAMES[:-1], NAMES[-1]
 WAYS = {
     "fedtan": (*TABLES, "algorithm.name=fedtan"),
     "own layers": (*TABLES, "algorithm.name=fedbn", "sites.scores=each"),
+    "losses": (*TABLES, "selection.name=afl", "selection.fraction=1.0"),
+    "the weakest refined": (*TABLES, *BESIDE["fnr, matched"]),
     "momentum": (*TABLES, "train.momentum=0.5", "train.momentum_across_rounds=local"),
 }
 
@@ -77,7 +80,8 @@ def test_the_model_is_that_of_both_halves_one_after_the_other(job, monkeypatch, 
     loop = goes_on(after)
     assert loop.ended == dict.fromkeys(NAMES), loop.said
     config = before.config
-    first = simulated(config, securefl.task_of_sites(config, {n: before.sites[n] for n in OLD}))
+    files = {name: file for name, file in before.sites.items() if name != NEW}
+    first = simulated(config, securefl.task_of_sites(config, files))
     first.step()
     first.step()
     state, memories = first._state, first.parts.engine.memories

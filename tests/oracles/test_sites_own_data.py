@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from over_loopback import NAMES, SHORT, SIZES, Consortium, incidents_of, model_of
+from process_axes import BESIDE
 from processes import Loop
 from site_files import TABLES, OwnData
 from torch import nn
@@ -39,6 +40,17 @@ WAYS = {
         *("privacy.level=record", "privacy.records=30", "privacy.noise=seeded"),
         "privacy.statistics_sigma=0.1",
     ),
+    "by losses": (*TABLES, *BESIDE["afl"]),
+    "by sizes": (*TABLES, *BESIDE["data-share"]),
+    "by profiles": (*TABLES, *BESIDE["fedprof"]),
+    "by profiles, theorem 1": (*TABLES, *BESIDE["fedprof"], "selection.alpha=theorem1"),
+    "the weakest refined": (*TABLES, *BESIDE["fnr, matched"], "algorithm.name=fedtan"),
+    "tuned by the server": (*PICTURES, *BESIDE["fnr, server"], "algorithm.name=silobn"),
+    "warmed up": (
+        *(*PICTURES, "algorithm.weights=uniform", "algorithm.name=fixbn"),
+        *("privacy.level=record", "privacy.records=30", "privacy.noise=seeded"),
+        "privacy.warm_up=2",
+    ),
     "arrays": (*PICTURES, "model.name=cnn", "model.width=4"),
     "arrays, flat": PICTURES,
 }
@@ -55,7 +67,7 @@ def consortium(tmp_path_factory):
 def test_sites_with_files_of_their_own_end_where_a_rehearsal_does(
     consortium, files, tmp_path, settings
 ):
-    """To the bit; no site's data, and no size, is anywhere else."""
+    """To the bit; no site's data is anywhere else, and its size where it is asked for alone."""
     job = OwnData(consortium, tmp_path, settings)
     job.files = files
     loop = Loop(job)

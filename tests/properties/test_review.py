@@ -21,6 +21,10 @@ JOBS = {
     ),
     "own layers": ("algorithm.name=silobn", "exchange.encrypt=none"),
     "losses": ("algorithm.name=fedavg", "exchange.encrypt=none", "selection.name=afl"),
+    "sizes": (
+        *("algorithm.name=fedavg", "exchange.encrypt=model", "selection.name=data-share"),
+        "selection.fraction=1.0",
+    ),
     "uniform": ("algorithm.name=fedavg", "exchange.encrypt=none", "algorithm.weights=uniform"),
 }
 
@@ -70,6 +74,12 @@ def test_the_command_says_it_in_words():
     assert done.exit_code == 0, done.output
     assert "update/parameters" in done.output
     assert "no ε bounds what the model tells" in done.output
+    assert "asks this site" not in done.output
+    afl = ["--set", "selection.name=afl", "--set", "selection.fraction=1.0"]
+    done = CliRunner().invoke(main, ["site", "review", *options, *afl])
+    assert "asks this site for its number of training samples, and reads it." in done.output
+    assert "asks this site for the model's mean loss on its training samples" in done.output
+    assert "No message shows this site's number of samples" not in done.output
     done = CliRunner().invoke(main, ["site", "review", "--name", "alice"])
     assert done.exit_code == 2
     assert "go together" in done.output

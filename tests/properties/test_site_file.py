@@ -210,8 +210,9 @@ CLASH = {
     "one class": ((*TABLE, 'samples.classes=["a"]'), "name two at least"),
     "a class twice": ((*TABLE, 'samples.classes=["a", "a"]'), "a value twice"),
     "a target that is read": ((*TABLE, "samples.target=age"), "name each column once"),
-    "public samples": ((*TABLE, "selection.name=fedprof"), "the server has none"),
-    "sizes": ((*TABLE, "selection.name=afl"), "asks sites for their sizes"),
+    "public samples for nobody": ((*TABLE, f"samples.public={'a' * 64}"), "reads public samples"),
+    "no digest": ((*TABLE, "fnr.name=server", "samples.public=public.csv"), "samples.public"),
+    "class norms of numbers": ((*TABLE, "fnr.name=server"), 'set fnr.name = "none"'),
     "a quorum of more": ((*TABLE, "sites.quorum=4"), "there are 3 clients"),
     "nobody alone": ((*TABLE, "algorithm.name=centralised"), "nobody has the data"),
 }
