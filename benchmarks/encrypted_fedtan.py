@@ -91,13 +91,15 @@ class Slowdown:
 
 
 class Stopwatch:
-    """Seconds by phase, each without the phases called from within it.
+    """Seconds and calls by phase, each without the phases called from within it.
 
     For one thread: whatever else runs while it waits counts for what it waits in.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.calls: dict[str, int] = defaultdict(int)
+        self._clock = clock or time.perf_counter
         self._phases: list[str] = []
         self._since = 0.0
 
@@ -106,6 +108,7 @@ class Stopwatch:
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             self._charge()
+            self.calls[phase] += 1
             self._phases.append(phase)
             try:
                 return function(*args, **kwargs)
@@ -116,7 +119,7 @@ class Stopwatch:
         return wrapper
 
     def _charge(self) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         if self._phases:
             self.seconds[self._phases[-1]] += now - self._since
         self._since = now

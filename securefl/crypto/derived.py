@@ -64,9 +64,8 @@ def key_seed(secret: bytes, about: bytes, sender: str, nonce: bytes) -> bytes:
 def key_polynomial(seed: bytes, poly_degree: int) -> Coefficients:
     """Return the key's coefficients, shape (N,), each within ±`KEY_BOUND`."""
     drawn = hashlib.shake_256(_KEY + seed).digest(_KEY_BYTES * poly_degree)
-    octets = np.zeros((poly_degree, _WORD_BYTES), np.uint8)
-    octets[:, :_KEY_BYTES] = np.frombuffer(drawn, np.uint8).reshape(poly_degree, _KEY_BYTES)
-    bits = octets.view("<u8").ravel()
+    padded = drawn + bytes(_WORD_BYTES - _KEY_BYTES)
+    bits = np.ndarray(poly_degree, "<u8", padded, strides=(_KEY_BYTES,))  # words that overlap
     up, down = np.bitwise_count(bits & _MASK), np.bitwise_count(bits >> _HALF & _MASK)
     counted: Coefficients = up.astype(np.int64) - down
     return counted

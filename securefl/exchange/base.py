@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import struct
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -52,8 +52,8 @@ class MessageId:
 
     def digest(self, use: Literal["sum", "profile"] = "sum") -> bytes:
         """Return 32 bytes that keys and common polynomials of this message follow from."""
-        prefix = f"SecureFL {use} 1\0".encode()
-        return hashlib.sha256(prefix + json.dumps(astuple(self)).encode()).digest()
+        about = json.dumps([self.run, self.round, self.name, self.n_values])
+        return hashlib.sha256(f"SecureFL {use} 1\0{about}".encode()).digest()
 
 
 def fresh_nonce(values: bytes) -> bytes:

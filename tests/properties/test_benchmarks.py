@@ -67,6 +67,21 @@ def test_the_slowdown_is_told_by_phase_and_the_library_is_itself_again(benchmark
     assert all(phase in printed for phase in module.PHASES)
 
 
+@pytest.mark.full
+def test_steps_of_a_sealed_round_are_counted_and_take_more_than_the_libraries_alone(benchmark):
+    """Each message is verified twice, by the server and by the authority."""
+    module = benchmark("fedtan_steps")
+    for result in module.main(["--rounds", "2", "--repeats", "1"]):
+        calls = {step.name: step.calls for step in result.steps}
+        more = {step.name: step.sealed_ms - step.plain_ms for step in result.steps}
+        assert list(calls) == list(module.STEPS)
+        assert min(calls.values()) > 0
+        assert calls["verify signatures"] >= 2 * calls[module.SEALED]
+        assert calls[module.SEALED] == 5 * calls[module.SUM_OPENED]
+        assert all(bare.calls > 0 < bare.call_ms for bare in result.bare)
+        assert 0 < result.bound_ms < sum(more.values())
+
+
 def test_a_stopwatch_charges_the_inner_phase_alone(benchmark, monkeypatch):
     """On a clock that ticks once a look: one tick before the inner call, one in it, one after."""
     module = benchmark("encrypted_fedtan")
