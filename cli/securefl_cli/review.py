@@ -17,7 +17,7 @@ from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
     from securefl.build.job import Job
-    from securefl.build.review import Review
+    from securefl.build.review import Outgoing, Review
     from securefl_keys.identity import Identity
 
 
@@ -89,11 +89,7 @@ def review(  # noqa: PLR0913, PLR0917
     table = Table("Message", "Values", "Rounds, at most", "The server reads")
     for message in found.outgoing:
         values = f"{message.n_values:,}" if message.n_values else "by the model"
-        reads = "totals alone" if message.n_values else "scores alone"
-        reads = reads if message.sealed else "this site's values"
-        if message.blind:
-            reads = "nothing: sealed for sites"
-        table.add_row(message.name, values, f"{message.n_rounds:,}", reads)
+        table.add_row(message.name, values, f"{message.n_rounds:,}", _read_of(message))
     Console(width=100).print(table)
     click.echo(
         "No sample leaves as it is. What these messages tell of samples, `securefl audit` measures "
@@ -113,6 +109,19 @@ def review(  # noqa: PLR0913, PLR0917
         path = out or (data.parent if data else identity) / APPROVED
         write_approval(job, own, path)
         click.echo(f"{own.name} approves of this: {path}")
+
+
+def _read_of(message: Outgoing) -> str:
+    """Return words on what the server reads of a message."""
+    from securefl.federation.message import CARD
+
+    if message.name == CARD:
+        return "nothing: a key for who opens totals"
+    if message.blind:
+        return "nothing: sealed for sites"
+    if not message.sealed:
+        return "this site's values"
+    return "totals alone" if message.n_values else "scores alone"
 
 
 def _numbers_told(found: Review) -> Iterator[str]:

@@ -89,7 +89,7 @@ class Combiner(UnderCards):
         why there is none.
 
         Raises:
-            TooFewContributions: so say more officers than may be missing.
+            TooFewContributions: so say more officers than may be missing, and none answers.
             OpeningRefused: too few officers have answered.
             MessageRefused: wrong length, or `TotalDecoder.decode` refuses it: it is not the sum of
                 just these messages, or one of them is rubbish, or too many officers lie.
@@ -147,7 +147,7 @@ class Combiner(UnderCards):
                 answers[number] = said
         needed, n = self.keys.quorum.needed, self.keys.quorum.officers
         too_few = [error for error in without.values() if isinstance(error, TooFewContributions)]
-        if len(too_few) > n - needed:  # the clients' doing: no officer is named for it
+        if not answers and len(too_few) > n - needed:  # no officer is named for it
             raise too_few[0]
         for number, error in without.items():
             self.say(number, str(error))
