@@ -21,7 +21,6 @@ SecureFLError
 │   └── WorkerLost                  a worker of a simulation has died: the round runs again
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
-│   │   └── ClientLost              a client is in one total of a round and not in the next
 │   ├── NotBlind                    a total that the server may not read, or one that it must
 │   └── TotalRefused (MessageRefused) no total of honest clients
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
@@ -133,10 +132,6 @@ class OpeningRefused(SecureFLError):
 
 class TooFewContributions(OpeningRefused):
     """A total of so few clients would show one client's values to another."""
-
-
-class ClientLost(TooFewContributions):
-    """A client was lost between two totals of a round: the round counts for nothing."""
 
 
 class NotBlind(OpeningRefused):

@@ -15,13 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from securefl.errors import (
-    ClientLost,
-    DataError,
-    MessageRefused,
-    PeerError,
-    TooFewContributions,
-)
+from securefl.errors import DataError, MessageRefused, PeerError, TooFewContributions
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import gains_of, unpack
@@ -68,8 +62,6 @@ class ServerRound:
         self._collecting: _Collecting | None = None
         self._refused: list[Incident] = []
         self._diverged = False
-        self._alike: frozenset[str] | None = None
-        """Clients of this round's sealed totals; None before the first."""
         self._told = context.told
         """Digest of what all clients were sent, and of the totals since."""
 
@@ -180,7 +172,6 @@ class ServerRound:
         Raises:
             Diverged: every client's contribution was refused, values among them.
             TooFewContributions: every client's message was refused.
-            ClientLost: a client is not in this total, and was in another of this round.
         """
         now = self._now
         if not now.specs:
@@ -190,20 +181,9 @@ class ServerRound:
             raise self._nobody()
         for spec in now.specs:
             if spec.kind in self.server.sealed and spec.name in now.signed:
-                self._require_alike(spec.name)
                 request = now.signed[spec.name].request(blind=spec.name in now.blind)
                 self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())
                 yield request
-
-    def _require_alike(self, name: str) -> None:
-        counted = frozenset(self._now.counted)
-        if self._alike is None:
-            self._alike = counted
-        if lost := self._alike - counted:
-            raise ClientLost(
-                f"{', '.join(sorted(lost)):.200} is not in the total of {name!r}, and was in one "
-                "before: the difference could show its values"
-            )
 
     def opened(self, name: str, total: OpenedSum | BlindTotal) -> None:
         """Take the opened total of a sealed sum, or one that is sealed for clients.

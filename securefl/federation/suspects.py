@@ -5,9 +5,6 @@ Its round is passed: the model stays. The next rounds are of a part of these cli
 open. Then the others come back, one group after the other. A group with which totals are refused
 again is halved; a client that is such a group alone is guilty, and stays out.
 
-A client that is lost between two totals costs its round, too, since they could show it. It is known
-by name, and sits out the next round, and two, four and so on where it does so again.
-
 The search finds a client that spoils every total, and nobody where a single total was spoiled. A
 client that spoils some totals can throw suspicion on others in the same rounds.
 """
@@ -20,7 +17,6 @@ from dataclasses import dataclass, field
 
 GUILTY = "guilty"
 _ALL, _CLEAR, _GROUP, _TRIED = "suspects", "suspects clear", "suspects back ", "suspects tried"
-_LOST, _OUT = "suspects lost", "suspects out"
 
 
 @dataclass(slots=True)
@@ -40,18 +36,11 @@ class Suspects:
     _n_tried: int = 0
     """Number of attempts that were refused since the search began."""
 
-    _n_lost: dict[str, int] = field(default_factory=dict)
-    """How often a client was lost so that its round counted for nothing."""
-    _out: dict[str, int] = field(default_factory=dict)
-    """Last round that such a client sits out."""
-
     def numbers(self) -> dict[str, dict[str, float]]:
         """Return the search as numbers by client, for a checkpoint."""
         lists = {GUILTY: sorted(self.guilty), _ALL: self._all, _CLEAR: self._clear}
         lists |= {f"{_GROUP}{i}": group for i, group in enumerate(self._groups)}
         found = {name: {c: float(i) for i, c in enumerate(of)} for name, of in lists.items() if of}
-        counts = {_LOST: self._n_lost, _OUT: self._out}
-        found |= {name: {c: float(n) for c, n in of.items()} for name, of in counts.items() if of}
         return found | ({_TRIED: {"": float(self._n_tried)}} if self._n_tried else {})
 
     def go_on_from(self, numbers: Mapping[str, Mapping[str, float]]) -> None:
@@ -66,28 +55,14 @@ class Suspects:
         n_groups = sum(name.startswith(_GROUP) for name in numbers)
         self._groups = [group for i in range(n_groups) if (group := listed(f"{_GROUP}{i}"))]
         self._n_tried = int(numbers.get(_TRIED, {}).get("", 0))
-        self._n_lost, self._out = (
-            {client: int(n) for client, n in numbers.get(name, {}).items()}
-            for name in (_LOST, _OUT)
-        )
 
-    def lost(self, clients: Collection[str], among: Collection[str], number: int) -> None:
-        """Have these sit out rounds after this one, if enough others are left."""
-        for client in clients:
-            n_lost = self._n_lost[client] = self._n_lost.get(client, 0) + 1
-            self._out[client] = number + 2 ** (n_lost - 1)
-        if sum(self._out.get(name, 0) <= number for name in among) < self.least:
-            self._out.clear()
-
-    def taking_part(self, present: Collection[str], number: int) -> list[str]:
-        """Return the clients of these that are in the round of this number."""
+    def taking_part(self, present: Collection[str]) -> list[str]:
+        """Return the clients of these that are in the next round."""
         back = self._groups[-1] if self._groups else []
         return [
             name
             for name in present
-            if name not in self.guilty
-            and self._out.get(name, 0) < number
-            and (not self._all or name in self._clear or name in back)
+            if name not in self.guilty and (not self._all or name in self._clear or name in back)
         ]
 
     def opened(self, signers: Collection[str]) -> None:

@@ -15,7 +15,6 @@ from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.scoring import Score
 from securefl.config.schema import Config
 from securefl.errors import (
-    ClientLost,
     ConfigError,
     Diverged,
     OpeningRefused,
@@ -402,9 +401,8 @@ class Rounds:
     def _next_state(self) -> tuple[RoundParticipants, State]:
         """Return a round's participants, and the state after it.
 
-        The state stays where no client is present, where one has spoilt a sealed total, or is lost
-        between two; with `sites.late = "pass"` or `"wait"` also where
-        clients are too few.
+        The state stays where no client is present, or where one has spoilt a sealed total; with
+        `sites.late = "pass"` or `"wait"` also where clients are too few.
 
         Raises:
             TooFewContributions: clients are too few.
@@ -426,7 +424,7 @@ class Rounds:
                     parts.server.report(Incident(state.round + 1, PASSED, client, away))
             return RoundParticipants(state.round + 1, {}, ()), self._passed()
         participants = self._participation.participants(
-            state, plan, self._suspects.taking_part(here, state.round + 1)
+            state, plan, self._suspects.taking_part(here)
         )
         if set(parts.server.sealed) & {spec.kind for spec in (*plan.sums, *plan.update)}:
             holders = tuple(parts.cards.holders(state, participants.present))
@@ -442,11 +440,7 @@ class Rounds:
         except TotalRefused as error:
             return nobody, self._without_total(ongoing, error)
         except TooFewContributions as error:
-            if isinstance(error, ClientLost):
-                lost = [name for name in participants.present if name not in ongoing.present]
-                self._suspects.lost(lost, among, state.round + 1)
-            else:
-                self._require_passing(error)
+            self._require_passing(error)
             for client in ongoing.present:
                 ongoing.lose(client, PASSED, f"{client}: the round passes: {error}")
             return nobody, self._passed()

@@ -24,14 +24,14 @@ def played(n, liars, n_rounds=60):
     search, n_passed = Suspects(LEAST), 0
     for _ in range(n_rounds):
         search = resumed(search)
-        among = search.taking_part(everyone, 1)
+        among = search.taking_part(everyone)
         assert len(among) >= LEAST
         if liars & set(among):
             assert search.refused(among)
             n_passed += 1
         else:
             search.opened(among)
-    assert search.taking_part(everyone, 1) == [name for name in everyone if name not in liars]
+    assert search.taking_part(everyone) == [name for name in everyone if name not in liars]
     return search, n_passed
 
 
@@ -53,7 +53,7 @@ def test_two_liars_are_found_and_no_one_else(n):
         everyone = [f"client-{i}" for i in range(n)]
         for _ in range(60):
             search = resumed(search)
-            among = search.taking_part(everyone, 1)
+            among = search.taking_part(everyone)
             if not liars & set(among):
                 search.opened(among)
             elif not search.refused(among):
@@ -67,7 +67,7 @@ def test_nobody_else_is_named_where_clients_are_away_from_some_rounds(seed):
     rng, everyone = random.Random(seed), [f"client-{i}" for i in range(8)]
     search = Suspects(LEAST)
     for _ in range(80):
-        among = [name for name in search.taking_part(everyone, 1) if rng.random() < 0.8]
+        among = [name for name in search.taking_part(everyone) if rng.random() < 0.8]
         if len(among) < LEAST:
             continue
         if "client-5" not in among:
@@ -84,19 +84,4 @@ def test_with_no_more_than_the_fewest_nobody_can_be_left_out():
 def test_who_joins_during_a_search_waits_for_its_end():
     search = Suspects(LEAST)
     search.refused(["a", "b", "c", "d"])
-    assert "late" not in search.taking_part(["a", "b", "c", "d", "late"], 1)
-
-
-def test_who_is_lost_between_totals_sits_out_twice_as_long_each_time():
-    """One round, two, four; nobody does where too few would be left; a checkpoint keeps it."""
-    search, everyone = Suspects(3), ["a", "b", "c", "d"]
-    for number, back in ((1, 3), (3, 6), (6, 11)):
-        search.lost(["d"], everyone, number)
-        again = Suspects(3)
-        again.go_on_from(search.numbers())
-        for of in (search, again):
-            for later in range(number + 1, back):
-                assert of.taking_part(everyone, later) == ["a", "b", "c"]
-            assert of.taking_part(everyone, back) == everyone
-    search.lost(["a", "b"], everyone, 11)
-    assert search.taking_part(everyone, 12) == everyone
+    assert "late" not in search.taking_part(["a", "b", "c", "d", "late"])
