@@ -90,6 +90,7 @@ def issue_transport(
     return builder.issuer_name(ca.certificate.subject).sign(key, algorithm=None)
 
 
+@lru_cache(_KEPT)  # keeps what was found alone: what this raises is found anew each time
 def transport_holder(
     certificate: x509.Certificate, ca: ConsortiumAuthority
 ) -> TransportCertificate:
@@ -101,11 +102,6 @@ def transport_holder(
         ForeignAuthority: not issued by it.
         CertificateRefused: no certificate for TLS of any role.
     """
-    return _found(certificate, ca)
-
-
-@lru_cache(_KEPT)  # keeps what was found alone: what this raises is found anew each time
-def _found(certificate: x509.Certificate, ca: ConsortiumAuthority) -> TransportCertificate:
     require_issued(certificate, ca.certificate, ca.name)
     try:
         name, key = name_of(certificate), transport_public_key_of(certificate)

@@ -159,6 +159,16 @@ def score_of(constants: Iterable[int], parameters: MatchParameters = MATCHES) ->
     return score if abs(score) <= 2**parameters.range_bits else None
 
 
+def constant_bytes(constant: int, parameters: MatchParameters = MATCHES) -> bytes:
+    """Return a constant coefficient as it travels, `MatchParameters.constant_bytes` of it."""
+    return constant.to_bytes(parameters.constant_bytes, "little")
+
+
+def constant_in(content: bytes) -> int:
+    """Parse what `constant_bytes` wrote; the score is taken modulo all primes."""
+    return int.from_bytes(content, "little")
+
+
 def polynomial_bytes(polynomial: Words, parameters: MatchParameters = MATCHES) -> bytes:
     """Return a polynomial as it travels, `ciphertext_bytes` of it."""
     return packed(polynomial, ring(parameters).primes)

@@ -47,7 +47,7 @@ class SiteFile(Table):
     approved.json beside this file (`securefl site review --approve`)."""
 
 
-class ServerFile(Table):
+class ServerData(Table):
     """Content of the server's own file, where the settings have it read public samples."""
 
     public: Word
@@ -59,9 +59,9 @@ def read_site(path: Path) -> SiteFile:
     return parse_tables(SiteFile, read_tables(path), f"{path}: ")
 
 
-def read_server(path: Path) -> ServerFile:
+def read_server(path: Path) -> ServerData:
     """Read the server's file; raises ConfigError where it is none."""
-    return parse_tables(ServerFile, read_tables(path), f"{path}: ")
+    return parse_tables(ServerData, read_tables(path), f"{path}: ")
 
 
 def load_site(path: Path, form: SamplesTable, seed: int, dtype: torch.dtype) -> Split:

@@ -16,7 +16,14 @@ from math import ceil, ldexp, log2
 import numpy as np
 
 from securefl.crypto.derived import SEED_BYTES
-from securefl.crypto.one_time import OneTimeKey, Rows, polynomial_bytes, weighed
+from securefl.crypto.one_time import (
+    OneTimeKey,
+    Rows,
+    constant_bytes,
+    constant_in,
+    polynomial_bytes,
+    weighed,
+)
 from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, ValueRefused
 from securefl.exchange.base import (
@@ -87,8 +94,7 @@ class OneTimeMatcher(_ProfilesUnderCards):
         drawn, message = content[:SEED_BYTES], content[SEED_BYTES:]
         weights, exponent = _weights(baseline)
         constant, polynomial = weighed(message, drawn, _rows(_values(baseline)), weights)
-        written = constant.to_bytes(MATCHES.constant_bytes, "little")
-        return _SCORE.pack(exponent, written) + polynomial_bytes(polynomial)
+        return _SCORE.pack(exponent, constant_bytes(constant)) + polynomial_bytes(polynomial)
 
     def precision(self, baseline: Profile) -> float:
         """Six deviations of the noise, and the rounding of weights.
@@ -115,7 +121,7 @@ def split_score(content: bytes) -> tuple[int, int, bytes]:
     if len(content) != SCORE_BYTES:
         raise MessageRefused(f"score of {len(content)} bytes, expected {SCORE_BYTES}")
     exponent, constant = _SCORE.unpack_from(content)
-    return exponent, int.from_bytes(constant, "little"), content[_SCORE.size :]
+    return exponent, constant_in(constant), content[_SCORE.size :]
 
 
 def without_constant(content: bytes) -> bytes:

@@ -51,15 +51,6 @@ class Quorum:
         object.__setattr__(self, "groups", groups)
         object.__setattr__(self, "groups_of", of)
 
-    @property
-    def all_see_all(self) -> bool:
-        """True where each officer is asked for each total, so that each knows all lists.
-
-        Else any two lists of one total have an officer in common, but three may not: three pairs
-        of three officers, say.
-        """
-        return self.needed == self.officers
-
 
 ALONE = Quorum()
 """The authority: one officer, who is needed."""

@@ -121,7 +121,9 @@ class Checks(Generic[Holder]):
             )
         terms = request.signers
         self._require_signed(request, signers)
-        n_lists = MOST_LISTS if self.card_keys.quorum.all_see_all else 1
+        quorum = self.card_keys.quorum
+        # Any two lists have an officer in common, but three may not: three pairs of three, say.
+        n_lists = MOST_LISTS if quorum.needed == quorum.officers else 1
         self._history.require_alike(asked, terms, self.policy.min_contributions, n_lists)
         answered = answer(request, rule)
         self._history.release(asked, terms)

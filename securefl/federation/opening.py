@@ -66,10 +66,8 @@ def logged(
     try:
         answered = answer()
     except (MessageRefused, OpeningRefused) as error:
-        asked, (listed, others) = (
-            f"round {about.round}, {about.name!r}: ",
-            _listed(signers, members),
-        )
+        asked = f"round {about.round}, {about.name!r}: "
+        listed, others = _listed(signers, members)
         why = str(error).removeprefix(asked)  # which officers have said already
         refused = f"{asked}{why}{others}"
         log(Opening.of(about, listed, 0, refused))

@@ -407,18 +407,8 @@ class AuthorityProcess:
             yield
         except (OpeningRefused, MessageRefused) as error:
             why = f"round {asked.round}, {name!r}: {error}"
-            opening = Opening(
-                round=asked.round,
-                name=name,
-                n_values=n_values,
-                signers=(),
-                n_clients=0,
-                refused=why,
-                key_id=asked.key_id,
-                epoch=asked.epoch,
-                run=asked.run,
-            )
-            self._log.note(opening)
+            about = replace(bodies.expected(asked), name=name, n_values=n_values)
+            self._log.note(Opening.of(about, (), 0, why))
             raise OpeningRefused(why) from error
 
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
-from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum
+from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum, constant_bytes, constant_in
 from securefl.crypto.params import MATCHES
 from securefl.crypto.ring import split_payload
 from securefl.errors import (
@@ -312,7 +312,7 @@ def sum_request(body: OpenRequest, total: bytes) -> SumRequest:
         for header, one in zip(signed, body.signed, strict=True)
     }
     due = None if body.due is None else DueWeight(body.due, body.told)
-    return SumRequest(_expected(body), total, signed, terms, body.blind, due)
+    return SumRequest(expected(body), total, signed, terms, body.blind, due)
 
 
 def score_request(body: OpenRequest, content: bytes) -> ScoreRequest:
@@ -322,10 +322,11 @@ def score_request(body: OpenRequest, content: bytes) -> ScoreRequest:
         MessageRefused: a header is none, or there are more or fewer scores.
     """
     scores = tuple(split_payload(content, SCORE_BYTES, len(body.signed)))
-    return ScoreRequest(_expected(body), scores, _signed_headers(body))
+    return ScoreRequest(expected(body), scores, _signed_headers(body))
 
 
-def _expected(body: OpenRequest) -> Expected:
+def expected(body: OpenRequest) -> Expected:
+    """Return the header fields that a request names."""
     names = {own.name for own in fields(Expected)}
     return Expected(**body.model_dump(include=names))
 
@@ -440,7 +441,7 @@ def read_key_sums(body: bytes, groups: Sequence[int], n_keys: int, sender: str) 
 def score_parts_bytes(parts: Sequence[ScorePart]) -> bytes:
     """Encode an officer's parts of scores, score by score, in the order of its groups."""
     ordered = (of[group] for of in parts for group in sorted(of))
-    return b"".join(part.to_bytes(MATCHES.constant_bytes, "little") for part in ordered)
+    return b"".join(map(constant_bytes, ordered))
 
 
 def n_score_parts_bytes(n_groups: int, n_scores: int) -> int:
@@ -455,7 +456,7 @@ def read_score_parts(
     if len(body) != n_score_parts_bytes(len(groups), n_scores):
         raise PeerError(f"{sender}: parts of {len(body)} bytes, expected {n_scores} scores'")
     size = MATCHES.constant_bytes
-    numbers = [int.from_bytes(body[at : at + size], "little") for at in range(0, len(body), size)]
+    numbers = [constant_in(body[at : at + size]) for at in range(0, len(body), size)]
     n, ordered = len(groups), sorted(groups)
     return [
         dict(zip(ordered, numbers[at : at + n], strict=True)) for at in range(0, n * n_scores, n)

@@ -141,7 +141,7 @@ def test_what_was_found_of_a_certificate_holds_for_its_bytes_and_authority_alone
         require_issued(certificate, *about)
 
     monkeypatch.setattr(transport_certificates, "require_issued", counted)
-    transport_certificates._found.cache_clear()
+    transport_certificates.transport_holder.cache_clear()
     certificate = transport_in(consortium.root / "alice")
     for _ in range(3):
         again = x509.load_der_x509_certificate(certificate.public_bytes(Encoding.DER))
