@@ -28,7 +28,7 @@ class Refusals:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     _of: dict[str, _OfOne] = field(default_factory=dict)
-    """By caller; as many as the consortium has issued certificates, and strangers as one."""
+    """Refusals of each caller: as many as there are certificates, and strangers as one."""
 
     def refuse(self, caller: str, why: str) -> None:
         """Say that a caller is refused, or count it."""
