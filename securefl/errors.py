@@ -146,7 +146,7 @@ class ClientLost(TooFewContributions):
         """Name the clients."""
         super().__init__(message)
         self.clients = tuple(clients)
-        """Names of the clients that are in one total and not in the other."""
+        """Names of the clients that are in the first total and not in this one."""
 
 
 class NotBlind(OpeningRefused):

@@ -12,8 +12,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from securefl.errors import DataError
+
 NamedTensors = Mapping[str, Tensor]
 Floats = Literal["float32", "float64"]
+_NOT_IN_MID_ROUND = "update/", "score/"
 
 
 class Kind(StrEnum):
@@ -75,6 +78,15 @@ class Plan:
     """Asked for in the middle of a client's round."""
     update: tuple[MessageSpec, ...] = ()
     """The contributions at its end: one for each kind of tensor, named update/KIND."""
+
+    def __post_init__(self) -> None:
+        """Raise DataError where a sum is named as those that the server reads and none else."""
+        for spec in self.sums:
+            if spec.name.startswith(_NOT_IN_MID_ROUND):
+                raise DataError(
+                    f"a sum in the middle of a round is named {spec.name!r}, as those of its end "
+                    "or of scores: give that layer of the model another name"
+                )
 
 
 @dataclass(frozen=True, slots=True)

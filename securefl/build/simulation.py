@@ -148,6 +148,7 @@ def simulated(
             broadcast=broadcast,
             participation=participation(config, ground),
             score=lambda model, state: evaluator.score(model, state, engine.memories),
+            metric=evaluator.metric,
             record=record,
             engine_words=chosen.words,
             least_clients=least,

@@ -75,9 +75,14 @@ class Evaluator:
         value, loss = (fmean(getattr(s, of) for s in scores.values()) for of in ("value", "loss"))
         return Score(value, loss, self._metric.name, scores)
 
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self._metric.name
+
     def named(self, value: float, loss: float) -> Score:
         """Return the mean that was worked out elsewhere, under the metric's name."""
-        return Score(value, loss, self._metric.name)
+        return Score(value, loss, self.metric)
 
     def _scored(self, model: nn.Module, test: Samples) -> Score:
         return evaluate(model, test, self._loss, self._metric)

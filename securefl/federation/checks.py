@@ -112,22 +112,20 @@ class Checks(Generic[Holder]):
         require_own_key(self.opener, ONE_TIME, expected)
         require_blind(request, self.policy)
         self._require_cards(expected.run, signers)
-        n_asked = self._history.claim(asked)
-        rule = self.policy.rule_for(expected.name)
-        if n_asked > self.policy.openings_per_run:
+        if self._history.n_asked(expected.run) >= self.policy.openings_per_run:
             raise OpeningRefused(
                 f"the policy opens {self.policy.openings_per_run} totals in a run, and these "
                 "were asked for"
             )
-        terms = request.signers
+        self._history.claim(asked)
+        rule, terms = self.policy.rule_for(expected.name), request.signers
         self._require_signed(request, signers)
         quorum = self.card_keys.quorum
         # Any two lists have an officer in common, but three may not: three pairs of three, say.
         n_lists = MOST_LISTS if quorum.needed == quorum.officers else 1
         self._history.require_alike(asked, terms, self.policy.min_contributions, n_lists)
-        answered = answer(request, rule)
-        self._history.release(asked, terms)
-        return answered
+        self._history.release(asked, terms)  # first: a refusal tells of these clients, too
+        return answer(request, rule)
 
     def is_signed(self, request: SumRequest) -> bool:
         """Return True where as many clients as are needed have signed for this total and its size.

@@ -19,6 +19,7 @@ import numpy as np
 
 from securefl.errors import OpeningRefused
 from securefl.exchange.matching import SCORE
+from securefl.federation.query import SCORE_MEAN
 from securefl.federation.terms import Terms
 
 TotalId = tuple[str, int, str]
@@ -38,8 +39,8 @@ MOST_LISTS = 4
 """Most lists of clients of one total, over all runs of the same settings."""
 MOST_SESSIONS = 8
 """Most runs of the same settings in which a client's score of one round is opened."""
-_SCORES, _ROUND = "score/", "round"
-"""Beginning of the names of sums beside a round's, and one name for all totals of a round."""
+_ROUND = "round"
+"""Name for all totals of a round."""
 
 
 @dataclass(slots=True)
@@ -82,8 +83,8 @@ class OpeningHistory:
                 ]
                 self._note((run, number, name), settings, dict(known))
 
-    def claim(self, asked: TotalId) -> int:
-        """Use up the one answer for a total; returns the number of totals asked for in its run.
+    def claim(self, asked: TotalId) -> None:
+        """Use up the one answer for a total.
 
         Raises:
             OpeningRefused: this total was asked for before.
@@ -92,7 +93,6 @@ class OpeningHistory:
             raise OpeningRefused("asked for once already: an answer is given once, a refusal, too")
         self.write(asked)
         self._note_asked(asked)
-        return self._n_asked[asked[0]]
 
     def n_asked(self, run: str) -> int:
         """Return the number of totals that were asked for in a run."""
@@ -149,7 +149,7 @@ class OpeningHistory:
             )
 
     def release(self, asked: TotalId, signers: Mapping[str, Terms]) -> None:
-        """Keep the clients of a total that is about to be released."""
+        """Keep the clients of a total that is about to be answered."""
         rows = [(name, of.times, of.since) for name, of in sorted(signers.items())]
         self.write((*asked, self.settings, rows))
         self._note(asked, self.settings, signers)
@@ -194,7 +194,7 @@ class OpeningHistory:
 
 def _one_of(name: str) -> str:
     """Return the name that a total is held against others under."""
-    return name if name.startswith(_SCORES) else _ROUND
+    return name if name == SCORE_MEAN.name else _ROUND
 
 
 def _fewest(lists: Collection[frozenset[str]]) -> list[str]:

@@ -213,7 +213,7 @@ class ServerRound:
             raise ClientLost(
                 f"{', '.join(others):.200}: not in each total of this round, up to that of "
                 f"{name!r}, and the difference could show its values",
-                others,
+                sorted(self.alike - counted),
             )
 
     def opened(self, name: str, total: OpenedSum | BlindTotal) -> None:

@@ -18,6 +18,7 @@ from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, Query
 from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
+from securefl.federation.suspects import Suspects
 from securefl.metrics import SHARES
 from securefl.network.sites import NetworkSites
 from securefl.runs.divergence import check_loss
@@ -39,9 +40,12 @@ class Scores:
     first_loss: Callable[[], float | None] = lambda: None
     """Loss after the first round; None before."""
     evaluator: Evaluator = field(init=False)
+    suspects: Suspects = field(init=False)
+    """Search for the clients that spoil means; a run that is resumed begins it anew."""
 
     def __post_init__(self) -> None:
         self.evaluator = Evaluator(self.job.task, self.job.names)
+        self.suspects = Suspects(self.job.needed)
 
     def __call__(self, model: nn.Module, state: State) -> Score:
         """Score the model after a round.
@@ -72,7 +76,8 @@ class Scores:
 
     def _mean(self, made: State, here: Sequence[str]) -> Score:
         """Return the mean over clients, of which nobody reads one client's where it is sealed."""
-        server, since, here = self.server, self.sites.since(), self.cards.holders(made, here)
+        server, since = self.server, self.sites.since()
+        here = self.cards.holders(made, self.suspects.taking_part(here))
         since = {name: since.get(name, 0) for name in here}
         ongoing = ServerRound(server, scoring(server.run, made, since, server.job))
         answers = self.sites.answers(server.run, Query(SCORE_MEAN.name), made, here)
@@ -87,8 +92,18 @@ class Scores:
         except OpeningRefused as error:
             for name in ongoing.counted:
                 self._without(made, name, f"no mean ({error}), which it may have spoilt")
+            if isinstance(error, TotalRefused):
+                self._search(made, ongoing.counted)
             raise
+        self.suspects.opened(ongoing.counted)
         return score
+
+    def _search(self, made: State, among: Sequence[str]) -> None:
+        """Have the next means be of a part of these clients, and name who is found."""
+        known = set(self.suspects.guilty)
+        self.suspects.refused(among)
+        for name in sorted(self.suspects.guilty - known):
+            self._without(made, name, "left out of means from now on: they open without it")
 
     def _without(self, made: State, name: str, why: str) -> None:
         # The model goes on, as in a simulation: a reproducible run does not end by it.

@@ -335,6 +335,7 @@ class ServerProcess:
                 broadcast=broadcast,
                 participation=who,
                 score=self.monitor.timed(EVALUATE, scores),
+                metric=scores.evaluator.metric,
                 record=self.record,
                 engine_words=PROCESSES,
                 least_clients=job.needed,

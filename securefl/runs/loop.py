@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,8 @@ class Parts:
     participation: Participation
     score: Callable[[nn.Module, State], Score]
     """Scores the models after a round; the module holds the global one before and after."""
+    metric: str
+    """Name of the score's metric."""
     record: Record
     engine_words: str
     """Description of the engine that trains the clients, and why."""
@@ -288,8 +291,8 @@ class Rounds:
 
     @property
     def first_loss(self) -> float | None:
-        """Loss on the test data after the first round; None before."""
-        return self._metrics[0].loss if self._metrics else None
+        """Loss on the test data after the first round that has a score; None before."""
+        return next((m.loss for m in self._metrics if not math.isnan(m.loss)), None)
 
     def follow(self, participants: Sequence[RoundParticipants]) -> None:
         """Repeat the participants of another run's rounds."""
@@ -454,19 +457,31 @@ class Rounds:
                 ongoing.lose(client, PASSED, f"{client}: the round passes: {error}")
             return nobody, self._passed()
         self._suspects.opened(ongoing.present)
+        self._interruptions.counted(ongoing.present)
         parts.broadcast.changed(plan.update, after)
         missed = (c for c in participants.present if self.counted_in.get(c) != after.round)
         return replace(participants, uncounted=tuple(missed)), after
 
     def _taking_part(self, here: Sequence[str]) -> Sequence[str]:
-        """Return the clients of these that the next round is of, and report who sits out."""
+        """Return the clients of these that the next round is of, and report who sits out.
+
+        Raises:
+            TooFewContributions: without those that sit out there are too few.
+        """
         number, among = self.round + 1, self._suspects.taking_part(here)
-        found = self._interruptions.taking_part(number, among)
-        for client in among:
-            if client not in found:
-                why = self._interruptions.words(client)
-                self.parts.server.report(Incident(number, SITS_OUT, client, why))
-        return found
+        out = self._interruptions.out_of(number, among)
+        if out and len(among) - len(out) < self._interruptions.least:
+            error = TooFewContributions(
+                f"round {number}: {', '.join(out):.200}: lost time and again between two totals of "
+                "a round, and without these clients too few are left (sites.quorum, "
+                "exchange.min_clients): mend that, then start this run again with the same command"
+            )
+            self._require_passing(error)
+            return among
+        for client in out:
+            why = self._interruptions.words(client)
+            self.parts.server.report(Incident(number, SITS_OUT, client, why))
+        return [client for client in among if client not in out]
 
     def after(self, ongoing: ServerRound) -> State:
         """Have a round's clients train, and return the state after their contributions.
@@ -568,16 +583,20 @@ class Rounds:
         return self._passed()
 
     def _score_after(self, state: State) -> Score:
-        """Return the score after a round; one that passes, or without a mean, has that before."""
+        """Return the score after a round; one that passes, or without a mean, has that before.
+
+        Raises:
+            TooFewContributions: too few clients are left for a mean, and rounds are not to pass.
+        """
         if state.tensors is self._state.tensors and self._scored:
             return self._scored
         try:
             return self._score(state)
         except OpeningRefused as error:  # clients have left, or spoilt it, or others are here now
-            if not self._metrics:
-                raise
             if isinstance(error, TooFewContributions):
                 self._require_passing(error)
+            if not self._metrics:
+                return Score(math.nan, math.nan, self.parts.metric)
             last = self._metrics[-1]
             clients = {n: Score(of.score, of.loss, last.metric) for n, of in last.clients.items()}
             return Score(last.score, last.loss, last.metric, clients)

@@ -5,13 +5,15 @@ Each of these read a client's update before it was refused.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from over_loopback import Consortium, Job
 from torch import nn
 
 import securefl
-from securefl.errors import OpeningRefused
+from securefl.errors import DataError, OpeningRefused
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
@@ -129,6 +131,16 @@ def test_a_server_that_asks_for_such_an_update_is_refused(monkeypatch, officers)
     monkeypatch.setattr(ServerRound, "_require_alike", lambda _self, _name: None)
     with pytest.raises(OpeningRefused, match="another total of this round was of other clients"):
         fedtan(officers)
+
+
+@pytest.mark.parametrize("layer", ["score", "update"])
+def test_a_layer_whose_sums_would_be_in_no_group_with_the_rounds_is_refused(layer):
+    """Named as sums of scores or of a round's end, one could be opened of other clients."""
+    layers = {"a": nn.Linear(4, 6), layer: nn.BatchNorm1d(6), "b": nn.Linear(6, 2)}
+    clients = [(torch.randn(20, 4), torch.zeros(20, dtype=torch.long)) for _ in range(5)]
+    task = securefl.Task(nn.Sequential(OrderedDict(layers)), clients, test=clients[0])
+    with pytest.raises(DataError, match=f"'{layer}/mean'.* give that layer .* another name"):
+        securefl.run(securefl.load_config(settings=["algorithm.name=fedtan"]), task)
 
 
 NAMES = tuple(f"client-{i}" for i in range(1, 8))

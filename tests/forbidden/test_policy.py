@@ -50,6 +50,8 @@ def fine(values, bits):
 def test_no_more_is_opened_in_a_run_than_the_policy_says(federation, decrypted):
     """Three openings, of whatever name and round; the next is refused, and nothing is decrypted."""
     authority = federation.authority_of(Policy(openings_per_run=3))
+    claimed = []
+    authority._history.write = claimed.append
     for number in (1, 2, 3):
         authority.open(request(federation, round_number=number))
     for name, number in (("layer/mean", 4), ("layer/variance", 1)):
@@ -59,6 +61,7 @@ def test_no_more_is_opened_in_a_run_than_the_policy_says(federation, decrypted):
             authority.open(request(federation, name, number))
     assert len(decrypted) == 3
     assert federation.log[-1].refused
+    assert len(claimed) == 2 * 3  # a row as it is asked for, one as it is answered; no more of them
 
 
 def test_each_run_has_openings_of_its_own(federate):

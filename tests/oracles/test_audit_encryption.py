@@ -194,6 +194,7 @@ def test_groups_that_differ_by_one_client_are_found():
     assert differing_by_one([opening(), opening(number=2, signers=four)]) == 1
     assert differing_by_one([opening(), opening("2/mean", signers=four)]) == 1
     assert differing_by_one([opening(), opening("2/mean", number=2, signers=four)]) == 0
+    assert differing_by_one([opening(), opening("score/mean", signers=four)]) == 0
     both = opening(signers=four), opening(number=2, signers=four)
     assert differing_by_one([opening(), opening(number=2), *both]) == 1  # the same two groups
     assert differing_by_one([opening(), opening(number=2, signers=FIVE[:3])]) == 0

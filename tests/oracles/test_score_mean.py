@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, made_up_task, model_of
 
 from securefl.errors import TooFewContributions
+from securefl.federation.incidents import Incident
+from securefl.federation.opening import Opening
 from securefl.federation.query import SCORE_MEAN, SCORES
 from securefl.network.sites import NetworkSites
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
 from securefl.types import Kind
 
 MEAN, OWN = "sites.scores=mean", "algorithm.name=silobn"
@@ -113,6 +116,37 @@ def test_a_mean_that_one_has_spoilt_is_none_and_the_run_goes_on(job, monkeypatch
     assert incidents_of(here.folder / "run").count("which it may have spoilt") == len(NAMES)
     model = model_of(here.folder / "run")
     assert all(torch.isfinite(value.float()).all() for value in model.values())
+
+
+class Spoiled(dict):
+    """Sealers of which that of scores spoils, under newer keys, too."""
+
+    def __ior__(self, newer):
+        self.update(newer)
+        self[Kind.SCORES] = Heavy(newer[Kind.SCORES])
+        return self
+
+
+def test_a_client_that_spoils_each_mean_is_found_and_ends_no_run(job):
+    """From the first round on, which then has no score; later ones have one, and it is named."""
+    here = job(*SEALED, "run.rounds=9")
+    loop = OnTask(here)
+    party = loop.clients["carol"].party
+    party.sealers = party.client.sealers = Spoiled(party.sealers)
+    party.sealers[Kind.SCORES] = Heavy(party.sealers[Kind.SCORES])
+    loop.run()
+    metrics = here.record.metrics
+    assert len(metrics) == 9
+    assert math.isnan(metrics[0].score)
+    assert math.isnan(metrics[0].loss)
+    assert {one.metric for one in metrics} == {"accuracy"}
+    assert math.isfinite(metrics[-1].loss)
+    assert metrics[-1].loss != metrics[-2].loss
+    incidents = read_rows(here.folder / "run" / INCIDENTS, Incident)
+    found = {(i.round, i.client) for i in incidents if "left out of means from now" in i.reason}
+    assert {client for _, client in found} == {"carol"}
+    last = [one for one in read_rows(here.openings, Opening) if one.name == SCORE_MEAN.name][-1]
+    assert (last.round, set(last.signers)) == (9, set(NAMES) - {"carol"})
 
 
 @dataclass

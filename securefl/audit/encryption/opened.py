@@ -10,6 +10,7 @@ from typing import final
 
 from securefl.exchange.matching import SCORE
 from securefl.federation.opening import Opening
+from securefl.federation.query import SCORE_MEAN
 
 
 @final
@@ -121,7 +122,8 @@ def differing_by_one(openings: Iterable[Opening]) -> int:
     groups: dict[str | tuple[str, int], set[frozenset[str]]] = defaultdict(set)
     for row in openings:
         if not row.refused and row.name != SCORE:
-            for alike in (row.name, (row.run, row.round)):
+            of_round = row.name if row.name == SCORE_MEAN.name else (row.run, row.round)
+            for alike in (row.name, of_round):
                 groups[alike].add(frozenset(row.signers))
     pairs = {frozenset(pair) for found in groups.values() for pair in combinations(found, 2)}
     return sum(len(one ^ two) == 1 for one, two in pairs)
