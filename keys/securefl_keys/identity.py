@@ -16,6 +16,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.held import Held
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -40,7 +41,7 @@ from securefl_keys.transport_certificates import transport_holder
 
 
 @dataclass(frozen=True, slots=True)
-class Identity(Holder):
+class Identity(Holder, Held):
     """A private key, and the certificate that makes others believe it."""
 
     private_key: Ed25519PrivateKey = field(repr=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
+from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
@@ -45,7 +46,7 @@ def alone(directory: Path, role: Literal["authority", "officer"] = "authority") 
         yield
 
 
-class FolderKeeper:
+class FolderKeeper(Held):
     """The authority's key folder, which `securefl keys` may change meanwhile."""
 
     def __init__(self, directory: Path, passphrase: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
+from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
@@ -47,7 +48,7 @@ def load_authority(directory: Path, passphrase: str) -> CardSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class AuthorityKeys:
+class AuthorityKeys(Held):
     """All that the authority's process goes by."""
 
     secret: CardSecret = field(repr=False)

@@ -219,7 +219,7 @@ class CipherSum:
 
 
 @final
-class KeySum:
+class KeySum(Held):
     """Sum of the keys of one message over clients, or over a group of officers' part of it."""
 
     def __init__(self, coefficients: Coefficients, parameters: RingParameters) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.held import Held
 from securefl.exchange.answers import Combiner, numbered
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
@@ -15,7 +16,7 @@ from securefl.exchange.quorum import ALONE, Quorum
 
 
 @dataclass(frozen=True, slots=True)
-class KeySet:
+class KeySet(Held):
     """The keys of an epoch, and what a consortium allows with them."""
 
     secrets: tuple[CardSecret, ...] = field(repr=False)

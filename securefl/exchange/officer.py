@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from securefl.crypto.blind import ContentKey
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
+from securefl.crypto.held import Held
 from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in
 from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, PeerError
@@ -20,7 +21,7 @@ from securefl.exchange.opener import Answer, ScorePart
 
 
 @dataclass(frozen=True, slots=True)
-class Officer(UnderCards):
+class Officer(UnderCards, Held):
     """One officer, with the secrets that cards have told it; the authority is one of one."""
 
     secret: CardSecret = field(repr=False)

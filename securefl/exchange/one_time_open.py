@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from securefl.crypto.blind import ContentKey
+from securefl.crypto.held import Held
 from securefl.errors import MessageRefused, OpeningRefused, PeerError, SecureFLError
 from securefl.exchange.answers import Combiner
 from securefl.exchange.base import MessageId, OpenedSum
@@ -21,7 +22,7 @@ from securefl.exchange.opener import Answer, KeyAdder, ScorePart
 
 
 @dataclass(frozen=True, slots=True)
-class OneTimeOpener:
+class OneTimeOpener(Held):
     """Opens totals by the answers of officers, all of them in this process; an `Opener`."""
 
     combiner: Combiner

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from securefl.crypto.held import Held
 from securefl.errors import Duplicate, KeyMismatch, MessageRefused, NotBlind, OpeningRefused
 from securefl.exchange.base import ONE_TIME, ONE_TIME_PROFILE, Keyed
 from securefl.exchange.card_keys import CardKeys
@@ -22,7 +23,7 @@ Holder = TypeVar("Holder", bound=CardHolder)
 Result = TypeVar("Result")
 
 
-class Checks(Generic[Holder]):
+class Checks(Held, Generic[Holder]):
     """Checks of one who answers for sums: it takes nobody's word for what a request says.
 
     Opener, roster and policy are replaced where the key or the consortium changes.

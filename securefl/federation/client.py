@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
+from securefl.crypto.held import Held
 from securefl.errors import BlindTotalRefused, DataError, PeerError
 from securefl.exchange.base import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
 from securefl.exchange.blind import BlindReader, BlindTotal
@@ -33,7 +34,7 @@ from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
 @dataclass(slots=True)
-class Client:
+class Client(Held):
     """Participant of a run, with its weight, its sealers and its signing key."""
 
     name: str

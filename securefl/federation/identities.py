@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.held import Held
 from securefl.errors import ConfigError
 from securefl.federation.message import Roster
 
 
 @dataclass(frozen=True, slots=True)
-class Identities:
+class Identities(Held):
     """Secret keys of all clients and the roster that lists them; only a simulation has several."""
 
     keys: Mapping[str, Ed25519PrivateKey] = field(repr=False)

@@ -18,11 +18,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Held):
     """One party's."""
 
     name: str
