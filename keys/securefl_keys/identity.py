@@ -16,7 +16,6 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefl.crypto.held import Held
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -25,6 +24,7 @@ from securefl.errors import (
     RequestRefused,
 )
 from securefl.federation.identities import Identities
+from securefl.held import Held
 from securefl_keys import layout
 from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import pem_of, public_key_of

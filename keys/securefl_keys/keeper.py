@@ -9,11 +9,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.held import Held
 from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts

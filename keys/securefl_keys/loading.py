@@ -7,11 +7,11 @@ from pathlib import Path
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
-from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Policy
+from securefl.held import Held
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS
 from securefl_keys.epochs import require_one_epoch

@@ -11,8 +11,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import FileLock, Timeout
 
-from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
+from securefl.held import Held
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.epochs import require_one_epoch

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.crypto.held import Held
+from securefl.held import Held
 from securefl.types import MessageSpec, NamedTensors, Total
 
 Values = NDArray[np.float64]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from securefl.crypto.card_secret import CardSecret
-from securefl.crypto.held import Held
 from securefl.exchange.answers import Combiner, numbered
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.policy import Policy
 from securefl.exchange.quorum import ALONE, Quorum
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class KeySet(Held):
 
     def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
         """Return the capability to open totals; `say` is told of officers away, and of liars."""
-        combiner = Combiner(self.public, lambda number, why: say(f"{numbered(number)}: {why}"))
-        return OneTimeOpener(combiner, self.officers())
+        public = self.public
+        combiner = Combiner(public, lambda number, why: say(f"{numbered(number)}: {why}"))
+        return OneTimeOpener(public, combiner, self.officers())
 
     def officers(self) -> list[Officer]:
         """Return the officers, who have no cards yet."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from securefl.crypto.blind import ContentKey
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
-from securefl.crypto.held import Held
 from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in
 from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, PeerError
@@ -18,6 +17,7 @@ from securefl.exchange.base import MessageId
 from securefl.exchange.card_keys import card_about
 from securefl.exchange.one_time import UnderCards
 from securefl.exchange.opener import Answer, ScorePart
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from securefl.crypto.held import Held
 from securefl.errors import Duplicate, KeyMismatch, MessageRefused, NotBlind, OpeningRefused
 from securefl.exchange.base import ONE_TIME, ONE_TIME_PROFILE, Keyed
 from securefl.exchange.card_keys import CardKeys
@@ -17,6 +16,7 @@ from securefl.federation.opening import Opening, logged
 from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
+from securefl.held import Held
 from securefl.types import MessageSpec
 
 Holder = TypeVar("Holder", bound=CardHolder)

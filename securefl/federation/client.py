@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
-from securefl.crypto.held import Held
 from securefl.errors import BlindTotalRefused, DataError, PeerError
 from securefl.exchange.base import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
 from securefl.exchange.blind import BlindReader, BlindTotal
@@ -30,6 +29,7 @@ from securefl.federation.message import (
     number_expected,
 )
 from securefl.federation.total import RELEASED, read_total
+from securefl.held import Held
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 

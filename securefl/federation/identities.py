@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefl.crypto.held import Held
 from securefl.errors import ConfigError
 from securefl.federation.message import Roster
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)

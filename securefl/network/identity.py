@@ -18,12 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
 
 
 @dataclass(frozen=True, slots=True)
-class Identity(Held):
+class Identity:
     """One party's."""
 
     name: str

@@ -24,18 +24,17 @@ from reachability import reachable
 from securefl.build.simulation import simulated
 from securefl.crypto.blind import ContentKey
 from securefl.crypto.card_secret import CardSecret
-from securefl.crypto.held import Held
 from securefl.crypto.one_time import KeySum, OneTimeKey
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.quorum import Quorum
+from securefl.held import Held
 from securefl_keys.identity import load_identities, load_identity
 from securefl_keys.keeper import FolderKeeper
 from securefl_keys.loading import load_all, load_authority_keys
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.sound_bundle import process_identity
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "quick")
 
@@ -43,7 +42,6 @@ PACKAGES = (
     "securefl.crypto",
     "securefl.exchange",
     "securefl.federation",
-    "securefl.network.identity",
     "securefl_keys",
 )
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -127,7 +125,6 @@ def everything(federate, tiny_config, tiny_task, made_consortium):
         keeper,
         keeper.now(),
         *(load_identity(*party) for party in parties.values()),
-        process_identity(*parties["alice"], made_consortium.ca, "client"),
     ]
     known = {PASSPHRASE, *(passphrase for _, passphrase in parties.values()), content._key}
     for sender in senders:
@@ -148,7 +145,6 @@ HOLDERS = (
     "securefl.federation.client.Client",
     "securefl.federation.identities.Identities",
     "securefl.federation.officer.CheckingOfficer",
-    "securefl.network.identity.Identity",
     "securefl_keys.identity.Identity",
     "securefl_keys.keeper.FolderKeeper",
     "securefl_keys.loading.AuthorityKeys",
