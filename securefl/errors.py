@@ -21,6 +21,7 @@ SecureFLError
 │   └── WorkerLost                  a worker of a simulation has died: the round runs again
 ├── OpeningRefused                  the authority does not open this total
 │   ├── TooFewContributions         fewer contributions than `min_clients`
+│   │   └── ClientLost              a client is in one total of a round and not in the next
 │   ├── NotBlind                    a total that the server may not read, or one that it must
 │   └── TotalRefused (MessageRefused) no total of honest clients
 ├── KeyFileError                    a key file is missing, damaged, or of the wrong role
@@ -35,6 +36,10 @@ SecureFLError
 │       └── UnknownClient           the roster does not list it
 └── RunFolderError                  a run's folder cannot be written or resumed
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class SecureFLError(Exception):
@@ -132,6 +137,16 @@ class OpeningRefused(SecureFLError):
 
 class TooFewContributions(OpeningRefused):
     """A total of so few clients would show one client's values to another."""
+
+
+class ClientLost(TooFewContributions):
+    """Clients were lost between two totals of a round: the round counts for nothing."""
+
+    def __init__(self, message: str, clients: Sequence[str]) -> None:
+        """Name the clients."""
+        super().__init__(message)
+        self.clients = tuple(clients)
+        """Names of the clients that are in one total and not in the other."""
 
 
 class NotBlind(OpeningRefused):

@@ -19,7 +19,8 @@ class SitesTable(Table):
     """Seconds that a round waits for its quorum, between separate processes."""
     late: Literal["go-on", "pass", "wait"] = "go-on"
     """What becomes of a round whose clients are late. While its quorum is there, it goes on without
-    them and names them, by any of the three. With "go-on", a round that lacks its quorum after
+    them and names them, by any of the three; after its first sealed total it passes, since the
+    next one could show them. With "go-on", a round that lacks its quorum after
     wait_s, or loses so many clients that no total may be opened, ends the run, which the same
     commands resume. With "pass", it passes: the model stays as it is, and the next round waits.
     With "wait", a round waits for its quorum as long as it takes (with run.reproducible, for all),

@@ -14,7 +14,10 @@ SPOILED = "total"
 
 PASSED = "pass"
 """Name, in an incident, of a round that leaves the model as it was for want of clients
-(`sites.late`)."""
+(`sites.late`), or as totals of it would show one."""
+
+SITS_OUT = "sits out"
+"""Name, in an incident, of a round without a client that has interrupted others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 A second answer for one total would be a second equation about it; and a run begun anew without one
 client, with the same seeds, would show that client's values as the difference of two totals. So
-would three totals of other groups, added up, one in which a client counts twice, and two of a
-round's end where one message follows from the other, as SCAFFOLD's control variate from the
-parameters. A second score of one profile would have noise of its own, and both together show more
-of it.
+would three totals of other groups, added up, one in which a client counts twice, and two of one
+round where one message follows from the other: SCAFFOLD's control variate from the parameters,
+FedTAN's gradients from the update of one step, the statistics of its end from those of its middle.
+A second score of one profile would have noise of its own, and both together show more of it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MOST_LISTS = 4
 """Most lists of clients of one total, over all runs of the same settings."""
 MOST_SESSIONS = 8
 """Most runs of the same settings in which a client's score of one round is opened."""
-_UPDATE = "update/"
-"""Beginning of the names of a round's end, which count as one total here."""
+_SCORES, _ROUND = "score/", "round"
+"""Beginning of the names of sums beside a round's, and one name for all totals of a round."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class OpeningHistory:
     _signers: defaultdict[TotalId, list[tuple[str, Mapping[str, Terms | None]]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """Run and clients of each total that was opened, by settings, round and name."""
+    """Run and clients of each list that a total was opened of, by settings, round and name."""
     _scored: set[tuple[str, int, str]] = field(default_factory=set)
     """Run, round and client of each score that was opened."""
     _n_scored: Counter[tuple[str, int, str]] = field(default_factory=Counter)
@@ -107,20 +107,21 @@ class OpeningHistory:
     ) -> None:
         """Refuse a total that would show too few clients, together with others of its round.
 
-        Runs of the same settings may repeat what clients draw, so totals of the same round and
-        name are held against each other as if each client had sent the same values in all of them.
+        Runs of the same settings may repeat what clients draw, and one message of a round may
+        follow from another, so totals of the same round are held against each other as if each
+        client had sent the same values in all of them.
 
         Raises:
             OpeningRefused: a client's terms are others; or some sum and difference of these totals
                 is of fewer than `at_least` clients; or there are more than `most_lists` lists; or
-                another total of this round's end was of other clients.
+                another total of this round was of other clients.
         """
         run, number, name = asked
         totals = self._signers[self.settings, number, _one_of(name)]
         if any(other == run and of.keys() != signers.keys() for other, of in totals):
             raise OpeningRefused(
-                "another total of this round's end was of other clients, and what one sends in "
-                "both may be the same: a round's totals are of the same clients"
+                "another total of this round was of other clients, and what one sends in both may "
+                "be the same: a round's totals are of the same clients"
             )
         others = [of for other, of in totals if other != run]
         way_out = "have the same clients take part, or begin with another run.seed"
@@ -186,12 +187,14 @@ class OpeningHistory:
 
     def _note(self, asked: TotalId, settings: str, signers: Mapping[str, Terms | None]) -> None:
         run, number, name = asked
-        self._signers[settings, number, _one_of(name)].append((run, dict(signers)))
+        known, total = self._signers[settings, number, _one_of(name)], (run, dict(signers))
+        if total not in known:
+            known.append(total)
 
 
 def _one_of(name: str) -> str:
     """Return the name that a total is held against others under."""
-    return _UPDATE if name.startswith(_UPDATE) else name
+    return name if name.startswith(_SCORES) else _ROUND
 
 
 def _fewest(lists: Collection[frozenset[str]]) -> list[str]:

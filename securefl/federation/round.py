@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from securefl.errors import DataError, MessageRefused, PeerError, TooFewContributions
+from securefl.errors import (
+    ClientLost,
+    DataError,
+    MessageRefused,
+    PeerError,
+    TooFewContributions,
+)
 from securefl.exchange.base import OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import gains_of, unpack
@@ -53,7 +59,16 @@ class _Collecting:
 class ServerRound:
     """The round after a state; a client that is out of it stays out."""
 
-    def __init__(self, server: Server, context: RoundContext) -> None:
+    def __init__(
+        self, server: Server, context: RoundContext, alike: frozenset[str] | None = None
+    ) -> None:
+        """Begin a round.
+
+        Args:
+            server: the server's name, keys and logs.
+            context: terms of the round.
+            alike: clients that sealed totals of this round were of, where it was begun before.
+        """
         self.context = context
         self.server = server
         self._present = dict.fromkeys(context.times)
@@ -62,6 +77,8 @@ class ServerRound:
         self._collecting: _Collecting | None = None
         self._refused: list[Incident] = []
         self._diverged = False
+        self.alike = alike
+        """Clients of this round's sealed totals; None before the first."""
         self._told = context.told
         """Digest of what all clients were sent, and of the totals since."""
 
@@ -172,6 +189,7 @@ class ServerRound:
         Raises:
             Diverged: every client's contribution was refused, values among them.
             TooFewContributions: every client's message was refused.
+            ClientLost: a client is in one total of this round and not in another.
         """
         now = self._now
         if not now.specs:
@@ -181,9 +199,22 @@ class ServerRound:
             raise self._nobody()
         for spec in now.specs:
             if spec.kind in self.server.sealed and spec.name in now.signed:
+                self._require_alike(spec.name)
                 request = now.signed[spec.name].request(blind=spec.name in now.blind)
                 self._note(spec, (SERVER, AUTHORITY), "ciphertext", request.as_bytes())
                 yield request
+
+    def _require_alike(self, name: str) -> None:
+        counted = frozenset(self._now.counted)
+        if self.alike is None:
+            self.alike = counted
+        others = sorted(self.alike ^ counted)
+        if others and len(counted) >= self.server.plain.min_clients:  # else none is opened anyway
+            raise ClientLost(
+                f"{', '.join(others):.200}: not in each total of this round, up to that of "
+                f"{name!r}, and the difference could show its values",
+                others,
+            )
 
     def opened(self, name: str, total: OpenedSum | BlindTotal) -> None:
         """Take the opened total of a sealed sum, or one that is sealed for clients.

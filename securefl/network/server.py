@@ -37,7 +37,7 @@ from securefl.exchange.one_time import OneTimeAdder
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
-from securefl.federation.incidents import Incident
+from securefl.federation.incidents import PASSED, SITS_OUT, Incident
 from securefl.federation.ledger import SERVER
 from securefl.federation.message import CARD
 from securefl.federation.officers import Officers
@@ -289,6 +289,7 @@ class ServerProcess:
         if config.seals_scores:
             channel = SealedMatch(line, score_noise(config), open_scores)
         quorum = max(config.sites.quorum or 0, job.plain.min_clients, 1)
+        in_flight = folder.in_flight()
         sites = NetworkSites(
             loop,
             members,
@@ -300,7 +301,7 @@ class ServerProcess:
             self.patience.joining_s,
             config.run.reproducible,
             self.say,
-            in_flight=folder.in_flight(),
+            in_flight=in_flight,
             joined=read_joined(folder.path),
         )
         broadcast, profiling = Broadcast(server, job.names), profiling_of(config, job.names)
@@ -337,6 +338,7 @@ class ServerProcess:
                 engine_words=PROCESSES,
                 least_clients=job.needed,
                 quorum=quorum,
+                in_flight=in_flight,
                 spending=job.spending(),
                 key_id=key_id,
                 advice=lambda done: divergence_advice(config, done),
@@ -431,14 +433,17 @@ class ServerProcess:
 
         Raises:
             PeerError: the run is reproducible, and a simulation would not have gone on without the
-                client: neither are its values such that they cannot be sent, nor is it revoked.
+                client: neither are its values such that they cannot be sent, nor is it revoked, nor
+                does the round pass, or go on without it, as in a simulation.
         """
         self.record.incidents.append(incident)
         self.monitor.note(incident)
         known = incident.client in self.bundle.clients().names
-        if self.job.config.run.reproducible and known and not incident.diverged:
+        expected = incident.diverged or incident.name in {PASSED, SITS_OUT}
+        if self.job.config.run.reproducible and known and not expected:
             raise cannot_go_on(incident.reason)
-        self.say(Warned(f"Round {incident.round} goes on without {incident.reason}"))
+        how = ":" if incident.name == PASSED else " goes on without"
+        self.say(Warned(f"Round {incident.round}{how} {incident.reason}"))
         body = bodies.reason(incident.reason, round_number=incident.round)
 
         def tell() -> None:

@@ -15,6 +15,7 @@ from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.scoring import Score
 from securefl.config.schema import Config
 from securefl.errors import (
+    ClientLost,
     ConfigError,
     Diverged,
     OpeningRefused,
@@ -29,7 +30,8 @@ from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
-from securefl.federation.incidents import PASSED, SPOILED, Incident
+from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
+from securefl.federation.interruptions import Interruptions
 from securefl.federation.ledger import Ledger
 from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
@@ -44,6 +46,7 @@ from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
 from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
 from securefl.runs.folder_writer import RunFolder
+from securefl.runs.in_flight import InFlight
 from securefl.runs.threads import torch_threads
 from securefl.selection.participation import Participation
 from securefl.selection.round_participants import RoundParticipants
@@ -168,6 +171,8 @@ class Parts:
     """Number of clients without which a round passes, or no total is opened."""
     quorum: int = 1
     """Number of clients without which no round begins."""
+    in_flight: InFlight | None = None
+    """Round whose totals an earlier session has asked for; None where none was."""
     spending: Spending | None = None
     """Accounting of differential privacy; None where no noise is added."""
     key_id: str = ""
@@ -199,6 +204,7 @@ class Rounds:
         self._participation = parts.participation
         self._meter = Meter(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
+        self._interruptions = Interruptions(max(parts.least_clients, parts.quorum))
         self._scored: Score | None = None
         self.ongoing: ServerRound | None = None
         """The round that was begun last."""
@@ -261,6 +267,7 @@ class Rounds:
         self.parts.engine.restore(checkpoint.memories)
         self._participation.go_on_from(checkpoint.numbers)
         self._suspects.go_on_from(checkpoint.numbers)
+        self._interruptions.go_on_from(checkpoint.numbers)
         counted_in = checkpoint.numbers.get(COUNTED_IN, {})
         self.counted_in = {client: int(number) for client, number in counted_in.items()}
         load_tensors(self._model, self._state)
@@ -389,6 +396,7 @@ class Rounds:
             numbers = {
                 **self._participation.numbers(),
                 **self._suspects.numbers(),
+                **self._interruptions.numbers(),
                 COUNTED_IN: self.counted_in,
             }
             checkpoint = Checkpoint(self._state, self.parts.engine.memories, numbers)
@@ -401,8 +409,8 @@ class Rounds:
     def _next_state(self) -> tuple[RoundParticipants, State]:
         """Return a round's participants, and the state after it.
 
-        The state stays where no client is present, or where one has spoilt a sealed total; with
-        `sites.late = "pass"` or `"wait"` also where clients are too few.
+        The state stays where no client is present, and where one has spoilt a sealed total or was
+        lost between two; with `sites.late = "pass"` or `"wait"` also where clients are too few.
 
         Raises:
             TooFewContributions: clients are too few.
@@ -423,9 +431,7 @@ class Rounds:
                     away = f"{client}: away, and the round passes without its quorum"
                     parts.server.report(Incident(state.round + 1, PASSED, client, away))
             return RoundParticipants(state.round + 1, {}, ()), self._passed()
-        participants = self._participation.participants(
-            state, plan, self._suspects.taking_part(here)
-        )
+        participants = self._participation.participants(state, plan, self._taking_part(here))
         if set(parts.server.sealed) & {spec.kind for spec in (*plan.sums, *plan.update)}:
             holders = tuple(parts.cards.holders(state, participants.present))
             participants = replace(participants, present=holders)
@@ -440,7 +446,10 @@ class Rounds:
         except TotalRefused as error:
             return nobody, self._without_total(ongoing, error)
         except TooFewContributions as error:
-            self._require_passing(error)
+            if isinstance(error, ClientLost):
+                self._interruptions.note(state.round + 1, error.clients)
+            else:
+                self._require_passing(error)
             for client in ongoing.present:
                 ongoing.lose(client, PASSED, f"{client}: the round passes: {error}")
             return nobody, self._passed()
@@ -448,6 +457,16 @@ class Rounds:
         parts.broadcast.changed(plan.update, after)
         missed = (c for c in participants.present if self.counted_in.get(c) != after.round)
         return replace(participants, uncounted=tuple(missed)), after
+
+    def _taking_part(self, here: Sequence[str]) -> Sequence[str]:
+        """Return the clients of these that the next round is of, and report who sits out."""
+        number, among = self.round + 1, self._suspects.taking_part(here)
+        found = self._interruptions.taking_part(number, among)
+        for client in among:
+            if client not in found:
+                why = self._interruptions.words(client)
+                self.parts.server.report(Incident(number, SITS_OUT, client, why))
+        return found
 
     def after(self, ongoing: ServerRound) -> State:
         """Have a round's clients train, and return the state after their contributions.
@@ -486,7 +505,9 @@ class Rounds:
             in_memory = frozenset(spec.name for spec in specs if spec.kind not in server.sealed)
         since = {client: self.counted_in.get(client, 0) for client in times}
         about = server.run, state, plan, times, since, in_memory, server.job, uncounted
-        self.ongoing = ServerRound(server, RoundContext(*about))
+        begun = self.parts.in_flight
+        alike = frozenset(begun.clients) if begun and begun.round == self.round + 1 else None
+        self.ongoing = ServerRound(server, RoundContext(*about), alike)
         return self.ongoing
 
     def _trained(self, ongoing: ServerRound) -> ServerRound:
@@ -509,7 +530,8 @@ class Rounds:
                 self.parts.engine.train(ongoing, open_once)
             except WorkerLost:
                 del entries[n_entries:], incidents[n_incidents:]
-                ongoing = self.ongoing = ServerRound(self.parts.server, ongoing.context)
+                again = ServerRound(self.parts.server, ongoing.context, ongoing.alike)
+                ongoing = self.ongoing = again
             else:
                 return ongoing
 

@@ -680,21 +680,25 @@ def on_terms(names):
     return dict.fromkeys(names, Terms())
 
 
-def test_a_rounds_update_is_of_the_same_clients_in_all_its_totals():
+@pytest.mark.parametrize("first", ["update/parameters", "1/gradient", "0/mean"])
+def test_a_rounds_totals_are_of_the_same_clients(first):
     """What one sends in one of them may follow from the other, as SCAFFOLD's control variate."""
     rows = []
     history, run = OpeningHistory("one", rows.append), "aa" * 32
-    parameters, control = (run, 1, "update/parameters"), (run, 1, "update/control")
+    parameters, control = (run, 1, first), (run, 1, "update/control")
     history.release(parameters, on_terms("abcde"))
     again = OpeningHistory("one", rows.append)
     again.take_up(rows)
     for of in (history, again):
         of.require_alike(control, on_terms("abcde"), 3)
-        with pytest.raises(OpeningRefused, match="of this round's end was of other clients"):
+        with pytest.raises(
+            OpeningRefused, match="another total of this round was of other clients"
+        ):
             of.require_alike(control, on_terms("abcd"), 3)
         with pytest.raises(OpeningRefused, match="would show the values of e"):
             of.require_alike(("bb" * 32, 1, "update/control"), on_terms("abcd"), 3)
         of.require_alike((run, 2, "update/control"), on_terms("abcd"), 3)
+        of.require_alike((run, 1, "score/mean"), on_terms("abcd"), 3)
 
 
 def test_other_settings_rounds_and_names_have_lists_of_their_own():
@@ -705,7 +709,7 @@ def test_other_settings_rounds_and_names_have_lists_of_their_own():
     other = OpeningHistory("other", rows.append)
     other.take_up(rows)
     other.require_alike(ELSEWHERE, on_terms("abc"), 3)
-    for run, number, name in ((ELSEWHERE[0], 2, "x/mean"), (ELSEWHERE[0], 1, "y/mean")):
+    for run, number, name in ((ELSEWHERE[0], 2, "x/mean"), (ELSEWHERE[0], 1, "score/mean")):
         history.require_alike((run, number, name), on_terms("abc"), 3)
 
 

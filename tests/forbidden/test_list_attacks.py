@@ -77,8 +77,58 @@ def test_totals_of_a_rounds_end_are_of_the_same_clients(monkeypatch, less, offic
         "run.rounds=1",
     ]
     settings += [f"exchange.officers={officers}", f"exchange.threshold={officers // 2 + 1}"]
-    with pytest.raises(OpeningRefused, match="another total of this round's end"):
+    with pytest.raises(OpeningRefused, match="another total of this round was of other clients"):
         securefl.run(securefl.load_config(settings=settings), task)
+
+
+def losing_the_victim(patch):
+    """In round 1 the victim is lost between FedTAN's sums and the update."""
+    take = ServerRound.take
+
+    def late(self, client, sent):
+        specs = self._now.specs
+        if client == VICTIM and self.context.number == 1 and specs[0].name.startswith("update/"):
+            self.lose(client, specs[0].name, f"{client}: late")
+            return False
+        return take(self, client, sent)
+
+    patch.setattr(ServerRound, "take", late)
+
+
+def fedtan(officers, rounds=2):
+    """One local step: gradients of statistics follow from the update, and so do means of both."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 4, generator=rng)
+    y = (x[:, 0] > 0).long()
+    clients = [(x[i : i + 20], y[i : i + 20]) for i in range(0, 100, 20)]
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    task = securefl.Task(model, clients, test=(x[100:], y[100:]))
+    settings = ["algorithm.name=fedtan", "algorithm.local_steps=1", f"run.rounds={rounds}"]
+    settings += [f"exchange.officers={officers}", f"exchange.threshold={officers // 2 + 1}"]
+    return securefl.run(securefl.load_config(settings=settings), task)
+
+
+@pytest.mark.parametrize("officers", [1, 3])
+def test_a_round_that_loses_a_client_between_two_totals_counts_for_nothing(monkeypatch, officers):
+    """Its update is not opened; the next round is of everyone again."""
+    losing_the_victim(monkeypatch)
+    result = fedtan(officers)
+    opened = [(line.round, line.name, VICTIM in line.signers) for line in result.openings]
+    assert (1, "1/mean", True) in opened
+    assert not any(number == 1 and name.startswith("update/") for number, name, _ in opened)
+    assert {there for number, _, there in opened if number == 2} == {True}
+    reasons = {incident.client: incident.reason for incident in result.incidents}
+    assert reasons[VICTIM] == f"{VICTIM}: late"
+    assert f"the round passes: {VICTIM}: not in each total of this" in reasons["client-1"]
+
+
+@pytest.mark.parametrize("officers", [1, 3])
+def test_a_server_that_asks_for_such_an_update_is_refused(monkeypatch, officers):
+    """By the authority, or by each officer."""
+    losing_the_victim(monkeypatch)
+    monkeypatch.setattr(ServerRound, "_require_alike", lambda _self, _name: None)
+    with pytest.raises(OpeningRefused, match="another total of this round was of other clients"):
+        fedtan(officers)
 
 
 NAMES = tuple(f"client-{i}" for i in range(1, 8))

@@ -189,10 +189,13 @@ def test_a_total_that_was_opened_again_in_its_session_is_found():
 
 
 def test_groups_that_differ_by_one_client_are_found():
-    """Of one name; by two clients, or one against another, they do not count."""
+    """Of one name, or of one round; by two clients, or one against another, they do not count."""
     four = FIVE[:4]
     assert differing_by_one([opening(), opening(number=2, signers=four)]) == 1
-    assert differing_by_one([opening(), opening("2/mean", signers=four)]) == 0
+    assert differing_by_one([opening(), opening("2/mean", signers=four)]) == 1
+    assert differing_by_one([opening(), opening("2/mean", number=2, signers=four)]) == 0
+    both = opening(signers=four), opening(number=2, signers=four)
+    assert differing_by_one([opening(), opening(number=2), *both]) == 1  # the same two groups
     assert differing_by_one([opening(), opening(number=2, signers=FIVE[:3])]) == 0
     assert differing_by_one([opening(signers=FIVE[1:]), opening(number=2, signers=four)]) == 0
     refused = opening(number=2, signers=four, refused="no")

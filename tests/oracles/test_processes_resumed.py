@@ -17,9 +17,10 @@ from securefl.audit.replay import replayed
 from securefl.errors import ConfigError, PeerError, RunFolderError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
+from securefl.federation.opening import Opening
 from securefl.network.members import Members
 from securefl.network.store import RUNS, FileStore
-from securefl.runs.folder_reader import INCIDENTS, read_rows, read_run
+from securefl.runs.folder_reader import INCIDENTS, read_metrics, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang")
@@ -235,6 +236,31 @@ def test_a_round_that_was_begun_without_a_client_is_run_again_without_it(job, mo
     ((number, client, reason),) = [(of.round, of.client, of.reason) for of in incidents]
     assert (number, client) == (3, "carol")
     assert "begun without it" in reason
+
+
+@pytest.mark.parametrize("late", ["go-on", "pass"])
+def test_a_round_whose_client_does_not_come_back_passes(job, monkeypatch, late):
+    """Its totals were opened before the server stopped; without it another list would show it."""
+    settings = "algorithm.name=fedtan", "exchange.encrypt=statistics", f"sites.late={late}"
+    here = job("run.reproducible=false", *settings)
+    broken = OnTask(here)
+    with monkeypatch.context() as patch:
+        fails_at(3, patch)
+        with pytest.raises(RunFolderError, match="no space left"):
+            broken.run()
+    assert len(here.record.metrics) == 2
+    again = OnTask(here, joining_s=1.0)
+    del again.clients["carol"]
+    again.run()
+    folder = here.folder / "run"
+    metrics = read_metrics(folder)
+    assert metrics[2].loss == metrics[1].loss != metrics[3].loss
+    assert sorted(metrics[2].dropped) == sorted(NAMES)
+    assert metrics[3].dropped == ("carol",)
+    assert "the round passes: carol: not in each total of this round" in incidents_of(folder)
+    shown = {(o.round, "carol" in o.signers) for o in read_rows(here.openings, Opening)}
+    assert {(3, True), (4, False)} <= shown
+    assert (3, False) not in shown
 
 
 def silent(job, name):

@@ -113,14 +113,15 @@ def _reason(row: Opening) -> str:
 
 
 def differing_by_one(openings: Iterable[Opening]) -> int:
-    """Pairs of groups of clients of which totals of one name were opened, and one more is in one.
+    """Return the number of pairs of groups of opened totals that differ by one client.
 
-    Their difference is that client's value, as far as the others' have not changed.
+    The totals are of one name, or of one round, as one message may follow from another. Their
+    difference is that client's value, as far as the others' have not changed.
     """
-    groups: dict[str, set[frozenset[str]]] = defaultdict(set)
+    groups: dict[str | tuple[str, int], set[frozenset[str]]] = defaultdict(set)
     for row in openings:
         if not row.refused and row.name != SCORE:
-            groups[row.name].add(frozenset(row.signers))
-    return sum(
-        len(one ^ two) == 1 for found in groups.values() for one, two in combinations(found, 2)
-    )
+            for alike in (row.name, (row.run, row.round)):
+                groups[alike].add(frozenset(row.signers))
+    pairs = {frozenset(pair) for found in groups.values() for pair in combinations(found, 2)}
+    return sum(len(one ^ two) == 1 for one, two in pairs)
