@@ -57,12 +57,12 @@ class Apart:
     """Accuracy in the clear."""
     sealed: float
     """Accuracy of the sealed run."""
-    n_refused: int
-    """Contributions that could not be sealed, a value being out of range."""
+    n_incidents: int
+    """Incidents of the sealed run: a value out of the range that can be sealed, and what follows."""
 
     def __str__(self) -> str:
-        refused = f" ({self.n_refused} refused)" if self.n_refused else ""
-        return f"{self.error:.1e}".replace("e-0", "e-") + refused
+        incidents = f" ({self.n_incidents} incidents)" if self.n_incidents else ""
+        return f"{self.error:.1e}".replace("e-0", "e-") + incidents
 
 
 def measured(case: Case) -> Apart:
