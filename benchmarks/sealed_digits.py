@@ -58,7 +58,7 @@ class Apart:
     sealed: float
     """Accuracy of the sealed run."""
     n_incidents: int
-    """Incidents of the sealed run: a value out of the range that can be sealed, and what follows."""
+    """Incidents of the sealed run: a value out of range, and what follows from it."""
 
     def __str__(self) -> str:
         incidents = f" ({self.n_incidents} incidents)" if self.n_incidents else ""
