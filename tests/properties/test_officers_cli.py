@@ -190,7 +190,9 @@ def test_refusals_are_typed(made):
     assert isinstance(refused, CertificateRefused)
     refused = run("rotate", made / "keys", made / "keys/consortium/policy.json").exception
     assert isinstance(refused, KeyFileError)
-    assert "policy.json: no card key of an officer" in str(refused)
+    assert "policy.json: this is a 'securefl-policy/3' file where securefl-officer-card/1" in str(
+        refused
+    )
     assert run("officers", "card", made / "olga", "--epoch", 1, "--out", out).exit_code == 2
 
 
