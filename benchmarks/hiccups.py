@@ -102,6 +102,7 @@ class Way:
 WAYS = {
     "in the clear": Way("none"),
     "sealed": Way("model"),
+    "FedTAN, sealed": Way("statistics", algorithm="fedtan"),
     "reproducible, in the clear": Way("none", reproducible=True, solver="scaffold"),
     "reproducible, FedTAN, sealed": Way("statistics", reproducible=True, algorithm="fedtan"),
 }

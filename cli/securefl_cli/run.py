@@ -227,12 +227,13 @@ def _start(
     own: Own,
     out: Path | None,
 ) -> None:
-    from securefl import load_config
-    from securefl import run as run_rounds
+    from securefl.config.load import load_config
 
+    config = load_config(config_file, settings)  # before torch is imported: a wrong one shows soon
     if config_file:
         _require_shipped(config_file)
-    config = load_config(config_file, settings)
+    from securefl import run as run_rounds
+
     task, keys = own.task(config), _keys(config, secrets)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     private = config.privacy.level != "none"
