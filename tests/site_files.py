@@ -47,6 +47,8 @@ def written(folder):
         x = rng.normal(number / 9, 1, size=(n, 1, 4, 4)).astype(np.float32)
         np.savez(own / "scans.npz", x=x, y=(x.mean((1, 2, 3)) > 0).astype(np.int64))
         tables, arrays = 'train = "patients.csv"\ntest = 0.25\n', 'train = "scans.npz"\n'
+        np.savez(own / "doses.npz", x=x, y=x.mean((1, 2, 3)) * 3 + 1)
+        (own / "doses.toml").write_text('train = "doses.npz"\ntest = 0.25\n')
         (own / "tables.toml").write_text(f'{tables}public = "../public.csv"\n')
         (own / "arrays.toml").write_text(f'{arrays}public = "../public.npz"\n')
     _write_public(folder)
@@ -78,7 +80,9 @@ def digest_of(files, config):
 
 
 def _kind(config):
-    return "arrays" if config.samples.shape else "tables"
+    if config.samples.shape:
+        return "arrays" if config.samples.classes else "doses"
+    return "tables"
 
 
 class OwnData(Job):

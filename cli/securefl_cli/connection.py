@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from securefl.network.saying import Warned
+from securefl_cli.key_options import keys_option, passphrase_file_option
 from securefl_cli.log import lines_are_of, say
 
 if TYPE_CHECKING:
@@ -25,9 +26,26 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
-config_argument = click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=FILE)
+
+def or_environment(name: str) -> dict[str, Any]:
+    """Return what lets an option come from the variable SECUREFL_<name>, which its help shows."""
+    return {"envvar": f"SECUREFL_{name}", "show_envvar": True}
+
+
+config_argument = click.argument(
+    "config_file",
+    metavar="[CONFIG.toml]",
+    required=False,
+    type=FILE,
+    envvar="SECUREFL_CONFIG",
+)
 settings_option = click.option(
-    "--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Any setting, beside those of CONFIG.toml (which the environment variable SECUREFL_CONFIG "
+    "may name, too).",
 )
 _bundle_option = click.option(
     "--bundle",
@@ -35,6 +53,7 @@ _bundle_option = click.option(
     type=FILE,
     metavar="DIR",
     help="What the consortium has signed for this role: `securefl keys export` made it.",
+    **or_environment("BUNDLE"),
 )
 _identity_option = click.option(
     "--identity",
@@ -43,6 +62,17 @@ _identity_option = click.option(
     metavar="DIR",
     help="This party's own folder: `securefl keys join request` made it, and its certificate lies "
     "there as identity.crt.",
+    **or_environment("IDENTITY"),
+)
+AUTHORITY_KEYS = keys_option(**or_environment("KEYS"))
+OWN_PASSPHRASE_FILE = passphrase_file_option(**or_environment("PASSPHRASE_FILE"))
+server_option = click.option(
+    "--server",
+    default="127.0.0.1:7443",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the server listens.",
+    **or_environment("SERVER"),
 )
 
 
@@ -91,6 +121,7 @@ metrics_option = click.option(
     metavar="[HOST:]PORT",
     help="Answer /metrics (Prometheus), /healthz and /readyz there over HTTP, on this machine "
     "alone where no HOST is given; needs securefl[ops].",
+    **or_environment("METRICS"),
 )
 
 

@@ -8,15 +8,17 @@ import click
 
 from securefl_cli.connection import (
     FILE,
+    OWN_PASSPHRASE_FILE,
     config_argument,
     ended_by_sigterm,
     introduce,
     member_options,
+    or_environment,
     run_until_done,
     seconds_option,
+    server_option,
     settings_option,
 )
-from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.review import review
@@ -42,12 +44,13 @@ site.add_command(review)
 @settings_option
 @log_option("site")
 @member_options
-@PASSPHRASE_FILE
+@OWN_PASSPHRASE_FILE
 @click.option(
     "--data",
     type=FILE,
     metavar="SITE.toml",
     help="Where this site's own samples lie, of the form that the settings' [samples] says.",
+    **or_environment("DATA"),
 )
 @click.option(
     "--require-approval",
@@ -62,7 +65,7 @@ site.add_command(review)
     help="The approval that is required. Default: approved.json beside SITE.toml, else in the "
     "folder of the identity.",
 )
-@click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@server_option
 @seconds_option("--wait", 60.0, 0, "to wait for the server to be there.")
 @ended_by_sigterm()
 def join(  # noqa: PLR0913, PLR0917

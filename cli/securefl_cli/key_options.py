@@ -1,23 +1,40 @@
-"""Options that several of `securefl keys`' commands have."""
+"""Options that several of `securefl keys`' commands have, and the roles' own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-PASSPHRASE_FILE = click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Take the passphrase from the first line of FILE. Without it: the environment variable "
-    "SECUREFL_PASSPHRASE, else the terminal asks.",
-)
-KEYS = click.option(
-    "--keys",
-    "directory",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The folder that `securefl keys init --consortium` made.",
-)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def passphrase_file_option(**more: Any) -> Callable[[Command], Command]:
+    """`--passphrase-file`."""
+    return click.option(
+        "--passphrase-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take the passphrase from the first line of FILE. Without it: the environment "
+        "variable SECUREFL_PASSPHRASE, else the terminal asks.",
+        **more,
+    )
+
+
+def keys_option(**more: Any) -> Callable[[Command], Command]:
+    """`--keys`."""
+    return click.option(
+        "--keys",
+        "directory",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The folder that `securefl keys init --consortium` made.",
+        **more,
+    )
+
+
+PASSPHRASE_FILE = passphrase_file_option()
+KEYS = keys_option()

@@ -70,11 +70,12 @@ def log_option(role: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         default="plain",
         show_default=True,
         envvar=ENVIRONMENT,
+        show_envvar=True,
         expose_value=False,
         is_eager=True,
         callback=begin_log,
         help="Lines on stderr: plain, or with time (UTC), level, role, name and session, as text "
-        f"or as one JSON object a line. The environment variable {ENVIRONMENT} says the same.",
+        "or as one JSON object a line.",
     )
 
 

@@ -8,18 +8,21 @@ from pathlib import Path
 import click
 
 from securefl_cli.connection import (
+    AUTHORITY_KEYS,
     FILE,
+    OWN_PASSPHRASE_FILE,
     config_argument,
     ended_by_sigterm,
     introduce,
     member_options,
     metrics_at,
     metrics_option,
+    or_environment,
     run_until_done,
     seconds_option,
+    server_option,
     settings_option,
 )
-from securefl_cli.key_options import KEYS, PASSPHRASE_FILE
 from securefl_cli.log import log_option, say
 from securefl_cli.passphrase import read_passphrase
 
@@ -38,9 +41,9 @@ def authority() -> None:
 @config_argument
 @settings_option
 @log_option("authority")
-@KEYS
-@PASSPHRASE_FILE
-@click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@AUTHORITY_KEYS
+@OWN_PASSPHRASE_FILE
+@server_option
 @metrics_option
 @ended_by_sigterm()
 def serve_openings(
@@ -103,8 +106,8 @@ def officer() -> None:
 @settings_option
 @log_option("officer")
 @member_options
-@PASSPHRASE_FILE
-@click.option("--server", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@OWN_PASSPHRASE_FILE
+@server_option
 @metrics_option
 @ended_by_sigterm()
 def serve_key_sums(  # noqa: PLR0913, PLR0917
@@ -170,8 +173,16 @@ def server() -> None:
     metavar="FILE",
     help="Take the passphrase of its own identity from the first line of FILE, else the terminal "
     "asks: the server's environment is to hold no secret.",
+    **or_environment("PASSPHRASE_FILE"),
 )
-@click.option("--listen", default="127.0.0.1:7443", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--listen",
+    default="127.0.0.1:7443",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where all others call.",
+    **or_environment("LISTEN"),
+)
 @seconds_option(
     "--joining", 120.0, 0, "to wait for authority, officers and clients before the first round."
 )
@@ -198,6 +209,7 @@ def server() -> None:
     metavar="SERVER.toml",
     help="The server's own file, where the settings of sites with their own data have public "
     "samples read: it names these.",
+    **or_environment("DATA"),
 )
 @click.option(
     "--admit",
@@ -207,7 +219,7 @@ def server() -> None:
     help="A site that joins the run in --out from now on: the settings name it at the end of "
     "data.names. May be given several times.",
 )
-@click.option("--out", type=FILE, metavar="DIR", help="The run's folder.")
+@click.option("--out", type=FILE, metavar="DIR", help="The run's folder.", **or_environment("OUT"))
 @metrics_option
 @ended_by_sigterm()
 def serve_rounds(  # noqa: PLR0913, PLR0917

@@ -37,7 +37,7 @@ class SamplesTable(Table):
     """Column of what the model is to say."""
     classes: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
     """Values of the target, in the order of the model's outputs; folders of pictures are named so.
-    Without them the target is a number."""
+    Without them the target is a number, and there are no pictures."""
     most: Annotated[int, Field(ge=1, le=10**7, strict=True)]
     """Samples that a site trains on, at most. It bounds the sites' weights, so that no weight tells
     a size where totals are sealed. Name one near the largest site's: with a bound a thousand times
@@ -72,8 +72,6 @@ class SamplesTable(Table):
             raise ValueError(
                 "samples.classes has one class: name two at least, or none for numbers"
             )
-        if self.shape and not self.classes:
-            raise ValueError("samples.shape goes with samples.classes: name the classes")
         return self
 
     @property

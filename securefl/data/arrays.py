@@ -44,11 +44,38 @@ _DAMAGED = (
 
 
 def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"]]:
-    """The file's x and y. Nothing in the file can run as code.
+    """The file's x and y, samples and their labels. Nothing in the file can run as code.
 
     Raises:
         DataError: it cannot be read, x or y is missing, or y holds no class numbers.
     """
+    x, y = _read(path)
+    if y.dim() != 1 or y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
+        raise DataError(
+            f"{path}: y holds {_described(y)}; labels are one whole number per sample, from 0"
+        )
+    _require_one_each(path, x, y)
+    y = y.to(torch.int64)
+    if (y < 0).any():
+        raise DataError(f"{path}: y holds the label {int(y.min())}; labels count from 0")
+    return x, y
+
+
+def load_numbers(path: Path) -> tuple[Shaped[Tensor, "n ..."], Shaped[Tensor, " n"]]:
+    """The file's x and y, samples and a number for each. Nothing in the file can run as code.
+
+    Raises:
+        DataError: it cannot be read, x or y is missing, or y holds something else.
+    """
+    x, y = _read(path)
+    y = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
+    if y.dim() != 1 or y.is_complex() or y.dtype is torch.bool:
+        raise DataError(f"{path}: y holds {_described(y)}; give one number per sample")
+    _require_one_each(path, x, y)
+    return x, y
+
+
+def _read(path: Path) -> tuple[Tensor, Tensor]:
     n_bytes_of(path, _MAX_BYTES)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -61,17 +88,12 @@ def load_arrays(path: Path) -> tuple[Shaped[Tensor, "n ..."], Int64[Tensor, " n"
         raise DataError(f"{path}: has no array x; {_FORM}")
     if "y" not in arrays:
         raise DataError(f"{path}: has no array y; accuracy needs labels: {_FORM}")
-    x, y = arrays["x"], arrays["y"]
-    if y.dim() != 1 or y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
-        raise DataError(
-            f"{path}: y holds {_described(y)}; labels are one whole number per sample, from 0"
-        )
+    return arrays["x"], arrays["y"]
+
+
+def _require_one_each(path: Path, x: Tensor, y: Tensor) -> None:
     if x.dim() < 1 or len(x) != len(y):
         raise DataError(f"{path}: x holds {_described(x)} for {len(y)} labels in y")
-    y = y.to(torch.int64)
-    if (y < 0).any():
-        raise DataError(f"{path}: y holds the label {int(y.min())}; labels count from 0")
-    return x, y
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

@@ -113,9 +113,10 @@ def load_samples(folder: Path, where: str, form: SamplesTable, dtype: torch.dtyp
         _require(form.columns, where, "samples.columns")
         x, y = tables.load_table(at, form)
     elif at.suffix.lower() in arrays.SUFFIXES:
-        x, y = arrays.load_arrays(at)
+        x, y = arrays.load_arrays(at) if form.classes else arrays.load_numbers(at)
     elif at.is_dir():
         _require(form.shape, where, "samples.shape")
+        _require(form.classes, where, "samples.classes")
         x, y = _pictures(at, form)
     else:
         raise DataError(
@@ -175,6 +176,8 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
     """Return samples in the types of the model; raises DataError where they are of another form."""
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} samples and {len(y)} targets: give one for each")
+    if y.numel() != len(y):
+        raise DataError(f"{where}: targets of {list(y.shape[1:])} values: give one for each sample")
     if tuple(x.shape[1:]) != form.sample_shape:
         raise DataError(
             f"{where}: a sample is {list(x.shape[1:])}, and by the settings "
@@ -184,7 +187,10 @@ def _of_form(x: Tensor, y: Tensor, form: SamplesTable, where: str, dtype: torch.
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{where}: a sample has a value that is not finite: mend it")
     if not form.classes:
-        return x, y.to(dtype).reshape(len(y), -1)
+        y = y.to(dtype).reshape(len(y), 1)
+        if not bool(torch.isfinite(y).all()):
+            raise DataError(f"{where}: a target is not finite: mend it")
+        return x, y
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise DataError(f"{where}: labels are no whole numbers: number classes from 0")
     y = y.to(torch.int64).reshape(len(y))

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Protocol
 
 import grpc
@@ -23,7 +23,7 @@ from securefl.network.hosts import host_of
 from securefl.network.identity import Identity
 from securefl.network.parting import SentHome, part
 from securefl.network.proof import NONCE_BYTES, Challenge
-from securefl.network.saying import Warned
+from securefl.network.refusals import Refusals
 from securefl.network.stream import CallersStream, Chunks, Stream
 from securefl.network.trust import Role, Trust
 
@@ -32,6 +32,7 @@ FEWEST_STRANGERS, MOST_STRANGERS = 64, 8192
 """Connections beside those of members: each holds a descriptor, and anybody may open one."""
 MOST_OF_ONE = 4
 """Connections of one name: more than one, as a peer may call anew before its old one is gone."""
+STRANGER = "a stranger"
 PAUSE_S, MOST_PAUSE_S = 0.3, 2.0
 """Between two tries to connect, at first and at most."""
 _SERVICE, _METHOD = "securefl.Party", "Connect"
@@ -206,7 +207,7 @@ class Door:
     """Names the caller with a transport certificate, or raises why not."""
     serve: Callable[[Link], Awaitable[None]]
     """Has a connection from then on; it is closed when this ends."""
-    say: Callable[[str], None]
+    say: InitVar[Callable[[str], None]]
     at: str = ""
     """Where callers arrive: HOST:PORT, its port found where it was given as 0."""
     stop: Callable[[], Awaitable[None]] = field(init=False)
@@ -214,28 +215,34 @@ class Door:
     shut_because: str = ""
     _placed: Counter[str] = field(default_factory=Counter)
     """Connections of each name."""
+    _refusals: Refusals = field(init=False)
+
+    def __post_init__(self, say: Callable[[str], None]) -> None:
+        self._refusals = Refusals(say)
 
     async def arrived(self, end: Chunks, greeted: Awaitable[x509.Certificate]) -> None:
         """Serve a caller, `greeted` by its transport certificate, until one end has hung up."""
+        caller = STRANGER
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 link = Link("a peer", end, await greeted)
-            await self._heard(link, end)
+            caller = link.certificate.subject.rfc4514_string()
+            await self._heard(link, end, caller)
         except TimeoutError:
-            self.say(Warned("Refused: a peer that says nothing"))
+            self._refusals.refuse(caller, "a peer that says nothing")
         except SecureFLError as error:
-            self.say(Warned(f"Refused: {error}"))
+            self._refusals.refuse(caller, str(error))
         except asyncio.CancelledError:  # the caller is gone; gRPC prints what is raised here
             pass
         finally:
             end.close()
 
-    async def _heard(self, link: Link, end: Chunks) -> None:
+    async def _heard(self, link: Link, end: Chunks, caller: str) -> None:
         try:
             await _until_closed(self._served(link), end)
         except SentHome as error:
             # First: if the caller leaves, this ends.
-            self.say(Warned(f"Refused: {link.name}: {error}"))
+            self._refusals.refuse(caller, f"{link.name}: {error}")
             await part(link, str(error), error.frame)
 
     async def _served(self, link: Link) -> None:

@@ -164,7 +164,8 @@ class OfficerLines:
         until = self.loop.time() + self.limit_s
         while True:
             links = await self._announced()
-            may_come = [n for n in range(len(self.lines)) if n not in {*links, *self._benched}]
+            away = [n for n in range(len(self.lines)) if n not in {*links, *self._benched}]
+            may_come = [n for n in away if not self.lines[n].line.is_over]
             enough = len(links) >= self.quorum.needed
             hopeless = len(links) + len(may_come) < self.quorum.needed
             if enough or hopeless or self.loop.time() >= until:

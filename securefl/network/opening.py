@@ -26,6 +26,7 @@ from securefl.network.parting import SentHome, part
 ANSWER_S = 120.0
 MAX_CARDS_TAKEN = 2**20
 AUTHORITY = "the authority"
+STOPPED = "the server was stopped"
 
 
 class Line:
@@ -37,6 +38,8 @@ class Line:
         """Take the words that errors say: who calls, as of now, and by which command."""
         self._who = who
         self._command = command
+        self.is_over = False
+        """True once it was told that it is over: nobody waits for it to call again."""
         self._link: Link | None = None
         self._changed = asyncio.Condition()
 
@@ -64,15 +67,21 @@ class Line:
         return self._link is not None and not self._link.lost
 
     async def link(self, within_s: float) -> Link:
-        """Return its connection, once there is one; raises PeerError where it does not call."""
+        """Return its connection, once there is one.
+
+        Raises:
+            PeerError: it does not call, or this server is being stopped.
+        """
         try:
             async with asyncio.timeout(within_s), self._changed:
-                await self._changed.wait_for(lambda: self.is_here)
+                await self._changed.wait_for(lambda: self.is_here or self.is_over)
         except TimeoutError:
             raise PeerError(
                 f"{self.who} has not called for {within_s:g} s: is it running, with this "
                 f"server's address (securefl {self._command} --server)?"
             ) from None
+        if self.is_over:
+            raise PeerError(STOPPED)
         assert self._link is not None  # noqa: S101 -- for mypy
         return self._link
 
@@ -82,7 +91,10 @@ class Line:
             self._link.close()
 
     async def part(self, reason: str) -> None:
-        """Tell it that it is over, and why if that is a failure."""
+        """Tell it, and whoever waits for it, that it is over; and why, if that is a failure."""
+        self.is_over = True
+        async with self._changed:
+            self._changed.notify_all()
         if self._link and not self._link.lost:
             await part(self._link, reason)
 

@@ -56,6 +56,7 @@ from securefl.network.members import Members
 from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
 from securefl.network.officers import OfficerLines, RemoteOfficers, gathered
 from securefl.network.opening import (
+    STOPPED,
     Line,
     ask_to_open,
     ask_to_open_scores,
@@ -158,7 +159,7 @@ class ServerProcess:
         door = await listening(self.identity, admitted, at, serve, self.say, n_peers)
         self.say(f"Listening on {door.at}")
         work: asyncio.Future[Any] | None = None
-        reason = "the server was stopped"
+        reason = STOPPED
         try:
             if len(lines) == 1:
                 await lines[0].link(patience.joining_s)

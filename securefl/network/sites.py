@@ -39,6 +39,7 @@ from securefl.network import bodies
 from securefl.network.frames import Frame, Link
 from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
+from securefl.network.opening import STOPPED
 from securefl.network.proof import name_of
 from securefl.network.room import Place, Room
 from securefl.network.saying import Warned
@@ -186,12 +187,12 @@ class NetworkSites:
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
         if self._stopped:
             work.close()
-            raise PeerError("the server was stopped")
+            raise PeerError(STOPPED)
         self._call = call = self.loop.create_task(work)
         try:
             return await call
         except asyncio.CancelledError:
-            raise PeerError("the server was stopped") from None
+            raise PeerError(STOPPED) from None
 
     async def _present(self, round_number: int, names: Sequence[str]) -> list[str]:
         members, first = self.members, not self._begun

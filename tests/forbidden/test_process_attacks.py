@@ -34,6 +34,7 @@ from securefl.network.connect import (
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import JOIN_S, Members
 from securefl.network.proof import Challenge, name_of
+from securefl.network.refusals import MOST_LINES
 from securefl.network.settings import check_scope, settings_digest, table_digests
 from securefl.network.stream import CHUNK_BYTES
 from securefl_keys import sound_bundle
@@ -259,6 +260,20 @@ def test_a_hello_of_an_age_that_none_has_is_refused(made, age):
         assert await raw(made.identity("carol"), made.bundle("client"), port, data) == b""
 
     assert any(line.startswith("Refused: carol: bad Hello") for line in attacked(made, attack))
+
+
+def test_a_member_that_is_refused_all_the_time_fills_no_log(made):
+    """Nor hides another's refusal: of each there are a few lines a minute."""
+    other = bodies.Hello(settings="12" * 32, age=(1, 5))
+
+    async def attack(port):
+        for name, n in (("carol", 12), ("bob", 1)):
+            for _ in range(n):
+                sent = await join(made.identity(name), made.bundle("client"), port, other)
+                assert sent[0] is Frame.GOODBYE
+
+    said = [line for line in attacked(made, attack) if line.startswith("Refused: ")]
+    assert [line.split(":")[1] for line in said] == [" carol"] * MOST_LINES + [" bob"]
 
 
 def test_no_certificate_at_all_is_refused(made):

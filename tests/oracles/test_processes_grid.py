@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 import torch
 from over_loopback import NAMES, SHORT, Consortium, Job, incidents_of, made_up_task, model_of
-from pairs import grid
+from pairs import each, grid
 from process_axes import BESIDE, CENTRAL, ENCRYPT, LOCAL, NORMALISATIONS, RECORDS, SELECTIONS
 
 import securefl
@@ -26,8 +26,8 @@ FIRST = dict(
     zip(
         BESIDE,
         (
-            *("fixbn, window", "silobn", "fedtan", "fedbn", "fedtan-ii"),
-            *("local-affine", "forward-only", "fedbn", "static-bn"),
+            *("fixbn, window", "fedtan, fused", "silobn", "fedtan", "fedbn", "fedtan-ii"),
+            *("fixbn, both", "local-affine", "forward-only", "fedbn", "fixbn, affine", "static-bn"),
             *("fixbn", "fixbn", "fedtan", "fedavg", "singlenet"),
         ),
         strict=True,
@@ -144,6 +144,28 @@ def test_sealed_every_normalisation_ends_where_a_simulation_does(policy, encrypt
         refused_alike(settings)
     else:
         nearly_the_same_run(job(settings), key_set)
+
+
+SEALED_AXES = (
+    NORMALISATIONS,
+    LOCAL,
+    CENTRAL,
+    {name: (f"exchange.encrypt={name}",) for name in ENCRYPT},
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "solver", "server", "encrypt"), each(SEALED_AXES, product(*SEALED_AXES))
+)
+def test_sealed_every_algorithm_ends_where_a_simulation_does(
+    policy, solver, server, encrypt, job, key_set
+):
+    """Each normalisation, solver and server optimiser is sealed once at least."""
+    names = policy, solver, server, encrypt
+    parts = [axis[name] for axis, name in zip(SEALED_AXES, names, strict=True)]
+    settings = [setting for part in parts for setting in part]
+    assert refusal(settings) == ""
+    nearly_the_same_run(job(settings), key_set)
 
 
 SEALED_BESIDE = {

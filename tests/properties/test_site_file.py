@@ -87,6 +87,51 @@ def test_numbers_are_targets_where_there_are_no_classes(tmp_path):
     assert split.train_y.tolist() == [[120.5], [99.0]]
 
 
+NUMBERS = SamplesTable(shape=(2, 1), most=10)
+X = np.arange(6.0).reshape(3, 2, 1)
+
+
+@pytest.mark.parametrize("y", [[0.5, -1.0, 2.0], [3, 0, -7], [[0.5], [1.5], [2.5]]])
+def test_arrays_have_a_number_for_each_sample_where_there_are_no_classes(tmp_path, y):
+    np.savez(tmp_path / "own.npz", x=X, y=np.array(y))
+    split = loaded(tmp_path, NUMBERS, site='train = "own.npz"\ntest = "own.npz"\n')
+    assert split.train_x.tolist() == X.tolist()
+    assert split.train_y.tolist() == np.array(y, dtype=float).reshape(3, 1).tolist()
+    assert split.train_y.dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    ("y", "why"),
+    [
+        (np.ones((3, 2)), r"float64 values of shape \(3, 2\); give one number per sample"),
+        (np.array(1.0), "give one number per sample"),
+        (np.ones(3) > 0, "holds bool values"),
+        (np.ones(3) * 1j, "holds complex128 values"),
+        (np.array([1.0, np.nan, 2.0]), "a target is not finite"),
+        (np.ones(2), "for 2 labels in y"),
+    ],
+)
+def test_arrays_of_other_targets_are_refused(tmp_path, y, why):
+    np.savez(tmp_path / "own.npz", x=X, y=y)
+    with pytest.raises(DataError, match=why):
+        loaded(tmp_path, NUMBERS, site='train = "own.npz"\n')
+
+
+def test_pictures_have_no_numbers(tmp_path):
+    form = SamplesTable(shape=(3, 8, 8), most=10)
+    with pytest.raises(ConfigError, match=r"needs samples\.classes"):
+        loaded(tmp_path, form, site='train = "."\n')
+
+
+@pytest.mark.parametrize("form", [NUMBERS, SamplesTable(shape=(2, 1), classes=("a", "b"), most=9)])
+def test_a_function_gives_one_target_for_each_sample(tmp_path, monkeypatch, form):
+    code = "import numpy as np\ndef two(): return np.ones((3, 2, 1)), np.ones((3, 2), dtype=int)\n"
+    (tmp_path / "two_targets_of_tests.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError, match=r"targets of \[2\] values: give one for each sample"):
+        loaded(tmp_path, form, site='train = "two_targets_of_tests:two"')
+
+
 WRONG = {
     "no such column": (GOOD.replace("age", "years"), "has no column age; it has name, years"),
     "no line of names": (GOOD.removeprefix(HEAD), "it has no other line of names"),
