@@ -125,6 +125,7 @@ class Signed:
         self._roster = Roster({client.name: client.identity for client in self._clients})
         self._server = roles.Server(RUN, self._roster, {Kind.STATISTICS: OneTimeAdder(keys.public)})
         self._opener = keys.opener()
+        self._round = 0
         self.cards = {client.name: client.send_cards(RUN) for client in self._clients}
         authority = Authority(self._opener, self._roster, POLICY, list[Opening]().append)
         if refused := authority.take_cards(RUN, self.cards):
@@ -135,11 +136,12 @@ class Signed:
         del weight
         ring().common.cache_clear()
         tensors = {"statistics": torch.from_numpy(values)}
-        return [self._clients[client].contribute(RUN, 1, self._spec, tensors)]
+        return [self._clients[client].contribute(RUN, self._round, self._spec, tensors)]
 
     def start(self) -> SignedServer:
-        """The server's sum of one message."""
-        return SignedServer(self._server.start(1, self._spec))
+        """The server's sum of the next round's message: for each there is one list of clients."""
+        self._round += 1
+        return SignedServer(self._server.start(self._round, self._spec))
 
     def open(self, total: roles.SumRequest) -> Values:
         """Opened by an authority that has opened nothing before."""

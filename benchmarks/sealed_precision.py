@@ -18,7 +18,7 @@ from torch import nn
 from securefl import Config, Task
 from securefl.build.simulation import simulated
 from securefl.selection.round_participants import RoundParticipants
-from securefl.types import State
+from securefl.types import NamedTensors, State
 
 SCALES = 1e-3, 1.0, 60.0, 200.0
 WEIGHTS = 1.0, 1e-2, 1e-4
@@ -84,18 +84,19 @@ def state_after(case: Case, encrypt: str) -> State:
     return rounds.state
 
 
-def error(sealed: State, clear: State) -> float:
-    """Largest |Δ| / |w| of any tensor."""
+def largest(sealed: NamedTensors, clear: NamedTensors) -> float:
+    """Largest |Δ| / |w| of any tensor; counters are left out."""
     return max(
-        float((sealed.tensors[kind][name] - value).norm() / value.norm())
-        for kind, named in clear.tensors.items()
-        for name, value in named.items()
+        float((sealed[name] - value).norm() / value.norm())
+        for name, value in clear.items()
+        if value.is_floating_point()
     )
 
 
 def measured(case: Case) -> float:
     """How far the encrypted run of a case ends from the one in the clear."""
-    return error(state_after(case, case.encrypt), state_after(case, "none"))
+    sealed, clear = (state_after(case, encrypt).tensors for encrypt in (case.encrypt, "none"))
+    return max(largest(sealed[kind], named) for kind, named in clear.items())
 
 
 def table(encrypt: str, width: int) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from securefl.exchange.one_time_open import OneTimeOpener
 
 
 class Counting:
@@ -23,5 +23,5 @@ def noting_what_is_asked(authority):
     """What the authority's officers are asked for from now on."""
     asked, opener = [], authority.opener
     officers = [Counting(officer, asked) for officer in opener.officers]
-    authority.opener = dataclasses.replace(opener, officers=officers)
+    authority.opener = OneTimeOpener(opener.keys, opener.combiner, officers)
     return asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -15,6 +14,7 @@ from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.matching import PROFILE
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.profile import Profile
 
 RUN = "ab" * 32
@@ -117,4 +117,8 @@ class Parties:
         """The opener with another officer in the place of one."""
         officers = list(self.opener.officers)
         officers[number] = instead(officers[number])
-        return replace(self.opener, officers=officers)
+        return self.with_officers(*officers)
+
+    def with_officers(self, *officers):
+        """The opener with these officers."""
+        return OneTimeOpener(self.opener.keys, self.opener.combiner, officers)

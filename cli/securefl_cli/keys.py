@@ -112,7 +112,6 @@ def show(directory: Path) -> None:
     from securefl_keys import layout
     from securefl_keys.dates import is_identity
     from securefl_keys.description import describe
-    from securefl_keys.policy import load_policy
 
     if is_identity(directory):
         click.echo("\n".join([*_dates(directory), *_card_secrets(directory)]))
@@ -128,8 +127,7 @@ def show(directory: Path) -> None:
     problems = [f"{entry.path}: {problem}" for entry in files for problem in entry.problems]
     if not problems and any(entry.path == layout.POLICY for entry in files):
         try:
-            policy = told(load_policy(directory))
-            click.echo("\n".join(["", *_dates(directory), "", *_officers(directory), *policy]))
+            click.echo("\n".join(["", *_dates(directory), "", *told(directory)]))
         except KeyFileError as error:
             problems.append(printable(str(error)))
     if problems:
@@ -149,18 +147,6 @@ def _dates(directory: Path) -> list[str]:
         for column in zip(*((d.whose, d.use) for d in found), strict=True)
     ]
     return [f"{d.whose:<{widths[0]}}  {d.use:<{widths[1]}}  {d.told(at)}" for d in found]
-
-
-def _officers(directory: Path) -> list[str]:
-    """Lines on who opens sums, where the authority does not alone."""
-    from securefl_keys.officers import load_officers
-    from securefl_keys.signed_file import now
-
-    file = load_officers(directory, now())
-    if file is None or not file.told():
-        return []
-    keys = [f"  {officer.name}  {officer.card.key_id}" for officer in file.officers]
-    return [f"{file.told()}, by their card keys", *keys, ""]
 
 
 def _card_secrets(directory: Path) -> list[str]:

@@ -12,7 +12,7 @@ from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
 
 if TYPE_CHECKING:
-    from securefl_keys.policy import PolicyFile
+    from securefl_keys.officers import OfficersFile
 
 
 @click.command()
@@ -33,20 +33,29 @@ def policy(directory: Path, file: Path | None, passphrase_file: Path | None) -> 
       securefl keys policy my-keys
       securefl keys policy my-keys --sign policy.toml
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl_keys.policy import load_policy, read_policy
+    from securefl_keys.policy import read_policy
     from securefl_keys.policy_signing import sign_policy
 
-    if file is None:
-        click.echo("\n".join(told(load_policy(directory))))
-        return
-    wanted = read_policy(file)
-    signed = sign_policy(directory, wanted, read_passphrase(passphrase_file, confirm=False))
-    click.echo("\n".join(told(signed)))
-    click.echo("Next: export new bundles; who has an old one still believes the old policy.")
+    if file is not None:
+        wanted = read_policy(file)
+        sign_policy(directory, wanted, read_passphrase(passphrase_file, confirm=False))
+    click.echo("\n".join(told(directory)))
+    if file is not None:
+        click.echo("Next: export new bundles; who has an old one still believes the old policy.")
 
 
-def told(file: PolicyFile) -> list[str]:
-    """The policy in words."""
+def told(directory: Path) -> list[str]:
+    """Return the policy in words, and the officers, where the authority does not open alone.
+
+    Raises:
+        KeyFileError: and its subclasses, as `load_policy` and `load_officers`.
+    """
+    from securefl_keys.officers import load_officers
+    from securefl_keys.policy import load_policy
+    from securefl_keys.signed_file import now
+
+    at = now()
+    file, officers = load_policy(directory, at), load_officers(directory, at)
     stated = file.policy()
     totals = (
         f"Totals of at least {stated.min_contributions} contributions are opened, at most "
@@ -61,4 +70,19 @@ def told(file: PolicyFile) -> list[str]:
             for rule in stated.rules
         ),
         "Nothing else is opened.",
+        *(_officers(officers) if officers and officers.told() else ()),
+    ]
+
+
+def _officers(file: OfficersFile) -> list[str]:
+    k, n = file.needed, len(file.officers)
+    liars = f", or with {2 * k - n} that lie to the others" if k < n else ""
+    return [
+        "",
+        f"{file.told()}, by their card keys",
+        *(f"  {officer.name}  {officer.card.key_id}" for officer in file.officers),
+        "Each of them checks all of this policy but the bits, adds up keys, and sees no value.",
+        "The server puts their answers together and reads what is opened, unrounded if it likes.",
+        f"Fewer than {k} of them learn nothing.",
+        f"The server reads single clients with {k} of them{liars}.",
     ]

@@ -13,13 +13,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.crypto.artefact import Sha256
+from securefl.crypto.artefact import Sha256, digest
 from securefl.crypto.cards import CardKey
 from securefl.errors import FileSignatureRefused, KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority
-from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import Role
 from securefl_keys.key_files import MAX_FILE_BYTES, parsed
 from securefl_keys.no_secret import require_no_secret
@@ -154,7 +153,7 @@ class Bundle:
             return
         if entry is None:
             raise KeyFileError("not in the signed list: delete it")
-        if (len(content), sha256(content)) != (entry.n_bytes, entry.sha256):
+        if (len(content), digest(content)) != (entry.n_bytes, entry.sha256):
             raise FileSignatureRefused(f"not the file that was signed: {_WAY_OUT}")
 
     def _check_signed(self, path: Path) -> None:

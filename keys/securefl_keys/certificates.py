@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from securefl.crypto.artefact import digest
 from securefl.errors import (
     CertificateRefused,
     FileSignatureRefused,
@@ -36,7 +37,7 @@ from securefl_keys.certificate_parts import (
     unissued,
 )
 from securefl_keys.certificate_text import UNREADABLE, der_of, public_key_of, read_pem
-from securefl_keys.fingerprints import key_id_of, sha256
+from securefl_keys.fingerprints import key_id_of
 from securefl_keys.holders import AUTHORITY, ROLES, Holder, Role, alternative_name, subject
 from securefl_keys.member_names import require_name
 
@@ -153,7 +154,7 @@ def read_authority(text: str, at: datetime) -> ConsortiumAuthority:
     except UNREADABLE as error:
         raise KeyFileError(f"no certificate of a consortium: {error}") from None
     require_current(certificate, at, "the consortium's certificate", _MAKE_NEW)
-    return ConsortiumAuthority(name, certificate, sha256(der_of(certificate)), key)
+    return ConsortiumAuthority(name, certificate, digest(der_of(certificate)), key)
 
 
 def holder_certificate(certificate: x509.Certificate, ca: ConsortiumAuthority) -> HolderCertificate:

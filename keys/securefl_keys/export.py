@@ -6,6 +6,7 @@ from datetime import datetime
 from os.path import lexists
 from pathlib import Path
 
+from securefl.crypto.artefact import digest
 from securefl.errors import KeyFileError
 from securefl_keys import layout
 from securefl_keys.bundle import (
@@ -15,7 +16,6 @@ from securefl_keys.bundle import (
     BundledFile,
     Manifest,
 )
-from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import ROLES, Role
 from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import appearing_whole, write_new
@@ -107,7 +107,7 @@ def bundle_texts(directory: Path, role: Role, signer: Signer) -> dict[Path, str]
 
 def _entry(path: Path, text: str) -> BundledFile:
     content = text.encode()
-    return BundledFile(path=path.as_posix(), n_bytes=len(content), sha256=sha256(content))
+    return BundledFile(path=path.as_posix(), n_bytes=len(content), sha256=digest(content))
 
 
 def _write(out: Path, texts: dict[Path, str]) -> None:

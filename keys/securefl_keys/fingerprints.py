@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from securefl.crypto.artefact import digest
 from securefl.errors import ConfigError
-
-
-def sha256(data: bytes) -> str:
-    """In lower-case hex."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def key_id_of(key: Ed25519PublicKey) -> str:
     """SHA-256 of the SubjectPublicKeyInfo, as other tools print it too."""
-    return sha256(key_info(key))
+    return digest(key_info(key))
 
 
 def key_info(key: Ed25519PublicKey | EllipticCurvePublicKey) -> bytes:
@@ -30,7 +25,7 @@ def key_info(key: Ed25519PublicKey | EllipticCurvePublicKey) -> bytes:
 def fingerprint_of(identity: Ed25519PublicKey, transport: EllipticCurvePublicKey | None) -> str:
     """Return the SHA-256 of both SubjectPublicKeyInfo, one after the other, or of the only one."""
     # Each has one length, 44 and 91 bytes, so no other pair of keys gives the same bytes.
-    return sha256(key_info(identity) + (b"" if transport is None else key_info(transport)))
+    return digest(key_info(identity), b"" if transport is None else key_info(transport))
 
 
 def readable(fingerprint: str) -> str:

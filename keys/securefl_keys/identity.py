@@ -24,6 +24,7 @@ from securefl.errors import (
     RequestRefused,
 )
 from securefl.federation.identities import Identities
+from securefl.held import Held
 from securefl_keys import layout
 from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import pem_of, public_key_of
@@ -40,7 +41,7 @@ from securefl_keys.transport_certificates import transport_holder
 
 
 @dataclass(frozen=True, slots=True)
-class Identity(Holder):
+class Identity(Holder, Held):
     """A private key, and the certificate that makes others believe it."""
 
     private_key: Ed25519PrivateKey = field(repr=False)

@@ -11,8 +11,8 @@ from typing import Literal
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from pydantic import BaseModel, ConfigDict, Field
 
+from securefl.crypto.base64_text import decoded, encoded
 from securefl.errors import ConfigError, KeyFileError
-from securefl_keys.base64_text import decoded, encoded
 
 SALT_BYTES = 16
 KEY_BYTES = 32

@@ -13,6 +13,7 @@ from securefl.errors import KeyFileError
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.held import Held
 from securefl.network.trust import Standing
 from securefl_keys import layout
 from securefl_keys.export import bundle_texts
@@ -45,7 +46,7 @@ def alone(directory: Path, role: Literal["authority", "officer"] = "authority") 
         yield
 
 
-class FolderKeeper:
+class FolderKeeper(Held):
     """The authority's key folder, which `securefl keys` may change meanwhile."""
 
     def __init__(self, directory: Path, passphrase: str) -> None:

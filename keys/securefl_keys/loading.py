@@ -11,6 +11,7 @@ from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.policy import Policy
+from securefl.held import Held
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS
 from securefl_keys.epochs import require_one_epoch
@@ -47,7 +48,7 @@ def load_authority(directory: Path, passphrase: str) -> CardSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class AuthorityKeys:
+class AuthorityKeys(Held):
     """All that the authority's process goes by."""
 
     secret: CardSecret = field(repr=False)

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict
 
 from securefl.crypto.artefact import canonical, parsed_file
+from securefl.crypto.base64_text import decoded, encoded
 from securefl.crypto.card_secret import CardSecret
 from securefl.errors import CertificateRefused, FileSignatureRefused, KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.quorum import Quorum
 from securefl.io.files import settle
 from securefl_keys import layout
-from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import HolderCertificate
 from securefl_keys.identity import load_identity
 from securefl_keys.key_files import load_secret, write_new

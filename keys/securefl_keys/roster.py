@@ -12,6 +12,7 @@ from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.crypto.artefact import Moment, Sha256
+from securefl.crypto.base64_text import decoded, encoded
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -20,7 +21,6 @@ from securefl.errors import (
 )
 from securefl.federation.message import Roster
 from securefl_keys import layout
-from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificate_text import der_of, read_der
 from securefl_keys.certificates import (
     ConsortiumAuthority,

@@ -22,8 +22,8 @@ from securefl.crypto.artefact import (
     canonical,
     parsed_file,
 )
+from securefl.crypto.base64_text import decoded, encoded
 from securefl.errors import KeyFileError, WrongPassphrase
-from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.holders import Role
 from securefl_keys.kdf import KdfCost, KdfHeader
 

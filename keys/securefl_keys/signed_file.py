@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.crypto.artefact import Moment, Sha256, canonical, moment, parsed_file
+from securefl.crypto.base64_text import decoded, encoded
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
-from securefl_keys.base64_text import decoded, encoded
 from securefl_keys.certificates import ConsortiumAuthority
 
 SIGNATURE_BYTES = 64

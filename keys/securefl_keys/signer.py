@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import FileLock, Timeout
 
 from securefl.errors import KeyFileError
+from securefl.held import Held
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority
 from securefl_keys.epochs import require_one_epoch
@@ -23,7 +24,7 @@ LOCK_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class Signer(Held):
     """The certificate authority's key, and the roster that it has signed last."""
 
     roster: VerifiedRoster

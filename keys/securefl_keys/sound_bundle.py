@@ -94,7 +94,7 @@ class SoundBundle(RosterTrust):
         return self.bundle.policy().policy()
 
     def newer(self, files: str) -> SoundBundle:
-        """See `net.trust.Bundle.newer`."""
+        """See `network.trust.Bundle.newer`."""
         after = self.of_any_age(files)
         if after.age < self.age:
             raise KeyFileError(

@@ -1,4 +1,4 @@
-"""CKKS behind three types: `AddingContext` adds, `PublicKey` encrypts, `SecretKey` decrypts.
+"""CKKS under one-time keys, and the cards from whose secrets these follow.
 
 The only package that imports tenseal.
 """

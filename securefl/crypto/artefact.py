@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Collection
@@ -44,7 +43,7 @@ class Origin:
         return cls(epoch, moment(datetime.now(UTC)))
 
 
-class Labelled(BaseModel):
+class _Labelled(BaseModel):
     """The label of any file; the rest is not looked at."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -55,12 +54,12 @@ class Labelled(BaseModel):
 def require_version(
     text: str, wanted: str, anew: str = "make the keys anew", replaced: Collection[str] = ()
 ) -> None:
-    """Raises KeyFileError, with the way out, where a file's label differs in its version alone.
+    """Raises KeyFileError, with the way out, where a file has another label than `wanted`.
 
-    So it does where the label's name is one of those that `wanted` has replaced.
+    It is another version where the name is the same, or one of those that `wanted` has replaced.
     """
     try:
-        found = Labelled.model_validate_json(text).format
+        found = _Labelled.model_validate_json(text).format
     except ValidationError:
         return  # no labelled file at all: what reads it says so
     name, _, version = found.partition("/")
@@ -69,6 +68,8 @@ def require_version(
         raise KeyFileError(
             f"a {found:.60} file, of another SecureFL; this one reads {wanted}: {anew}"
         )
+    if found != wanted:
+        raise KeyFileError(f"this is a {found!r:.60} file where {wanted} is needed")
 
 
 def parsed_file(
@@ -94,14 +95,6 @@ def parsed_file(
         raise KeyFileError(f"{refusal}: {field}: {first['msg']}") from None
 
 
-def decoded(context: str) -> bytes:
-    """The serialised context in a file; raises KeyFileError where it is not base64."""
-    try:
-        return base64.b64decode(context, validate=True)
-    except ValueError as error:
-        raise KeyFileError(f"damaged key file: {error}") from error
-
-
 def canonical(fields: dict[str, Any]) -> bytes:
     """Fields as JSON with sorted keys, no spaces, in ASCII."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
@@ -110,9 +103,3 @@ def canonical(fields: dict[str, Any]) -> bytes:
 def digest(*parts: bytes) -> str:
     """SHA-256 in hex. It tells damage, not forgery."""
     return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def require_digest(stated: str, *parts: bytes) -> None:
-    """Raises KeyFileError where a file's content does not match its SHA-256."""
-    if digest(*parts) != stated:
-        raise KeyFileError("damaged key file: its content does not match its SHA-256")

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securefl.crypto.held import Held
 from securefl.errors import BlindTotalRefused
+from securefl.held import Held
 
 SALT_BYTES = 16
 TAG_BYTES = 16

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey
 from securefl.crypto.artefact import Origin
 from securefl.crypto.cards import SUITE, CardKey, card_bytes
 from securefl.crypto.derived import SEED_BYTES
-from securefl.crypto.held import Held
 from securefl.errors import KeyFileError, MessageRefused
+from securefl.held import Held
 
 _LATTICE_SEED_BYTES, _CURVE_BYTES = 64, 32
 

@@ -7,31 +7,27 @@ secret half opens them.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Annotated, Literal, final
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, MLKEM768X25519PublicKey, Suite
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from securefl.crypto.artefact import (
     Epoch,
-    Labelled,
     Moment,
     Origin,
     Sha256,
     canonical,
-    decoded,
     digest,
-    require_digest,
-    require_version,
+    parsed_file,
 )
+from securefl.crypto.base64_text import decoded, encoded
 from securefl.crypto.derived import SEED_BYTES
-from securefl.crypto.held import Held
 from securefl.errors import KeyFileError
-from securefl.io.json import require_plain
+from securefl.held import Held
 
 CARD_KEY_FORMAT: Literal["securefl-card-key/3"] = "securefl-card-key/3"
 REPLACED = ("securefl-ckks-public-key", "securefl-ckks-parameters")
@@ -53,7 +49,7 @@ class CardKeyFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    format: str
+    format: Literal["securefl-card-key/3"]
     key_id: Sha256
     epoch: Epoch
     created: Moment
@@ -101,7 +97,7 @@ class CardKey(Held):
             key_id=self.key_id,
             epoch=self.origin.epoch,
             created=self.origin.created,
-            key=base64.b64encode(self._bytes).decode(),
+            key=encoded(self._bytes),
             sha256="0" * 64,
         )
         stated = file.model_copy(update={"sha256": digest(file.content())})
@@ -114,19 +110,9 @@ class CardKey(Held):
         Raises:
             KeyFileError: damaged, of another kind, or not the key that its key id names.
         """
-        require_plain(text, KeyFileError)
-        try:
-            require_version(text, CARD_KEY_FORMAT, replaced=REPLACED)
-            label = Labelled.model_validate_json(text).format
-            if label != CARD_KEY_FORMAT:
-                raise KeyFileError(
-                    f"this is a {label!r:.60} file where {CARD_KEY_FORMAT} is needed"
-                )
-            file = CardKeyFile.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            raise KeyFileError(f"not a SecureFL key file: {first['msg']}") from error
-        require_digest(file.sha256, file.content())
+        file = parsed_file(CardKeyFile, text, "not a SecureFL key file", replaced=REPLACED)
+        if digest(file.content()) != file.sha256:
+            raise KeyFileError("damaged key file: its content does not match its SHA-256")
         key = cls(decoded(file.key), Origin(file.epoch, file.created))
         if key.key_id != file.key_id:
             raise KeyFileError("the card key does not match its key id: the file was changed")

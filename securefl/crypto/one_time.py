@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.crypto.derived import Coefficients, Words, key_polynomial, key_seed
-from securefl.crypto.held import Held
 from securefl.crypto.params import (
     KEY_BOUND,
     MATCHES,
@@ -35,6 +34,7 @@ from securefl.crypto.params import (
 from securefl.crypto.ring import packed, unpacked
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import MessageRefused
+from securefl.held import Held
 
 Rows = NDArray[np.float64]
 """Shape (ciphertexts, N)."""
@@ -219,7 +219,7 @@ class CipherSum:
 
 
 @final
-class KeySum:
+class KeySum(Held):
     """Sum of the keys of one message over clients, or over a group of officers' part of it."""
 
     def __init__(self, coefficients: Coefficients, parameters: RingParameters) -> None:

@@ -92,7 +92,7 @@ class SealRing:
         fresh = sealapi.Ciphertext()
         self._encryptor.encrypt_symmetric(self._encoded(reals, self._scale), fresh)
         self._evaluator.sub_inplace(fresh, self._product(key, common))
-        return _words(self._sum(fresh)).reshape(self.shape)
+        return _words(self._sum(fresh), self.shape)
 
     def decrypted(self, key: sealapi.Ciphertext, common: sealapi.Plaintext, total: Words) -> Reals:
         """Return the values of a total, (C + a S), under the sum of its keys."""
@@ -112,7 +112,7 @@ class SealRing:
             return np.zeros_like(both)
         self._evaluator.multiply_plain_inplace(product, scaled)
         self._evaluator.transform_from_ntt_inplace(product)
-        return _polynomials(product).reshape(both.shape)
+        return _words(product, both.shape)
 
     def composed(self, residues: Iterable[int]) -> int:
         """Return the number modulo the product of the primes that has these residues."""
@@ -155,20 +155,11 @@ class SealRing:
 _HAS_MEMORY_FILES = hasattr(os, "memfd_create")
 
 
-def _words(plain: sealapi.Plaintext) -> Words:
-    """Return the words of a polynomial."""
-    n_words = plain.coeff_count()
+def _words(polynomials: sealapi.Plaintext | sealapi.Ciphertext, shape: tuple[int, ...]) -> Words:
+    """Return the words of a polynomial, or of a ciphertext's two."""
     if not _HAS_MEMORY_FILES:  # word by word: 0.2 ms
-        return words_of(plain, n_words)
-    return np.frombuffer(_saved(plain)[-8 * n_words :], "<u8")
-
-
-def _polynomials(ciphertext: sealapi.Ciphertext) -> Words:
-    """Return the words of a ciphertext's two polynomials."""
-    n_words = 2 * ciphertext.poly_modulus_degree() * ciphertext.coeff_modulus_size()
-    if not _HAS_MEMORY_FILES:
-        return words_of(ciphertext, n_words)
-    return np.frombuffer(_saved(ciphertext)[-8 * n_words :], "<u8")
+        return words_of(polynomials, prod(shape)).reshape(shape)
+    return np.frombuffer(_saved(polynomials)[-8 * prod(shape) :], "<u8").reshape(shape)
 
 
 def _saved(polynomials: sealapi.Plaintext | sealapi.Ciphertext) -> bytes:

@@ -10,11 +10,12 @@ import json
 import os
 import struct
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.held import Held
 from securefl.types import MessageSpec, NamedTensors, Total
 
 Values = NDArray[np.float64]
@@ -65,14 +66,11 @@ def fresh_nonce(values: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Held):
     """Client that seals a message, and the secret that its keys of the run follow from."""
 
     name: str
     secret: bytes = field(repr=False)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("Sender cannot be pickled or copied")
 
 
 class Sealed(NamedTuple):

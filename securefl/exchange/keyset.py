@@ -12,10 +12,11 @@ from securefl.exchange.officer import Officer
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.policy import Policy
 from securefl.exchange.quorum import ALONE, Quorum
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)
-class KeySet:
+class KeySet(Held):
     """The keys of an epoch, and what a consortium allows with them."""
 
     secrets: tuple[CardSecret, ...] = field(repr=False)
@@ -31,8 +32,9 @@ class KeySet:
 
     def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
         """Return the capability to open totals; `say` is told of officers away, and of liars."""
-        combiner = Combiner(self.public, lambda number, why: say(f"{numbered(number)}: {why}"))
-        return OneTimeOpener(combiner, self.officers())
+        public = self.public
+        combiner = Combiner(public, lambda number, why: say(f"{numbered(number)}: {why}"))
+        return OneTimeOpener(public, combiner, self.officers())
 
     def officers(self) -> list[Officer]:
         """Return the officers, who have no cards yet."""

@@ -17,10 +17,11 @@ from securefl.exchange.base import MessageId
 from securefl.exchange.card_keys import card_about
 from securefl.exchange.one_time import UnderCards
 from securefl.exchange.opener import Answer, ScorePart
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)
-class Officer(UnderCards):
+class Officer(UnderCards, Held):
     """One officer, with the secrets that cards have told it; the authority is one of one."""
 
     secret: CardSecret = field(repr=False)

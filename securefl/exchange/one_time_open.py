@@ -14,38 +14,19 @@ from securefl.errors import MessageRefused, OpeningRefused, PeerError, SecureFLE
 from securefl.exchange.answers import Combiner
 from securefl.exchange.base import MessageId, OpenedSum
 from securefl.exchange.blind import BlindTotal, listed
-from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.officer import Officer
+from securefl.exchange.one_time import UnderCards
 from securefl.exchange.one_time_match import split_score
 from securefl.exchange.opener import Answer, KeyAdder, ScorePart
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)
-class OneTimeOpener:
+class OneTimeOpener(UnderCards, Held):
     """Opens totals by the answers of officers, all of them in this process; an `Opener`."""
 
     combiner: Combiner
     officers: Sequence[Officer]
-
-    @property
-    def keys(self) -> CardKeys:
-        """See `CardHolder.keys`."""
-        return self.combiner.keys
-
-    @property
-    def form(self) -> str:
-        """See `Channel.form`."""
-        return self.combiner.form
-
-    @property
-    def key_id(self) -> str:
-        """See `Keyed.key_id`."""
-        return self.combiner.key_id
-
-    @property
-    def epoch(self) -> int:
-        """See `Keyed.epoch`."""
-        return self.combiner.epoch
 
     def take_cards(self, run: str, sender: str, cards: bytes) -> None:
         """Give each officer its card; from then on those that can use all cards open sums.

@@ -16,13 +16,14 @@ from securefl.federation.opening import Opening, logged
 from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
+from securefl.held import Held
 from securefl.types import MessageSpec
 
 Holder = TypeVar("Holder", bound=CardHolder)
 Result = TypeVar("Result")
 
 
-class Checks(Generic[Holder]):
+class Checks(Held, Generic[Holder]):
     """Checks of one who answers for sums: it takes nobody's word for what a request says.
 
     Opener, roster and policy are replaced where the key or the consortium changes.

@@ -29,11 +29,12 @@ from securefl.federation.message import (
     number_expected,
 )
 from securefl.federation.total import RELEASED, read_total
+from securefl.held import Held
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
 @dataclass(slots=True)
-class Client:
+class Client(Held):
     """Participant of a run, with its weight, its sealers and its signing key."""
 
     name: str

@@ -9,10 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import ConfigError
 from securefl.federation.message import Roster
+from securefl.held import Held
 
 
 @dataclass(frozen=True, slots=True)
-class Identities:
+class Identities(Held):
     """Secret keys of all clients and the roster that lists them; only a simulation has several."""
 
     keys: Mapping[str, Ed25519PrivateKey] = field(repr=False)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from key_folders import rewritten
 
+from securefl.crypto.artefact import digest
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -34,7 +35,6 @@ from securefl_keys.certificate_file import CertificateFile
 from securefl_keys.certificate_text import pem_of
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
 from securefl_keys.export import bundle_texts, export
-from securefl_keys.fingerprints import sha256
 from securefl_keys.holders import Holder
 from securefl_keys.identity import listed, load_identity
 from securefl_keys.membership import Approval, approve
@@ -168,7 +168,7 @@ def test_a_list_goes_with_the_key_that_it_names(consortium, foreign, role, chang
         texts[path] = rewritten(consortium.keys / path, epoch=2)
     content = texts[path].encode()
     listed = Manifest.verified(texts[layout.MANIFEST], signer.ca)
-    entry = BundledFile(path=str(path), n_bytes=len(content), sha256=sha256(content))
+    entry = BundledFile(path=str(path), n_bytes=len(content), sha256=digest(content))
     files = tuple(entry if file.path == str(path) else file for file in listed.files)
     texts[layout.MANIFEST] = listed.signed_anew(signer.ca, signer.key, now(), files=files)
     what = "another key than the" if changed == "another key" else "epoch 2, the"
@@ -181,7 +181,7 @@ def test_files_of_one_kind_do_not_pass_for_another(consortium):
     shutil.copy(
         consortium.keys / "consortium/policy.json", consortium.keys / "consortium/roster.json"
     )
-    with pytest.raises(KeyFileError, match=r"roster\.json: not such a file"):
+    with pytest.raises(KeyFileError, match=r"roster\.json: this is a 'securefl-policy/3' file"):
         load_roster(consortium.keys)
 
 

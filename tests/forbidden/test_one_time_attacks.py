@@ -36,6 +36,7 @@ from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.quorum import Quorum
 from securefl.federation.message import card_expected, encode_message, header_for, split_message
 
@@ -272,7 +273,7 @@ class Away:
 def with_officer(cohort, number, instead):
     found = list(cohort.opener.officers)
     found[number] = instead(found[number]) if instead is Liar else instead()
-    return replace(cohort.opener, officers=found)
+    return OneTimeOpener(cohort.opener.keys, cohort.opener.combiner, found)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -380,11 +381,9 @@ def test_an_officer_may_be_away(officers):
     assert opener.open(officers.total(*NAMES), ABOUT, nonces, 32).n_clients == 4
     assert officers.said == ["officer 2: does not answer"]
     quorum = officers.keys.quorum
-    missing = replace(opener, officers=[Away()] * (quorum.officers - quorum.needed + 1))
-    missing = replace(
-        missing,
-        officers=[*missing.officers, *officers.opener.officers[len(missing.officers) :]],
-    )
+    gone = [Away()] * (quorum.officers - quorum.needed + 1)
+    others = officers.opener.officers[len(gone) :]
+    missing = OneTimeOpener(opener.keys, opener.combiner, [*gone, *others])
     with pytest.raises(OpeningRefused, match=f"and {quorum.needed} are needed: officer 1: does"):
         missing.open(officers.total(*NAMES), ABOUT, nonces, 32)
 

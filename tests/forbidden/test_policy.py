@@ -13,6 +13,7 @@ import securefl
 from securefl import Config
 from securefl.build.exchange import policy_of
 from securefl.errors import OpeningRefused, TooFewContributions
+from securefl.exchange.keyset import KeySet
 from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Kind, MessageSpec
@@ -153,4 +154,4 @@ def test_a_run_enforces_the_consortiums_policy(tiny_config, tiny_task, key_set):
     only = Policy(rules=(OpeningRule("update/*"),))
     config = tiny_config(exchange={"encrypt": "model"})
     with pytest.raises(OpeningRefused, match="the policy opens no '1/mean'"):
-        securefl.run(config, tiny_task(), keys=replace(key_set, policy=only))
+        securefl.run(config, tiny_task(), keys=KeySet(key_set.secrets, policy=only))

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from consortium_files import PASSPHRASE, make_consortium
 
+from securefl.crypto.base64_text import encoded
 from securefl.errors import (
     ConfigError,
     FileSignatureRefused,
@@ -19,7 +20,6 @@ from securefl.errors import (
 )
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl_cli.keys import keys
-from securefl_keys.base64_text import encoded
 from securefl_keys.bundle import load_bundle
 from securefl_keys.export import export
 from securefl_keys.folder import init_folder

@@ -450,14 +450,11 @@ def test_without_enough_officers_no_score_is_opened():
     parties = Parties(Quorum(2, 3))
     profile, baseline = profiles()
     matched = Matched(parties, profile, baseline)
-    opener = parties.with_officer(0, Away)
-    gone = replace(opener, officers=[*opener.officers[:2], Away(opener.officers[2])])
+    first, second, third = parties.opener.officers
     with pytest.raises(OpeningRefused, match="1 of 3 officers answer, and 2 are needed"):
-        matched.opened(gone)
-    lying = parties.with_officer(0, Liar)
-    lying = replace(lying, officers=[*lying.officers[:2], Liar(lying.officers[2])])
+        matched.opened(parties.with_officers(Away(first), second, Away(third)))
     with pytest.raises(OpeningRefused, match="do not agree"):
-        matched.opened(replace(lying, officers=[lying.officers[0], Away(None), lying.officers[2]]))
+        matched.opened(parties.with_officers(Liar(first), Away(second), Liar(third)))
 
 
 @pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)

@@ -249,7 +249,7 @@ def test_a_damaged_public_file_is_refused(keys, file, field):
 def test_no_text_of_a_secret_key_is_secret(made_keys):
     """What a log line would show of a key, or of all keys together, is its public id at most."""
     keys, secret = load_all(made_keys, PASSPHRASE), load_authority(made_keys, PASSPHRASE)
-    parts = [getattr(keys, part.name) for part in fields(keys)]
+    parts = [getattr(keys, part.name) for part in fields(type(keys))]
     shown = f"{keys!r} {parts!r} {secret}"
     assert "secret=" not in shown
     assert "secrets=" not in shown

@@ -15,7 +15,7 @@ def test_packed_statistics_take_a_six_hundredth_of_the_bytes_of_a_vector_per_ten
     benchmark, tmp_path
 ):
     """One ciphertext for 38 tensors: 14336 bytes against 8.9 MB."""
-    arguments = ["--clients", "3", "--repeats", "1", "--json", str(tmp_path / "sum.json")]
+    arguments = ["--clients", "3", "--repeats", "2", "--json", str(tmp_path / "sum.json")]
     (result,) = benchmark("ckks_sum").main(arguments)
     assert (result.n_clients, result.n_values) == (3, 1376)
     usual, packed, signed = (result.costs[way] for way in ("usual", "packed", "signed"))

@@ -95,6 +95,39 @@ def test_show_and_verify_name_the_officers(panel):
     assert "It can encrypt what it sends, and make cards that the officers alone open." in told
 
 
+UNROUNDED = (
+    "The server puts their answers together and reads what is opened, unrounded if it likes.\n"
+    "Fewer than 2 of them learn nothing.\n"
+    "The server reads single clients with 2 of them, or with 1 that lie to the others.\n"
+)
+
+
+def test_the_policy_says_what_officers_make_of_it(panel):
+    """Numbers and names before anybody signs, after it, and in every bundle; of one, nothing."""
+    said("export", "--keys", panel / "keys", "--out", panel / "bundles")
+    written = panel / "policy.toml"
+    written.write_text(
+        "min_contributions = 3\nopenings_per_run = 9\n[[rules]]\nnames = 'a'\nprecision_bits = 9\n"
+    )
+    signed = said("policy", panel / "keys", "--sign", written)
+    assert "\n  a  to 9 bits after the leading one\nNothing else is opened.\n\n2 of 3" in signed
+    shown = [said("show", panel / "keys"), signed, said("policy", panel / "keys")]
+    bundles = [panel / "bundles" / role for role in ("client", "server", "authority", "officer")]
+    for told in (*shown, *(said(what, of) for of in bundles for what in ("show", "policy"))):
+        assert "\n2 of 3 officers open sums: authority, olga, otto, by their card keys\n" in told
+        assert UNROUNDED in told
+    said("officers", "set", panel / "keys")
+    for what in ("show", "policy"):
+        told = said(what, panel / "keys")
+        assert "Nothing else is opened.\n" in told
+        assert "officers" not in told.partition("Policy version")[2]
+        assert "unrounded" not in told
+    said("officers", "set", panel / "keys", "--threshold", 3, *cards(panel, 4))
+    told = said("policy", panel / "keys")
+    assert "\n3 of 3 officers open sums" in told
+    assert told.endswith("\nThe server reads single clients with 3 of them.\n")
+
+
 @pytest.mark.parametrize("role", ["client", "server", "authority", "officer"])
 def test_show_finds_nothing_wrong_with_a_bundle_until_a_secret_lies_in_it(panel, role):
     """No bundle has the authority's own files; a secret among them is one too many."""
@@ -157,7 +190,9 @@ def test_refusals_are_typed(made):
     assert isinstance(refused, CertificateRefused)
     refused = run("rotate", made / "keys", made / "keys/consortium/policy.json").exception
     assert isinstance(refused, KeyFileError)
-    assert "policy.json: no card key of an officer" in str(refused)
+    assert "policy.json: this is a 'securefl-policy/3' file where securefl-officer-card/1" in str(
+        refused
+    )
     assert run("officers", "card", made / "olga", "--epoch", 1, "--out", out).exit_code == 2
 
 

@@ -178,7 +178,9 @@ def test_no_other_key_opens_as_a_key_of_cards(kind, sealed):
     key = Ed25519PrivateKey.generate()
     alice = Holder("alice", "client")
     for text in (seal_ca_key(key, PASSPHRASE), seal_identity_key(key, alice, PASSPHRASE)):
-        with pytest.raises(KeyFileError, match="not a sealed secret key: format"):
+        with pytest.raises(
+            KeyFileError, match=r"this is a .securefl-.* file where securefl-card-sec"
+        ):
             kind.open(text, PASSPHRASE)
         ciphertext = json.loads(text)["ciphertext"]
         with pytest.raises(WrongPassphrase):

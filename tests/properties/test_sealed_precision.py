@@ -36,6 +36,25 @@ def test_encrypted_training_ends_where_training_in_the_clear_does(
     assert measure.measured(measure.Case(scale, weight, encrypt, 12, rounds=3)) < 1e-6
 
 
+@pytest.mark.parametrize("scale", [1e-3, 60.0])
+@pytest.mark.parametrize("way", ["FedTAN", "FedAvg + GN"])
+def test_sealed_training_on_the_digits_ends_where_training_in_the_clear_does(benchmark, way, scale):
+    """The published table's code, over fewer rounds."""
+    measure = benchmark("sealed_digits")
+    apart = measure.measured(measure.Case(way, "model", 0, scale, rounds=4))
+    assert apart.error < 1e-6
+    assert (apart.sealed, apart.n_incidents) == (apart.clear, 0)
+
+
+def test_a_sealed_run_that_a_value_leaves_is_told_from_an_imprecise_one(benchmark):
+    """Inputs a thousandth as large, and steps so long that one client's bias passes ±32."""
+    measure = benchmark("sealed_digits")
+    apart = measure.measured(measure.Case("FedTAN", "model", 1, 1e-3, rounds=1, lr=0.8))
+    assert apart.n_incidents > 0
+    assert str(apart).endswith(f" ({apart.n_incidents} incidents)")
+    assert apart.error > 1e-3
+
+
 def sealed_total(keys, values, weights):
     """The sum of these clients' messages, and what opens it: total, about and nonces."""
     about = MessageId(RUN, 1, "layer/mean", values.shape[-1])

@@ -14,12 +14,12 @@ def encoded(data: bytes) -> str:
 
 
 def decoded(text: str, n_bytes: int | None = None) -> bytes:
-    """The bytes of a secret key file's field; raises KeyFileError, also for another length."""
+    """The bytes of a key file's field; raises KeyFileError, also for another length."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise KeyFileError(f"damaged secret key file: {error}") from error
+        raise KeyFileError(f"damaged key file: {error}") from error
     # Base64 has spare bits at its end: two texts for the same bytes, of which one was changed.
     if encoded(data) != text or n_bytes not in {None, len(data)}:
-        raise KeyFileError("damaged secret key file: base64 of another length or form")
+        raise KeyFileError("damaged key file: base64 of another length or form")
     return data

@@ -1,0 +1,37 @@
+"""Key material stays where it was made or read."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+_FIELDS = "__dataclass_fields__"
+
+
+class Held:
+    """Can be neither pickled nor copied, shallow or deep, nor be taken apart as a dataclass."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # A dataclass with slots is made twice, the second time with its fields. `asdict`, `astuple`
+        # and `replace` look for them at the instance, and `dataclass` itself at the class.
+        if _FIELDS in vars(cls):
+            setattr(cls, _FIELDS, _OfTheClass(vars(cls)[_FIELDS]))
+
+    def __reduce__(self) -> NoReturn:
+        _refuse(self)
+
+
+class _OfTheClass:
+    """An attribute that instances refuse."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self._value if instance is None else _refuse(instance)
+
+
+def _refuse(held: object) -> NoReturn:
+    raise TypeError(f"{type(held).__name__} cannot be pickled or copied")
