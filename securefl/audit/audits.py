@@ -14,7 +14,12 @@ import torch
 
 from securefl.audit.bounds.chapter import client_test, epsilon_chapter, record_bound
 from securefl.audit.bounds.one_run import OneRunBound
-from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
+from securefl.audit.bounds.record_canaries import (
+    alignment,
+    drawn_canaries,
+    with_canaries,
+    with_room,
+)
 from securefl.audit.encryption import evidence as encryption
 from securefl.audit.encryption.chapter import encryption_chapter
 from securefl.audit.exposure.chapter import exposure_chapter
@@ -256,7 +261,8 @@ class _Audits:
     def _canaries(self) -> OneRunBound:
         canaries = drawn_canaries(self.task.test, self.effort.canaries, self.seed)
         task = with_canaries(self.task, canaries)
-        again = replayed(self.config, task, self._of("training with canary records"))
+        config = with_room(self.config, task)
+        again = replayed(config, task, self._of("training with canary records"))
         scores = alignment(task.model, task.loss, _thinned(again.models), canaries)
         return record_bound(scores, canaries, self.config)
 

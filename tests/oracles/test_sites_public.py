@@ -16,9 +16,12 @@ from with_officers import Officers, OfficersJob, WithOfficers
 
 import securefl
 from securefl.algorithms.public_training import ServerTuned
+from securefl.audit.bounds.record_canaries import drawn_canaries, with_canaries, with_room
+from securefl.audit.replay import replayed
 from securefl.build.job import job_of
 from securefl.build.own_data import site_job, task_at
 from securefl.build.simulation import simulated
+from securefl.data.samples import samples
 from securefl.data.site_file import load_samples
 from securefl.errors import ConfigError, DataError
 from securefl.federation.query import SIZE, Respondent
@@ -211,6 +214,20 @@ def test_an_audits_shadows_have_no_tests_of_their_own(files):
     given = {name: files / name / "tables.toml" for name in NAMES}
     task = securefl.task_of_sites(config, {**given, "server": files / "tables.toml"})
     assert len(job_of(config, replace(task, client_tests=())).data) == len(NAMES)
+
+
+def test_an_audits_canaries_have_room_beside_a_sites_own_samples(files):
+    """Though the settings bound a site's samples by what the largest has."""
+    config = securefl.load_config(None, [*SHORT, *TABLES])
+    task = securefl.task_of_sites(config, {name: files / name / "tables.toml" for name in NAMES})
+    planted = with_canaries(task, drawn_canaries(task.test, 400, 0))
+    largest = max(len(samples(of, "a client")) for of in planted.clients)
+    assert largest > config.samples.most
+    roomy = with_room(config, planted)
+    assert roomy.samples.most == largest
+    assert with_room(config, task) == config
+    assert sum(job_of(roomy, planted).weights.values()) <= 1
+    assert len(replayed(roomy, planted, lambda *_: None).models) == 1 + config.run.rounds
 
 
 def test_a_rehearsal_takes_the_servers_file_as_it_takes_sites(files, tmp_path):

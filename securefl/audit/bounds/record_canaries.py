@@ -25,7 +25,8 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import ConcatDataset, TensorDataset
 
 from securefl.algorithms.base import Loss, trained_parameters
-from securefl.data.samples import ClientData, whole
+from securefl.config.schema import Config
+from securefl.data.samples import ClientData, samples, whole
 from securefl.task import Task
 from securefl.types import NamedTensors
 
@@ -68,6 +69,14 @@ def with_canaries(task: Task, canaries: Canaries) -> Task:
         own = np.flatnonzero(canaries.included & (number % n == i))
         clients.append(_joined(data, canaries.x[own], canaries.y[own]))
     return replace(task, clients=clients)
+
+
+def with_room(config: Config, task: Task) -> Config:
+    """Return the settings, whose bound of a site's samples holds for this task's clients, too."""
+    if config.samples is None:
+        return config
+    most = max(config.samples.most, *(len(samples(of, "a client")) for of in task.clients))
+    return config.model_copy(update={"samples": config.samples.model_copy(update={"most": most})})
 
 
 def alignment(
