@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from securefl.config.load import load_config
 from securefl_cli.connection import (
     FILE,
     OWN_PASSPHRASE_FILE,
@@ -93,14 +94,14 @@ def join(  # noqa: PLR0913, PLR0917
       securefl site join job.toml --bundle bundles/client --identity alice \\
         --server 127.0.0.1:7443 --data site.toml
     """  # noqa: D301
-    from securefl.config.load import load_config
+    config = load_config(config_file, settings)
     from securefl.network.approval import APPROVED
     from securefl.network.client import ClientProcess
     from securefl.network.connect import Address
     from securefl.network.party import client_party
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
-    config, at = load_config(config_file, settings), Address.parse(server)
+    at = Address.parse(server)
     sound = SoundBundle.load(bundle, "client")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "client")

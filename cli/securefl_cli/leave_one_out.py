@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl.config.load import load_config
 from securefl_cli.progress import progress_bar
 from securefl_cli.scores import (
     ScoreRow,
@@ -54,12 +55,11 @@ def leave_one_out(
     Example:
       securefl leave-one-out corruptions.toml --adapt-bn 0.9 --out runs/unseen
     """  # noqa: D301  (click wants the backspace itself)
+    config = load_config(config_file, settings)
     from securefl import leave_one_out as report_on
-    from securefl import load_config
     from securefl.evaluation.leave_one_out import JSON_REPORT, MARKDOWN_REPORT
     from securefl.evaluation.named_data import UntrainedStatistics
 
-    config = load_config(config_file, settings)
     try:
         with warnings.catch_warnings(action="ignore", category=UntrainedStatistics):  # noted below
             report = report_on(config, out, adapt_bn=adapt_bn, batch_size=batch_size, watch=_watch)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from securefl.config.load import load_config
 from securefl_cli.connection import FILE
 
 
@@ -60,8 +61,8 @@ def export(
     Example:
       securefl nvflare export job.toml --out jobs/first --authority keeper
     """  # noqa: D301
-    from securefl.config.load import load_config
+    config = load_config(config_file)
     from securefl_cli.nvflare_export import write_job
 
-    write_job(out, load_config(config_file), sites, authority, officers)
+    write_job(out, config, sites, authority, officers)
     click.echo(f"Job: {out}. Hand it over with: nvflare job submit -j {out}")

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from securefl.config.load import load_config
 from securefl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,14 +113,13 @@ def cost(config_file: Path | None, target_epsilon: float | None, settings: tuple
       securefl privacy cost --set privacy.level=record --set privacy.records=250 \\
         --set algorithm.name=fixbn --set algorithm.weights=uniform --target-epsilon 3
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl import load_config
+    config = load_config(config_file, settings)
     from securefl.build.job import planned_spending
     from securefl.privacy.calibration import sigma_for
     from securefl.privacy.events import Level
     from securefl.report.protection import epsilon_said, protections
     from securefl.task import configured_task
 
-    config = load_config(config_file, settings)
     planned = planned_spending(config, configured_task(config))
     table, level = config.privacy, Level(config.privacy.level)
 

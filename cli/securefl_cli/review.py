@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from securefl.config.load import load_config
 from securefl_cli.connection import FILE, config_argument, settings_option
 from securefl_cli.key_options import PASSPHRASE_FILE
 from securefl_cli.passphrase import read_passphrase
@@ -68,22 +69,21 @@ def review(  # noqa: PLR0913, PLR0917
       securefl site review job.toml --data site.toml --name north
       securefl site review job.toml --data site.toml --identity north --approve
     """  # noqa: D301
-    from securefl.build.own_data import site_job
-    from securefl.build.review import review as reviewed
-    from securefl.config.load import load_config
-    from securefl.network.approval import APPROVED
-
     if (identity is None) == approve:
         raise click.UsageError("--approve and --identity go together: an identity signs")
     if out and not approve:
         raise click.UsageError("--out is for the approval: give --approve, too")
+    config = load_config(config_file, settings)
+    from securefl.build.own_data import site_job
+    from securefl.build.review import review as reviewed
+    from securefl.network.approval import APPROVED
+
     own = signing_identity(identity, passphrase_file) if identity else None
     if own and name not in {None, own.name}:
         raise click.UsageError(f"--name {name}: the identity is {own.name}'s")
     name = own.name if own and data else name
     if (data is None) != (name is None):
         raise click.UsageError("--data and --name go together: give both or none")
-    config = load_config(config_file, settings)
     job = site_job(config, name, data)
     found = reviewed(job)
     table = Table("Message", "Values", "Rounds, at most", "The server reads")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import click
 
+from securefl.config.load import load_config
 from securefl.errors import ConfigError, KeyFileError, RunFolderError
 from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.options import settings_of
@@ -227,9 +228,7 @@ def _start(
     own: Own,
     out: Path | None,
 ) -> None:
-    from securefl.config.load import load_config
-
-    config = load_config(config_file, settings)  # before torch is imported: a wrong one shows soon
+    config = load_config(config_file, settings)
     if config_file:
         _require_shipped(config_file)
     from securefl import run as run_rounds

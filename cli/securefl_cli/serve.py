@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from securefl.config.load import load_config
 from securefl_cli.connection import (
     AUTHORITY_KEYS,
     FILE,
@@ -68,7 +69,7 @@ def serve_openings(
     Example:
       securefl authority serve job.toml --keys my-keys --server 127.0.0.1:7443
     """  # noqa: D301
-    from securefl.config.load import load_config
+    config = load_config(config_file, settings)
     from securefl.network.connect import Address
     from securefl_cli.roles import authority_process
     from securefl_keys import layout
@@ -76,7 +77,7 @@ def serve_openings(
     from securefl_keys.roster import load_roster
     from securefl_keys.sound_bundle import process_identity
 
-    config, at = load_config(config_file, settings), Address.parse(server)
+    at = Address.parse(server)
     ca = load_roster(directory).ca
     passphrase = read_passphrase(passphrase_file, confirm=False)
     own = directory / layout.AUTHORITY_IDENTITY.parent
@@ -134,13 +135,13 @@ def serve_key_sums(  # noqa: PLR0913, PLR0917
       securefl officer serve job.toml --bundle bundles/officer --identity olga \\
         --server 127.0.0.1:7443
     """  # noqa: D301
-    from securefl.config.load import load_config
+    config = load_config(config_file, settings)
     from securefl.network.connect import Address
     from securefl_cli.roles import officer_process
     from securefl_keys.keeper import alone
     from securefl_keys.sound_bundle import SoundBundle, process_identity
 
-    config, at = load_config(config_file, settings), Address.parse(server)
+    at = Address.parse(server)
     sound = SoundBundle.load(bundle, "officer")
     passphrase = read_passphrase(passphrase_file, confirm=False)
     mine = process_identity(identity, passphrase, sound.ca, "officer")
@@ -253,11 +254,10 @@ def serve_rounds(  # noqa: PLR0913, PLR0917
       securefl server serve job.toml --bundle bundles/server --identity hub \\
         --out runs/first
     """  # noqa: D301
-    from securefl.config.load import load_config
+    config = load_config(config_file, settings)
     from securefl.runs.server_start import ServerStart
     from securefl_cli.server_run import run_server
 
-    config = load_config(config_file, settings)
     path = out or Path("runs") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{config.name}"
     start = ServerStart(
         bundle=bundle.absolute(),
