@@ -33,11 +33,11 @@ from roles import SERVER
 from securefl.errors import PeerError
 from securefl.network.connect import Address, Destination, Entrance, connected, listening
 from securefl.network.frames import Frame, Link
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.simulation.processes import ipc
+from securefl_keys.live_keys import SoundBundle, process_identity
 from securefl_keys.rehearsal import make_consortium
-from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000)
 """Bytes each way."""
@@ -47,7 +47,7 @@ WITHIN_S = 60
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def party(folder: Path, name: str, role: Role) -> tuple[Identity, SoundBundle]:
+def party(folder: Path, name: str, role: Role) -> tuple[ProcessIdentity, SoundBundle]:
     """Return a member's identity and bundle from the consortium's folder."""
     bundle = SoundBundle.load(folder / "bundles" / role, role)
     passphrase = (folder / "passphrase").read_text().strip()

@@ -33,10 +33,10 @@ from measure import (
 from sealed_way import RUN, SealedWay
 
 from securefl.crypto.one_time import ring
-from securefl.exchange.base import OpenedSum, Values
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
+from securefl.exchange.sums import OpenedSum, Values
 from securefl.federation import server as roles
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client

@@ -54,7 +54,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
         "securefl.exchange.plain.PlainSum.total",
     ),
     "open": (
-        "securefl.exchange.one_time_open.OneTimeOpener.open",
+        "securefl.exchange.officer.OneTimeOpener.open",
         "securefl.exchange.plain.PlainChannel.open",
     ),
     "log": (

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from securefl.build.algorithm import n_selected
 from securefl.build.simulation import simulated
-from securefl.config.load import parse_tables
-from securefl.config.schema import Config
 from securefl.models import build_model
 from securefl.runs.loop import Rounds
+from securefl.settings.load import parse_tables
+from securefl.settings.tables import Config
 from securefl.task import Task
 
 LR = 0.01

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from securefl.report.drawing import COLOURS, STYLES, bare, png
+from securefl.report.plots import COLOURS, STYLES, bare, png
 
 
 def curves(lines: Mapping[str, Mapping[int, float]], x: str, y: str) -> bytes:

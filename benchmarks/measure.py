@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from securefl.exchange.base import RunningSum, Values
+from securefl.exchange.sums import RunningSum, Values
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")

@@ -24,7 +24,7 @@ from measure import (
 )
 from sealed_way import PlainWay, SealedWay
 
-from securefl.algorithms.base import averaged_tensors
+from securefl.algorithms.algorithm import averaged_tensors
 from securefl.crypto.params import SUMS
 from securefl.exchange.layout import pack
 from securefl.exchange.plain import PlainChannel

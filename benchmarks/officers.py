@@ -17,7 +17,7 @@ import numpy as np
 from measure import Machine, bytes_text, clocked, ms_text, sample_weights, show, write_json
 from sealed_way import RUN, SealedWay
 
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
 
 QUORUMS = (Quorum(), Quorum(2, 3), Quorum(3, 5))
 N_VALUES = 1376

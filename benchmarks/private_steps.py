@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from turns import in_turns
 
-from securefl.algorithms.base import Sgd, Work, trained_parameters
-from securefl.algorithms.solvers.base import Solver, Start
+from securefl.algorithms.algorithm import Sgd, Work, trained_parameters
 from securefl.algorithms.solvers.sgd import SGD
+from securefl.algorithms.solvers.solver import Solver, Start
 from securefl.data.samples import samples
 from securefl.models import build_model
 from securefl.privacy.clipping import Clipping

@@ -21,11 +21,10 @@ import tenseal as ts
 import torch
 from measure import Machine, bytes_text, ms_text, ratio_text, show, timed, write_json
 
-from securefl.exchange.base import MessageId, Sender
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
-from securefl.exchange.profile import Profile, divergence
+from securefl.exchange.profile_match import PROFILE, Profile, divergence
+from securefl.exchange.sums import MessageId, Sender
 
 RUN = "ab" * 32
 

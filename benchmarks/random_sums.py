@@ -16,10 +16,10 @@ import click
 import numpy as np
 
 from securefl.crypto.params import SUMS
-from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.digits import Digits
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.sums import MessageId, Sender
 
 PRECISION_BITS = 32
 DEVIATIONS = 8

@@ -20,21 +20,20 @@ from typing import TypeVar
 import torch
 
 from securefl import load_config
-from securefl.exchange.base import OpenedSum
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.client import Client
 from securefl.federation.server import Server
 from securefl.federation.total import RELEASED, n_total_bytes
 from securefl.network import bodies
-from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.authority import AuthorityLog, AuthorityProcess
+from securefl.network.authority_line import ask_to_open, ask_what_holds, give_cards
 from securefl.network.frames import Frame, Link
-from securefl.network.identity import Identity
-from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
+from securefl.network.identity import ProcessIdentity
 from securefl.network.settings import settings_digest
 from securefl.network.trust import Role
 from securefl.types import Kind, MessageSpec
-from securefl_keys.keeper import FolderKeeper
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
 
 Answer = TypeVar("Answer")
 REPEATS = 50
@@ -46,7 +45,7 @@ class SealedExchange:
     """Parties of exchanges of so many values, with their connections."""
 
     bundles: Mapping[Role, SoundBundle]
-    clients: Sequence[tuple[Identity, Link]]
+    clients: Sequence[tuple[ProcessIdentity, Link]]
     """Each with its end of its connection."""
     links: Sequence[Link]
     """The server's ends, in any order."""
@@ -114,7 +113,7 @@ class SealedExchange:
         if (opened.n_clients, len(values)) != (len(self.clients), self.n_values):
             raise RuntimeError("the total is of others")
 
-    async def _answer(self, number: int, own: Identity, link: Link, size: int) -> None:
+    async def _answer(self, number: int, own: ProcessIdentity, link: Link, size: int) -> None:
         await link.receive({Frame.ROUND: size})
         client = self._client(own)
         values = {"w": torch.linspace(-1, 1, self.n_values, dtype=torch.float64)}
@@ -123,7 +122,7 @@ class SealedExchange:
         )
         await link.send(Frame.MESSAGE, message)
 
-    def _client(self, own: Identity) -> Client:
+    def _client(self, own: ProcessIdentity) -> Client:
         keys, weight = self.bundles["client"].card_keys, 1 / len(self.clients)
         sealers = {Kind.PARAMETERS: OneTimeSealer(keys)}
         return Client(own.name, weight, sealers, card_keys=keys, signing_key=own.key)
@@ -141,7 +140,7 @@ def authority_of(
     """Return the authority of a consortium's keys, and the digest of its settings."""
     settings = [f"data.names={json.dumps(names)}", "exchange.encrypt=model"]
     config = load_config(None, settings)
-    log = Log(folder / "log", digest := settings_digest(config))
+    log = AuthorityLog(folder / "log", digest := settings_digest(config))
     return AuthorityProcess(FolderKeeper(folder / "keys", passphrase), config, log, _silent), digest
 
 

@@ -9,12 +9,12 @@ from measure import SumServer
 
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import ring
-from securefl.exchange.base import MessageId, Sender, Values
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.sums import MessageId, Sender, Values
 
 RUN, NAME = "0" * 64, "update"
 

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from measure import SumServer
 
-from securefl.exchange.base import Values
+from securefl.exchange.sums import Values
 
 
 class SharedKeyWay:
@@ -20,7 +20,7 @@ class SharedKeyWay:
             import_module("securefl.exchange.ckks"),
             import_module("securefl.exchange.policy").Policy(),
         )
-        keys = import_module("securefl.exchange.keyset").KeySet.ephemeral()
+        keys = import_module("securefl.exchange.officer").KeySet.ephemeral()
         self._n_values = n_values
         self._sealer, self._adder = ckks.CkksSealer(keys.public), ckks.CkksAdder(keys.adding)
         self._opener = keys.opener(policy.flooding, n_clients)

@@ -33,9 +33,9 @@ from roles import PASSPHRASE, SERVER, Job, ceremony, free_port
 from securefl.errors import PeerError
 from securefl.network.connect import Address, connected
 from securefl.network.frames import Frame
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity
 from securefl.runs.folder_reader import read_metrics
-from securefl_keys.sound_bundle import SoundBundle, process_identity
+from securefl_keys.live_keys import SoundBundle, process_identity
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -131,7 +131,7 @@ class Siege:
                     writer.close()
             await asyncio.sleep(AGAIN_S)
 
-    async def _member(self, own: Identity, bundle: SoundBundle) -> None:
+    async def _member(self, own: ProcessIdentity, bundle: SoundBundle) -> None:
         """Send a megabyte where a small frame is due, under a certificate that is sound."""
         host, _, port = self.at.rpartition(":")
         while True:

@@ -27,11 +27,11 @@ from sealed_exchange import SealedExchange, authority_of
 
 from securefl.network.connect import Address, connected, listening
 from securefl.network.frames import Frame, Link
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity
 from securefl.network.trust import Role
 from securefl.runs.folder_reader import read_metrics
+from securefl_keys.live_keys import SoundBundle, process_identity
 from securefl_keys.rehearsal import make_consortium
-from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 SIZES = (1_000, 100_000, 1_000_000, 100_000_000)
 """Bytes each way."""
@@ -130,7 +130,7 @@ class Loopback:
     """Connections of a consortium's parties with its server, in one event loop."""
 
     bundles: Mapping[Role, SoundBundle]
-    clients: Sequence[tuple[Identity, Link]]
+    clients: Sequence[tuple[ProcessIdentity, Link]]
     """Each with its end."""
     links: Sequence[Link]
     """The server's ends of those."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from audit_table import Audit, markdown, table
 
 import securefl
-from securefl.audit.audits import FULL, QUICK, Effort
+from securefl.audit.audits import FULL, QUICK, AuditEffort
 from securefl.audit.page import html_page
 from securefl.runs.folder_reader import holds_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
@@ -42,7 +42,7 @@ class Took:
     """Processes that wanted a core in the minute before it began."""
 
 
-def made(folder: Path, encrypt: str, effort: Effort, say: Callable[[str], None]) -> None:
+def made(folder: Path, encrypt: str, effort: AuditEffort, say: Callable[[str], None]) -> None:
     """A run and its audit, or what of them is not there yet."""
     run, report = folder / encrypt, folder / f"{encrypt}-{effort.name}"
     if not holds_run(run):

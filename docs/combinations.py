@@ -1,6 +1,6 @@
 """Which settings go together, as Markdown: python docs/combinations.py > docs/combinations.md.
 
-The rules of securefl.config.rules speak of two axes at a time, so tables of pairs say everything,
+The rules of securefl.settings.clashes speak of two axes at a time, so tables of pairs say all,
 but for encrypt = "statistics", which needs one axis of all that sends some. tests/properties/
 test_grid.py runs all products of the axes and holds them against `reason`.
 """
@@ -16,9 +16,12 @@ import torch
 from torch import nn
 
 from securefl.build.simulation import simulated
-from securefl.config.fnr import FnrTable
-from securefl.config.load import load_config
-from securefl.config.schema import (
+from securefl.errors import ConfigError, DataError
+from securefl.models import build_model
+from securefl.settings.fnr import FnrTable
+from securefl.settings.load import load_config
+from securefl.settings.selection import SelectionTable
+from securefl.settings.tables import (
     AlgorithmTable,
     Config,
     ModelTable,
@@ -26,9 +29,6 @@ from securefl.config.schema import (
     SolverTable,
     TrainTable,
 )
-from securefl.config.selection import SelectionTable
-from securefl.errors import ConfigError, DataError
-from securefl.models import build_model
 from securefl.task import Task
 
 Settings = tuple[str, ...]

@@ -19,7 +19,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from securefl.report.drawing import COLOURS, STYLES, bare, png
+from securefl.report.plots import COLOURS, STYLES, bare, png
 
 ROW = re.compile(r"(.+), ε = ([0-9.]+|∞)")
 STEP = 2.5

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from securefl.build.own_data import task_of_sites as task_of_sites
     from securefl.build.run import resume as resume
     from securefl.build.run import run as run
-    from securefl.config.load import load_config as load_config
-    from securefl.config.schema import Config as Config
     from securefl.errors import SecureFLError as SecureFLError
     from securefl.evaluation.leave_one_out import leave_one_out as leave_one_out
     from securefl.evaluation.named_data import Trained as Trained
@@ -26,10 +24,12 @@ if TYPE_CHECKING:
     from securefl.norms.convert import convert_norm as convert_norm
     from securefl.report.external import LeaveOneOut as LeaveOneOut
     from securefl.runs.loop import Result as Result
+    from securefl.settings.load import load_config as load_config
+    from securefl.settings.tables import Config as Config
     from securefl.task import Task as Task
 
 _HOMES = {
-    "Config": "securefl.config.schema",
+    "Config": "securefl.settings.tables",
     "LeaveOneOut": "securefl.report.external",
     "Result": "securefl.runs.loop",
     "SecureFLError": "securefl.errors",
@@ -39,7 +39,7 @@ _HOMES = {
     "Trained": "securefl.evaluation.named_data",
     "evaluate": "securefl.evaluation.named_data",
     "leave_one_out": "securefl.evaluation.leave_one_out",
-    "load_config": "securefl.config.load",
+    "load_config": "securefl.settings.load",
     "load_trained": "securefl.evaluation.named_data",
     "resume": "securefl.build.run",
     "run": "securefl.build.run",

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from securefl.algorithms.base import Algorithm, Loss
-from securefl.config.data import REGRESSIONS
-from securefl.config.rules import reads_public
-from securefl.config.schema import Config
+from securefl.algorithms.algorithm import Algorithm, Loss
 from securefl.data.federation import load_federation
 from securefl.data.samples import ClientData, Dtypes, Given, Samples, given_data, samples
 from securefl.data.sources import leave_out_choices
@@ -26,6 +23,9 @@ from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.io.text import can_name_a_folder
 from securefl.metrics import Measure, chosen_metric, loss_name, takes_floats
 from securefl.models import build_model
+from securefl.settings.clashes import reads_public
+from securefl.settings.data import REGRESSIONS
+from securefl.settings.tables import Config
 from securefl.trial import labelled, require_plain, tried
 
 N_PUBLIC = 180

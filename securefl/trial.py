@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss
+from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.data.samples import Samples, TensorSamples
 from securefl.errors import ConfigError, DataError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.exchange.officer import OneTimeOpener
 
 
 class Counting:

@@ -6,7 +6,7 @@ from matching_runs import make_task
 
 import securefl
 from securefl import Config
-from securefl.audit.exposure.evidence import Evidence, leaks_in
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.replay import replayed
 from securefl.runs.folder_reader import read_run
 
@@ -112,7 +112,7 @@ def task_of(name):
 def in_folder(folder, task, dtype="float32"):
     """What a run's folder shows to be wrong."""
     run = read_run(folder)
-    return leaks_in(Evidence.of(run), expected(run, task), dtype)
+    return leaks_in(FolderEvidence.of(run), expected(run, task), dtype)
 
 
 def expected(run, task):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from processes import SERVER
 
 from securefl.network.connect import listening
-from securefl.network.proof import name_of
+from securefl.network.identity import name_of
 from securefl.network.stream import FINISH_S
 from securefl.nvflare.calls import ByCalls, CalledHere
 

@@ -20,11 +20,11 @@ from torch import nn
 
 from securefl import Config, Task
 from securefl.crypto.one_time import OneTimeKey
-from securefl.exchange.base import Sealed
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.sums import Sealed
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster, encode_message, header_for
@@ -32,7 +32,7 @@ from securefl.federation.opening import Opening
 from securefl.federation.server import Server
 from securefl.report import finish
 from securefl.types import Kind, MessageSpec
-from securefl_keys.folder import init_folder
+from securefl_keys.consortium import init_folder
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 POLICY = Policy(rules=(OpeningRule("*", precision_bits=26),))

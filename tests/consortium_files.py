@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from securefl_keys import journal, rotation
+from securefl_keys import rotation, signer
 from securefl_keys.certificates import ConsortiumAuthority
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
-from securefl_keys.folder import init_folder
-from securefl_keys.holders import Role
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.rotation import rotate
+from securefl_keys.subject import Role
 
 PASSPHRASE = "correct horse battery staple"
 CLIENTS = ("alice", "bob", "Zoë K")
@@ -42,7 +42,7 @@ class Made:
 def joined(keys: Path, folder: Path, name: str, passphrase: str, role: Role = "client") -> Path:
     """The folder of a new member: its request was approved."""
     (request,) = make_identities(folder, [name], role, passphrase)
-    approve(keys, [Approval(request, folder / name / "identity.crt")], PASSPHRASE)
+    approve(keys, [JoinApproval(request, folder / name / "identity.crt")], PASSPHRASE)
     return folder / name
 
 
@@ -70,7 +70,7 @@ def cut_off_rotation(keys: Path) -> None:
     """Leave a key folder whose next keys are ready, and none of them in place."""
 
     def crash(directory: Path) -> None:
-        if (directory / journal.NEXT).exists():
+        if (directory / signer.NEXT).exists():
             raise CrashError
 
     with pytest.MonkeyPatch.context() as patch:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from securefl.config.load import load_config
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.runs.folder_reader import RoundMetrics, read_run
 from securefl.runs.folder_writer import RunFolder
-from securefl.selection.round_participants import RoundParticipants
+from securefl.selection.participation import RoundParticipants
+from securefl.settings.load import load_config
 from securefl.types import Kind
 
 PLAIN = ("exchange.encrypt=none", "algorithm.name=fedavg")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from securefl_keys import sealed_file
-from securefl_keys.description import describe
+from securefl_keys.verification import describe
 
 PASSPHRASE = "correct horse battery staple"
 CARD_SECRET = "authority/secret.key"

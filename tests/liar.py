@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from securefl.federation.terms import Terms
-from securefl.federation.total import state_digest, with_job
+from securefl.federation.total import Terms, state_digest, with_job
 from securefl.network import bodies
 from securefl.network.connect import connected
 from securefl.network.frames import Frame

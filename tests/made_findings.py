@@ -6,7 +6,7 @@ import math
 
 from hypothesis import strategies as st
 
-from securefl.audit.findings import Chapter, Findings, Number, Picture, Table, Verdict
+from securefl.audit.findings import Findings, FindingsTable, Number, Picture, Section, Verdict
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -23,13 +23,17 @@ SVG = (
 )
 LONG = "a_name_without_any_place_to_break_it_" * 12
 NUMBER = Number("AUC", 0.625, "of the loss (Yeom 2018)", 7, 0.5, 0.75)
-LEAK = Chapter(
+LEAK = Section(
     "inversion",
     "Gradient inversion",
     Verdict.LEAKS,
     "Images are rebuilt; `--encrypt model` hides them in 50 % of the cases.",
     (NUMBER, Number("ε at most", math.inf, "accountant")),
-    (Table("Attacks", ("attack", "AUC"), (("loss", "0.6"), ("RMIA", "0.7")), frozenset({1})),),
+    (
+        FindingsTable(
+            "Attacks", ("attack", "AUC"), (("loss", "0.6"), ("RMIA", "0.7")), frozenset({1})
+        ),
+    ),
     (Picture("A drawing", "Nothing but a line.", svg=SVG),),
     ("No stronger attack was tried.",),
 )
@@ -39,10 +43,10 @@ FINDINGS = Findings(
     3,
     {"Algorithm": "fedtan", "Rounds": "200"},
     (
-        Chapter("epsilon", "Bounds on ε", Verdict.OPEN, "Nothing was claimed."),
-        Chapter("encryption", "Encryption", Verdict.HOLDS, "Totals alone were opened."),
+        Section("epsilon", "Bounds on ε", Verdict.OPEN, "Nothing was claimed."),
+        Section("encryption", "Encryption", Verdict.HOLDS, "Totals alone were opened."),
         LEAK,
-        Chapter("exposure", "Who saw what", Verdict.WEAK, "The server read parameters."),
+        Section("exposure", "Who saw what", Verdict.WEAK, "The server read parameters."),
     ),
 )
 
@@ -61,7 +65,7 @@ numbers = st.builds(
 )
 cells = st.lists(texts, max_size=4)
 tables = st.builds(
-    Table, texts, cells, st.lists(cells, max_size=3), st.frozensets(st.integers(0, 2))
+    FindingsTable, texts, cells, st.lists(cells, max_size=3), st.frozensets(st.integers(0, 2))
 )
 pictures = st.builds(Picture, texts, texts, png=st.binary(max_size=20)) | st.builds(
     Picture, texts, texts, svg=texts
@@ -73,7 +77,7 @@ def some(strategy):
 
 
 chapters = st.builds(
-    Chapter,
+    Section,
     st.from_regex(r"[a-z]{3,9}", fullmatch=True),
     texts,
     st.sampled_from(Verdict),

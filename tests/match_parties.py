@@ -10,12 +10,10 @@ from ring_by_hand import untransformed
 
 from securefl.crypto.one_time import OneTimeKey
 from securefl.crypto.params import MATCHES
-from securefl.exchange.base import MessageId, Sender
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE
+from securefl.exchange.officer import KeySet, OneTimeOpener
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.exchange.profile import Profile
+from securefl.exchange.profile_match import PROFILE, Profile
+from securefl.exchange.sums import MessageId, Sender
 
 RUN = "ab" * 32
 N, PRIMES = MATCHES.poly_degree, (70368743587841, 70368743669761)

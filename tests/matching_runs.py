@@ -13,18 +13,17 @@ from torch import nn
 
 import securefl
 from securefl import Config, Task
+from securefl.crypto.ciphertext_codec import packed
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import MATCHES
-from securefl.crypto.ring import packed
-from securefl.exchange.base import MessageId, Sealed, Sender
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import HEADER_BYTES, PROFILE, with_header
-from securefl.exchange.profile import Profile
+from securefl.exchange.officer import KeySet
+from securefl.exchange.profile_match import HEADER_BYTES, PROFILE, Profile, with_header
+from securefl.exchange.sums import MessageId, Sealed, Sender
 from securefl.federation.client import Client
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl.runs.folder_reader import SELECTIONS, read_rows
-from securefl.selection.round_participants import RoundParticipants
+from securefl.selection.participation import RoundParticipants
 
 MODES = ("plain", "sealed")
 Q = 6

@@ -15,7 +15,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 from processes import ONE_THREAD, SERVER
 from with_officers import OTHERS
 
-from securefl_cli.nvflare_export import SIDES
+from securefl_cli.nvflare import SIDES
 
 ADMIN = "admin@nvidia.com"
 LETS_RUN = (f"{SIDES}.", "nvflare.collab.runtime.")

@@ -19,12 +19,12 @@ from torch import nn
 import securefl
 from securefl import Config, Task
 from securefl.build.job import job_of
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity
 from securefl.network.party import ClientParty
 from securefl.network.server import ServerProcess
 from securefl.runs.folder_reader import INCIDENTS, OPENINGS, RunRecord, read_run
 from securefl.task import own_settings
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.live_keys import SoundBundle
 
 NAMES = ("alice", "bob", "carol", "dora", "eve")
 SIZES = (9, 12, 18, 10, 14)
@@ -69,10 +69,10 @@ class Consortium:
 
     def __init__(self, folder: Path) -> None:
         self.site = Site(folder, names=NAMES)
-        self._identities: dict[str, Identity] = {}
+        self._identities: dict[str, ProcessIdentity] = {}
         self._bundles: dict[str, SoundBundle] = {}
 
-    def identity(self, name: str, role: str = "client") -> Identity:
+    def identity(self, name: str, role: str = "client") -> ProcessIdentity:
         """See `Site.identity`; read once."""
         if name not in self._identities:
             self._identities[name] = self.site.identity(name, role)
@@ -123,7 +123,7 @@ class Job:
     def record(self) -> RunRecord:
         return read_run(self.folder / "run")
 
-    def identity(self, name: str, role: str = "client") -> Identity:
+    def identity(self, name: str, role: str = "client") -> ProcessIdentity:
         return self.consortium.identity(name, role)
 
     def bundle(self, role: str) -> SoundBundle:

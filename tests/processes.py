@@ -25,7 +25,7 @@ import securefl
 from securefl.errors import PeerError
 from securefl.exchange.policy import Policy
 from securefl.network import bodies
-from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.client import ClientProcess
 from securefl.network.connect import Address, listening
 from securefl.network.frames import SMALL, Frame
@@ -36,22 +36,19 @@ from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_keys import layout
 from securefl_keys.certificates import holder_certificate, issue
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
-from securefl_keys.folder import init_folder
-from securefl_keys.holders import Holder
 from securefl_keys.identity import load_identity, make_identities
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.live_keys import FolderKeeper, SoundBundle, process_identity
 from securefl_keys.loading import load_all
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.party_certificates import issue_transport, transport_key
 from securefl_keys.policy import DEFAULT
-from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
-from securefl_keys.rotation import rotate
+from securefl_keys.rotation import rotate, sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.sound_bundle import SoundBundle, process_identity
-from securefl_keys.transport import transport_key
-from securefl_keys.transport_certificates import issue_transport
+from securefl_keys.subject import Holder
 
 CLIENTS = ("alice", "bob", "carol")
 SERVER = "hub"
@@ -159,7 +156,7 @@ class Site:
             for name in names:
                 (request,) = make_identities(self.folder, [name], role, passphrase_of(name))
                 certificate = self.folder / name / layout.IDENTITY_CERTIFICATE
-                approve(self.keys, [Approval(request, certificate)], PASSPHRASE, at)
+                approve(self.keys, [JoinApproval(request, certificate)], PASSPHRASE, at)
                 self.write_passphrase(name, passphrase_of(name))
 
     def export(self, out):
@@ -416,7 +413,9 @@ async def first(coroutine, other):
 
 def authority_process(site, keeper, config, say, settings=None):
     """The authority, with the log of the site."""
-    log = Log(site.openings.parent, settings or settings_digest(config), study_digest(config))
+    log = AuthorityLog(
+        site.openings.parent, settings or settings_digest(config), study_digest(config)
+    )
     return AuthorityProcess(keeper, config, log, say)
 
 

@@ -13,9 +13,9 @@ from over_loopback import NAMES, SHORT, SIZES, Job
 
 import securefl
 from securefl.build.own_data import task_at
-from securefl.config.samples_rules import public_reader
 from securefl.errors import ConfigError
 from securefl.network.party import client_party
+from securefl.settings.samples_clashes import public_reader
 
 COLUMNS = ("age", "pressure", "smokes")
 TABLES = (

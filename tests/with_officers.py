@@ -10,13 +10,13 @@ from key_folders import cheap
 from over_loopback import Consortium, Job, OnTask
 from processes import PASSPHRASE, passphrase_of
 
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.quorum import Quorum
-from securefl.network.authority import AuthorityProcess, Log
-from securefl.network.officer import BundleKeeper
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
+from securefl.network.authority import AuthorityLog, AuthorityProcess
+from securefl.network.bundle_keeper import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
 from securefl_keys.loading import load_authority
-from securefl_keys.officer_card import load_officer, make_card
+from securefl_keys.officers import load_officer, make_card
 from securefl_keys.roster import load_roster
 from securefl_keys.rotation import rotate, set_officers
 
@@ -98,7 +98,7 @@ class WithOfficers(OnTask):
         keeper = BundleKeeper(
             site.bundle("officer"), lambda bundle: site.consortium.load(name, bundle)
         )
-        log = Log(site.officer_folder(name), settings_digest(config), study_digest(config))
+        log = AuthorityLog(site.officer_folder(name), settings_digest(config), study_digest(config))
         kind = self.kinds.get(name, AuthorityProcess)
         said = self.heard.setdefault(name, [])
         return kind(keeper, config, log, said.append, keeper.take_up)

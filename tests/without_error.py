@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securefl.crypto.ring import words_of
+from securefl.crypto.ciphertext_codec import words_of
 
 
 def encrypted_without_error(ring, key, common, reals):

@@ -13,7 +13,7 @@ from jobs import LR, STEPS, Job, Laps, asked
 from models import made
 
 from securefl.build.simulation import simulated
-from securefl.config.schema import Config
+from securefl.settings.tables import Config
 from securefl.task import Task
 
 

@@ -2,12 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from securefl.errors import RunFolderError
-from securefl_cli.table import print_runs
+from securefl.io.text import printable
+
+if TYPE_CHECKING:
+    from securefl.federation.ledger import Ledger
+    from securefl.runs.folder_reader import RoundMetrics
+
+
+TARGET = 0.9
+MEGABYTE = 1e6
+
+
+def print_runs(runs: Mapping[str, tuple[Sequence[RoundMetrics], Ledger]]) -> None:
+    """Print a table to stdout: one row for each run; its cost where any run has devices."""
+    from securefl.metrics import ACCURACY, heading
+    from securefl.report.census import hours, watt_hours
+
+    by = {metrics[-1].metric for metrics, _ in runs.values() if metrics} or {ACCURACY}
+    costs = {name: (hours(metrics), watt_hours(metrics)) for name, (metrics, _) in runs.items()}
+    simulated = any(sums for cost in costs.values() for sums in cost)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("Run", overflow="fold")
+    table.add_column(heading(*by) if len(by) == 1 else "Score", justify="right")
+    table.add_column(f"Rounds\nto {TARGET:.0%}", justify="right")
+    table.add_column("Upload per\nclient, MB", justify="right")
+    table.add_column("Time\n(s)", justify="right")
+    if simulated:
+        table.add_column("Simulated\nhours", justify="right")
+        table.add_column("\nWh", justify="right")
+    # A width of its own leaves rich only the names to fold, so that all fit 80 columns.
+    width = len("of each client") if simulated else len("The server could read, ")
+    table.add_column("The server could read,\nof each client", overflow="fold", width=width)
+    for name, (metrics, ledger) in runs.items():
+        uploads = ledger.upload_bytes()
+        table.add_row(
+            Text(printable(name)),
+            (scored(metrics[-1], named=len(by) > 1) if metrics else "-"),
+            rounds_to(metrics, TARGET),
+            f"{max(uploads.values()) / MEGABYTE:.1f}" if len(uploads) > 1 else "-",
+            f"{sum(m.seconds for m in metrics):.0f}",
+            *(_last(sums) for sums in costs[name] if simulated),
+            what_the_server_reads(ledger),
+        )
+    Console().print(table)
+
+
+def _last(sums: Sequence[float] | None) -> str:
+    return f"{sums[-1]:.3g}" if sums else "-"
+
+
+def scored(metrics: RoundMetrics, *, named: bool = False) -> str:
+    """A round's score, after its metric's name where that is not said elsewhere."""
+    from securefl.metrics import SHARES, shown, title
+
+    value = shown(metrics.metric, metrics.score)
+    return f"{title(metrics.metric)} {value}" if named or metrics.metric not in SHARES else value
+
+
+def rounds_to(metrics: Sequence[RoundMetrics], target: float) -> str:
+    """The first round whose accuracy is at least `target`; a dash where the metric is none."""
+    shares = [m for m in metrics if m.accuracy is not None]
+    if metrics and not shares:
+        return "-"
+    return next((str(m.round) for m in shares if (m.accuracy or 0) >= target), "never")
+
+
+def what_the_server_reads(ledger: Ledger) -> str:
+    """The kinds of values that single clients sent it in the clear."""
+    if len(ledger.upload_bytes()) == 1:
+        return "all: one party has all data"
+    read = ledger.server_reads()
+    hidden = {e.kind for e in ledger.entries if e.form == "ciphertext"} - read
+    names = ", ".join(sorted(read)) or "nothing"
+    told = {e.kind for e in ledger.entries if e.sender == "authority" and e.form == "plaintext"}
+    opened = {
+        "totals": sorted((hidden & told) - {"profiles", "cards"}),
+        "scores": sorted(hidden & {"profiles"}),
+    }
+    only = [f"only {what} of {', '.join(kinds)}" for what, kinds in opened.items() if kinds]
+    return "; ".join([names, *([", ".join(only)] if only else [])])
 
 
 @click.command()
@@ -30,9 +113,7 @@ def compare(runs: tuple[Path, ...], plot: Path) -> None:
       securefl compare runs/fedavg runs/fedtan --plot both.png
     """  # noqa: D301  (click wants the backspace itself)
     from securefl.federation.ledger import Ledger
-    from securefl.report.cost import cost_figure
-    from securefl.report.drawing import png
-    from securefl.report.plots import score_plot
+    from securefl.report.plots import cost_figure, png, score_plot
     from securefl.runs.folder_reader import read_run
     from securefl.runs.folder_writer import way_on, write_atomically
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from securefl.network.saying import Warned
+from securefl.network.refusals import Warned
 from securefl_cli.key_options import keys_option, passphrase_file_option
 from securefl_cli.log import lines_are_of, say
 
 if TYPE_CHECKING:
-    from securefl.network.identity import Identity
+    from securefl.network.identity import ProcessIdentity
     from securefl.network.monitor import Watched
     from securefl.network.trust import Role
 
@@ -93,17 +93,17 @@ def seconds_option(name: str, default: float, least: float, what: str) -> Callab
     )
 
 
-def introduce(mine: Identity, role: Role, directory: Path) -> None:
+def introduce(mine: ProcessIdentity, role: Role, directory: Path) -> None:
     """Put this party's name in the log, and say so where its own certificates end soon.
 
     Raises:
         CertificateExpired: they have ended, or this machine's clock is wrong.
     """
-    from securefl_keys.certificate_parts import require_current
+    from securefl_keys.certificate_form import require_current
     from securefl_keys.certificates import way_out
-    from securefl_keys.dates import ending
-    from securefl_keys.holders import Holder
+    from securefl_keys.renewal import ending
     from securefl_keys.signed_file import now
+    from securefl_keys.subject import Holder
 
     lines_are_of(mine.name)
     at = now()
@@ -136,7 +136,7 @@ def metrics_at(metrics: str | None, watched: Watched, role: Role) -> Iterator[No
         yield
         return
     from securefl.network.connect import Address
-    from securefl.network.metrics_page import metrics_page
+    from securefl.network.monitor import metrics_page
 
     at = Address.parse(f"127.0.0.1:{metrics}" if metrics.isdigit() else metrics)
     with metrics_page(watched, role, at) as where:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from securefl_cli.compare import print_runs
 from securefl_cli.demo_sites import OFFICERS, demo_sites, prepare
 from securefl_cli.progress import progress_bar
-from securefl_cli.table import print_runs
 
 RUNS = {
     "FedAvg + BN": ("algorithm.name=fedavg", "exchange.encrypt=none"),

@@ -61,7 +61,7 @@ def demo_sites(rounds: int, seed: int, folder: Path, officers: Sequence[str] = (
     """Run the demo in this folder; raises PeerError where a process ends with an error."""
     from securefl.federation.ledger import Ledger
     from securefl.runs.folder_reader import read_run
-    from securefl_cli.table import print_runs
+    from securefl_cli.compare import print_runs
 
     prepare(rounds, seed, folder, officers)
     words = ("--passphrase-file", "passphrase")

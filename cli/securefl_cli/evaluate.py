@@ -1,24 +1,85 @@
-"""`securefl evaluate`: a finished run's model on data that did not train it."""
+"""`securefl evaluate` and `leave-one-out`: a model on data of clients that did not train it."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from securefl.io.text import printable
+from securefl.settings.load import load_config
 from securefl_cli.own_data import Own, allowed_model_option, sites_option
-from securefl_cli.scores import (
-    ScoreRow,
-    batch_size_option,
-    note_untrained_statistics,
-    print_scores,
-)
+from securefl_cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from securefl.data.samples import ClientData
     from securefl.evaluation.named_data import Trained
+    from securefl.report.external import LeaveOneOut
+    from securefl.runs.folder_reader import RoundMetrics
+    from securefl.settings.tables import Config
+
+
+batch_size_option = click.option(
+    "--batch-size",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1, 10**6),
+    help="Samples that share one step of the statistics.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A line of the table."""
+
+    names: Sequence[str]
+    """As many as the table has columns of names."""
+    n_samples: int
+    score: float
+    adapted: float | None
+    """None where nothing was adapted."""
+    metric: str
+    """What both are by."""
+
+
+def print_scores(name_columns: Sequence[str], rows: Sequence[ScoreRow], tau: float | None) -> None:
+    """Print a table to stdout; all rows are by one metric."""
+    from securefl.metrics import SHARES, heading, shown
+
+    metric = rows[0].metric
+    share = metric in SHARES
+    table = Table(box=None, pad_edge=False)
+    for column in name_columns:
+        table.add_column(column, overflow="fold")
+    table.add_column("Samples", justify="right")
+    table.add_column(f"{heading(metric)},\nglobal statistics", justify="right")
+    if tau is not None:
+        table.add_column(f"Adapted,\nτ = {tau:g}", justify="right")
+        table.add_column("Points" if share else "Gain", justify="right")
+    for row in rows:
+        cells = [str(row.n_samples), shown(metric, row.score)]
+        if row.adapted is not None:
+            gain = row.adapted - row.score
+            cells += [shown(metric, row.adapted), f"{100 * gain:+.1f}" if share else f"{gain:+.3f}"]
+        table.add_row(*map(Text, [*map(printable, row.names), *cells]))
+    Console().print(table)
+
+
+def note_untrained_statistics(config: Config) -> None:
+    """Say on stderr where the global statistics are none that training has made."""
+    from securefl.evaluation.named_data import untrained_statistics
+
+    if note := untrained_statistics(config):
+        click.echo(f"Note: {note}", err=True)
 
 
 @click.command("evaluate")
@@ -103,3 +164,66 @@ def _row(
     if adapt_bn is not None:
         adapted = score(adapt_bn=adapt_bn).value
     return ScoreRow([label], n_samples, found.value, adapted, found.metric)
+
+
+@click.command("leave-one-out")
+@click.argument("config_file", metavar="CONFIG.toml", type=click.Path(path_type=Path))
+@click.option("--set", "settings", multiple=True, metavar="TABLE.KEY=VALUE", help="Any setting.")
+@click.option(
+    "--adapt-bn",
+    default=0.9,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="TAU",
+    help="The weight of the old BN statistics, where they are re-estimated from test data.",
+)
+@batch_size_option
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the runs and the report go; what is complete there is not run again.",
+)
+def leave_one_out(
+    config_file: Path, settings: tuple[str, ...], adapt_bn: float, batch_size: int, out: Path
+) -> None:
+    """Train without each domain in turn, and score that domain's clients.
+
+    Domains are the families of data.corruptions, or the folders and hospitals of a data set that
+    has them. Where the settings encrypt, each run has a key set of its own, in memory.
+
+    \b
+    Example:
+      securefl leave-one-out corruptions.toml --adapt-bn 0.9 --out runs/unseen
+    """  # noqa: D301  (click wants the backspace itself)
+    config = load_config(config_file, settings)
+    from securefl import leave_one_out as report_on
+    from securefl.evaluation.leave_one_out import JSON_REPORT, MARKDOWN_REPORT
+    from securefl.evaluation.named_data import UntrainedStatistics
+
+    try:
+        with warnings.catch_warnings(action="ignore", category=UntrainedStatistics):  # noted below
+            report = report_on(config, out, adapt_bn=adapt_bn, batch_size=batch_size, watch=_watch)
+    except KeyboardInterrupt:
+        click.echo("\nGo on with the same command.", err=True)
+        raise
+    _print(report)
+    note_untrained_statistics(config)
+    click.echo(f"Report: {out / MARKDOWN_REPORT}, {out / JSON_REPORT}")
+
+
+def _watch(
+    domain: str, rounds: int, done: int
+) -> AbstractContextManager[Callable[[RoundMetrics], None]]:
+    return progress_bar(f"without {domain}", rounds, done)
+
+
+def _print(report: LeaveOneOut) -> None:
+    rows = [
+        ScoreRow([of.left_out, of.client], of.n_samples, of.score, of.adapted, report.metric)
+        for of in report.scores
+    ]
+    n_samples = sum(score.n_samples for score in report.scores)
+    mean = ScoreRow(["mean", ""], n_samples, report.score, report.adapted, report.metric)
+    print_scores(["Left out", "External client"], [*rows, mean], report.adapt_bn)

@@ -13,19 +13,18 @@ from securefl.simulation.malloc import keep_freed_memory
 from securefl_cli.audit import audit
 from securefl_cli.compare import compare
 from securefl_cli.demo import demo
-from securefl_cli.evaluate import evaluate_run
-from securefl_cli.interrupt import remembered_interrupts
-from securefl_cli.join import site
+from securefl_cli.evaluate import evaluate_run, leave_one_out
 from securefl_cli.keys import keys
-from securefl_cli.leave_one_out import leave_one_out
 from securefl_cli.log import begin, is_plain, say, say_error
 from securefl_cli.nvflare import nvflare
 from securefl_cli.passphrase import from_environment
 from securefl_cli.privacy import privacy
 from securefl_cli.profiles import profiles
+from securefl_cli.progress import remembered_interrupts
 from securefl_cli.reproduce import reproduce
 from securefl_cli.run import run
 from securefl_cli.serve import authority, officer, server
+from securefl_cli.site import site
 from securefl_cli.status import status
 
 # Threads that wait by spinning slow each other down tenfold where the machine has other work. Must

@@ -15,15 +15,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from securefl.config.load import load_config, parse_tables, read_tables
-from securefl.config.schema import Config
-from securefl.config.table import Table
 from securefl.errors import ConfigError
 from securefl.network.client import ClientProcess
 from securefl.network.connect import Destination, Entrance
 from securefl.network.party import client_party
 from securefl.network.server import Patience, ServerProcess, server_job
 from securefl.network.settings import differing, settings_digest, table_digests
+from securefl.settings.load import load_config, parse_tables, read_tables
+from securefl.settings.table import Table
+from securefl.settings.tables import Config
 from securefl_cli.passphrase import (
     ENVIRONMENT,
     from_environment,
@@ -32,9 +32,8 @@ from securefl_cli.passphrase import (
 )
 from securefl_cli.roles import authority_process, officer_process, rounds_left
 from securefl_keys import layout
-from securefl_keys.keeper import alone
+from securefl_keys.live_keys import SoundBundle, alone, process_identity
 from securefl_keys.roster import load_roster
-from securefl_keys.sound_bundle import SoundBundle, process_identity
 
 FILE, VARIABLE = "securefl.toml", "SECUREFL_NVFLARE"
 Say = Callable[[str], None]

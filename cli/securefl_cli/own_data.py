@@ -11,7 +11,7 @@ import click
 from securefl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securefl.config.schema import Config
+    from securefl.settings.tables import Config
     from securefl.task import Task
 
 Command = TypeVar("Command", bound=Callable[..., Any])

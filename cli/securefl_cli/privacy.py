@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from securefl.config.load import load_config
 from securefl.errors import ConfigError
+from securefl.settings.load import load_config
 
 if TYPE_CHECKING:
     from securefl.privacy.history import History
@@ -170,7 +170,7 @@ def _print_protections(found: Iterable[Protection]) -> None:
 
 def _print(planned: RecordPlan, sigma: float, delta: float) -> None:
     from securefl.privacy.accountants import Accountant, epsilon
-    from securefl.privacy.words import record_protection
+    from securefl.privacy.wording import record_protection
 
     events = [planned.event(sigma)]
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -15,7 +15,7 @@ from securefl.errors import RunFolderError
 from securefl.io.text import printable
 
 if TYPE_CHECKING:
-    from securefl.report.profiles import ClientLine, QualityLine
+    from securefl.report.selection import ClientLine, QualityLine
     from securefl.runs.folder_reader import RunRecord
 
 MEASURED = {"fedprof": "Divergence", "afl": "Loss"}
@@ -34,8 +34,7 @@ def profiles(run_folder: Path) -> None:
       securefl run --select fedprof:alpha=10 --clients 20 --out runs/p
       securefl profiles runs/p
     """  # noqa: D301  (click wants the backspace itself)
-    from securefl.report.profiles import client_lines, quality_lines
-    from securefl.report.readings import who_read_what
+    from securefl.report.selection import client_lines, quality_lines, who_read_what
     from securefl.runs.folder_reader import read_run
 
     record = read_run(run_folder)

@@ -1,10 +1,13 @@
-"""A progress bar over a run's rounds: score, megabytes, and the time that is left."""
+"""Progress bars over a run's rounds, and Ctrl-C, which Python may drop."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -18,12 +21,42 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from securefl_cli.interrupt import raise_if_interrupted
-from securefl_cli.table import scored
+from securefl_cli.compare import scored
 
 if TYPE_CHECKING:
     from securefl.recipes.reproduce import PlannedRun
     from securefl.runs.folder_reader import RoundMetrics
+
+
+_asked = threading.Event()
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[None]:
+    """Within, a Ctrl-C that got lost is still known to `raise_if_interrupted`."""
+    _asked.clear()
+    here = threading.current_thread() is threading.main_thread()
+    # A shell's background job ignores SIGINT, and so does this.
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def raise_if_interrupted() -> None:
+    """Between two rounds: KeyboardInterrupt where Ctrl-C has been pressed."""
+    if _asked.is_set():
+        raise KeyboardInterrupt
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _asked.set()
+    signal.default_int_handler(number, frame)
+
 
 MEGABYTE = 1e6
 

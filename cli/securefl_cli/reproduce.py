@@ -11,15 +11,43 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from securefl.config.load import read_tables
 from securefl.errors import ConfigError
 from securefl.io.text import printable
 from securefl.recipes.recipe import Recipe, load_recipe, slug
+from securefl.settings.load import read_tables, suggestion
 from securefl_cli.progress import table_bar
-from securefl_cli.shipped import SCALES, find_recipe, shipped_recipes
 
 if TYPE_CHECKING:
-    from securefl.recipes.table import Table
+    from securefl.recipes.table import RecipeTable
+
+
+SCALES = ("digits", "paper")
+INSTALLED = Path(__file__).parent / "recipes"
+CHECKOUT = Path(__file__).parents[2] / "examples" / "recipes"
+
+
+def shipped_recipes(scale: str) -> dict[str, Path]:
+    """The files by their names, in order."""
+    folder = INSTALLED if INSTALLED.is_dir() else CHECKOUT
+    return {path.stem: path for path in sorted((folder / scale).glob("*.toml"))}
+
+
+def find_recipe(name: str, scale: str) -> Path:
+    """The shipped recipe of that name, or the file of that path.
+
+    Raises:
+        ConfigError: neither exists.
+    """
+    if name.endswith(".toml"):
+        return Path(name)
+    known = shipped_recipes(scale)
+    if name not in known:
+        raise ConfigError(
+            f"{name}: no recipe of this name at {scale} scale{suggestion([], name, known)}; "
+            "a file of yours ends with .toml"
+        )
+    return known[name]
+
 
 WIDE = 1000
 
@@ -98,7 +126,7 @@ def _list(scale: str) -> None:
         click.echo(f"{name:<16} {read_tables(path)['title']}")
 
 
-def _run(recipe: Recipe, folder: Path, seeds: int) -> Table:
+def _run(recipe: Recipe, folder: Path, seeds: int) -> RecipeTable:
     from securefl.recipes.reproduce import plan
     from securefl.recipes.reproduce import reproduce as run_table
 
@@ -107,7 +135,7 @@ def _run(recipe: Recipe, folder: Path, seeds: int) -> Table:
         return run_table(recipe, folder, seeds, advance)
 
 
-def _print(table: Table) -> None:
+def _print(table: RecipeTable) -> None:
     printed = RichTable(box=None, pad_edge=False)
     printed.add_column("", overflow="fold")
     for column in table.recipe.columns:

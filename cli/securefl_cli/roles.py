@@ -6,18 +6,17 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from securefl.config.schema import Config
 from securefl.errors import KeyFileError
 from securefl.io.files import read_bounded, write_whole
-from securefl.network.authority import AuthorityProcess, Log
+from securefl.network.authority import AuthorityLog, AuthorityProcess
 from securefl.network.bodies import MAX_BUNDLE
-from securefl.network.officer import BundleKeeper
+from securefl.network.bundle_keeper import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.tables import Config
 from securefl_keys import layout
-from securefl_keys.keeper import FolderKeeper
-from securefl_keys.officer_card import load_officer
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
+from securefl_keys.officers import load_officer
 
 
 def authority_process(
@@ -28,7 +27,7 @@ def authority_process(
     Raises:
         KeyFileError, RunFolderError: the keys or the log of openings cannot be used.
     """
-    log = Log(keys / layout.LOG, settings_digest(config), study_digest(config))
+    log = AuthorityLog(keys / layout.LOG, settings_digest(config), study_digest(config))
     return AuthorityProcess(FolderKeeper(keys, passphrase), config, log, say)
 
 
@@ -45,7 +44,7 @@ def officer_process(
     """
     kept = identity / layout.OFFICER_BUNDLE
     sound = _newest(sound, kept)
-    log = Log(identity / layout.OFFICER_LOG, settings_digest(config), study_digest(config))
+    log = AuthorityLog(identity / layout.OFFICER_LOG, settings_digest(config), study_digest(config))
 
     def keep(files: str) -> None:
         try:

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import click
 
-from securefl.config.load import load_config
 from securefl.errors import ConfigError, KeyFileError, RunFolderError
+from securefl.settings.load import load_config
+from securefl_cli.compare import print_runs
 from securefl_cli.connection import ended_by_sigterm
 from securefl_cli.options import settings_of
 from securefl_cli.own_data import Own, sites_option
 from securefl_cli.passphrase import read_passphrase
 from securefl_cli.progress import progress_bar, say_engine, say_rate
-from securefl_cli.table import print_runs
 
 if TYPE_CHECKING:
-    from securefl.config.schema import Config
-    from securefl.exchange.keyset import KeySet
-    from securefl.federation.identities import Identities
+    from securefl.exchange.officer import KeySet
+    from securefl.federation.client import Identities
     from securefl.runs.folder_reader import RunRecord
     from securefl.runs.folder_writer import RunFolder
     from securefl.runs.loop import Result
+    from securefl.settings.tables import Config
 
 
 @click.command()
@@ -276,7 +276,7 @@ def _serve_again(folder: RunFolder, config: Config, secrets: _Secrets, own: Own)
     """Go on as the server of the run in a folder."""
     from securefl.runs.folder_reader import CONFIG
     from securefl.runs.folder_writer import server_needed
-    from securefl_cli.server_run import run_server
+    from securefl_cli.serve import run_server
 
     start = folder.server_start()
     if start is None:

@@ -19,14 +19,12 @@ from securefl.errors import FileSignatureRefused, KeyFileError
 from securefl.exchange.card_keys import CardKeys
 from securefl_keys import layout
 from securefl_keys.certificates import ConsortiumAuthority, read_authority
-from securefl_keys.holders import Role
-from securefl_keys.key_files import MAX_FILE_BYTES, parsed
-from securefl_keys.no_secret import require_no_secret
+from securefl_keys.key_files import MAX_FILE_BYTES, found_in, parsed, require_no_secret, text_of
 from securefl_keys.officers import OfficersFile
 from securefl_keys.policy import PolicyFile
-from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import Counting, SignedFile, now
+from securefl_keys.subject import Role
 
 BUNDLE_FORMAT: Literal["securefl-bundle/3"] = "securefl-bundle/3"
 

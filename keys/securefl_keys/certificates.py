@@ -23,8 +23,10 @@ from securefl.errors import (
     ForeignAuthority,
     KeyFileError,
 )
-from securefl_keys.certificate_parts import (
+from securefl_keys.certificate_form import (
+    UNREADABLE,
     Extensions,
+    der_of,
     extension,
     has,
     is_current,
@@ -32,14 +34,22 @@ from securefl_keys.certificate_parts import (
     lasting,
     leaf_extensions,
     name_of,
+    public_key_of,
+    read_pem,
     require_current,
     require_issued,
     unissued,
 )
-from securefl_keys.certificate_text import UNREADABLE, der_of, public_key_of, read_pem
-from securefl_keys.fingerprints import key_id_of
-from securefl_keys.holders import AUTHORITY, ROLES, Holder, Role, alternative_name, subject
-from securefl_keys.member_names import require_name
+from securefl_keys.subject import (
+    AUTHORITY,
+    ROLES,
+    Holder,
+    Role,
+    alternative_name,
+    key_id_of,
+    require_name,
+    subject,
+)
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 MEMBER_LIFETIME = timedelta(days=398)

@@ -1,27 +1,35 @@
-"""A consortium's first files: its certificate authority, an empty roster, the policy."""
+"""A consortium: its first files, and a key folder with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from os.path import lexists
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.cards import CardKey
+from securefl.errors import KeyFileError
 from securefl.exchange.policy import Policy
 from securefl_keys import layout
-from securefl_keys.certificate_file import CertificateFile, issue_file, with_transport
-from securefl_keys.certificate_text import pem_of
+from securefl_keys.certificate_form import pem_of
 from securefl_keys.certificates import ConsortiumAuthority, make_authority, read_authority
-from securefl_keys.holders import AUTHORITY
 from securefl_keys.identity import load_identity
-from securefl_keys.policy import POLICY_FORMAT, PolicyFile, stated
-from securefl_keys.reading import found_in, text_of
+from securefl_keys.key_files import appearing_whole, found_in, text_of, write_new
+from securefl_keys.party_certificates import (
+    CertificateFile,
+    issue_file,
+    transport_key,
+    with_transport,
+)
+from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, stated
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile
-from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
+from securefl_keys.sealed_secrets import seal_ca_key, seal_identity_key, seal_secret
 from securefl_keys.signed_file import now
 from securefl_keys.signer import Signer
-from securefl_keys.transport import transport_key
+from securefl_keys.subject import AUTHORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +89,82 @@ def lacking_transport(directory: Path, signer: Signer, passphrase: str) -> str |
     identity = load_identity(directory / layout.AUTHORITY, passphrase)
     own = transport_key(identity.private_key).public_key()
     return with_transport(signer.ca, signer.key, file.identity, own).text
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKeys:
+    """The public half of the pair in a new folder, and its consortium if it has one."""
+
+    card: CardKey
+    consortium: ConsortiumAuthority | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewPair:
+    """The texts of a new key pair."""
+
+    card: CardKey
+    secret: dict[Path, str] = field(repr=False)
+    """Sealed, but still for the authority alone."""
+    public: dict[Path, str] = field(repr=False)
+
+
+def new_pair(passphrase: str, epoch: int = 1) -> NewPair:
+    """A fresh key pair of that epoch; raises ConfigError where the passphrase is empty."""
+    key = CardSecret.generate(epoch)
+    card = key.public.to_json()
+    secret = {layout.AUTHORITY_KEY: seal_secret(key, passphrase)}
+    public = {
+        layout.AUTHORITY_PUBLIC_KEY: card,
+        layout.SERVER_KEY: card,
+        layout.CLIENT_KEY: card,
+    }
+    return NewPair(key.public, secret, public)
+
+
+def write_all(directory: Path, secret: dict[Path, str], public: dict[Path, str]) -> None:
+    """New files in a new folder, secrets closed to other users; raises OSError."""
+    closed = directory / layout.AUTHORITY
+    closed.mkdir(parents=True)
+    closed.chmod(0o700)
+    for path, text in secret.items():
+        write_new(directory / path, text, mode=0o600)
+    for path, text in public.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        write_new(directory / path, text, mode=0o644)
+
+
+def init_folder(
+    directory: Path,
+    passphrase: str,
+    consortium: str | None = None,
+    policy: Policy = DEFAULT,
+) -> MadeKeys:
+    """Make a key pair for clients' cards, and the folder that holds it.
+
+    With the name of a `consortium`, its certificate authority too, which signs the `policy`. The
+    folder appears whole or not at all.
+
+    Raises:
+        ConfigError: the passphrase is empty, or the policy is looser than any may be.
+        KeyFileError: `directory` exists or cannot be written, or `consortium` is no name.
+    """
+    if lexists(directory):
+        raise KeyFileError(
+            f"{directory} exists: keys are never overwritten; name another folder, or move it away"
+        )
+    new = None if consortium is None else new_consortium(consortium, passphrase, policy)
+    made = new_pair(passphrase)
+    secret, public = dict(made.secret), dict(made.public)
+    if new:
+        secret |= new.secret
+        public |= new.public
+    try:
+        with appearing_whole(directory) as building:
+            write_all(building, secret, public)
+    except OSError as error:
+        raise KeyFileError(
+            f"{directory}: cannot make the key folder: {error.strerror or error}; "
+            "nothing of it was left: name a folder on a disk that you can write"
+        ) from error
+    return MadeKeys(made.card, new.ca if new else None)

@@ -16,17 +16,20 @@ from securefl_keys.bundle import (
     BundledFile,
     Manifest,
 )
-from securefl_keys.holders import ROLES, Role
-from securefl_keys.journal import finish_rotation
-from securefl_keys.key_files import appearing_whole, write_new
+from securefl_keys.key_files import (
+    appearing_whole,
+    found_in,
+    require_no_secret,
+    require_not_older,
+    text_of,
+    write_new,
+)
 from securefl_keys.loading import card_keys_in
-from securefl_keys.no_secret import require_no_secret
-from securefl_keys.older import require_not_older
 from securefl_keys.policy import PolicyFile
-from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster
 from securefl_keys.signed_file import now
-from securefl_keys.signer import Signer, open_signer
+from securefl_keys.signer import Signer, finish_rotation, open_signer
+from securefl_keys.subject import ROLES, Role
 
 
 def export(

@@ -23,21 +23,22 @@ from securefl.errors import (
     KeyFileError,
     RequestRefused,
 )
-from securefl.federation.identities import Identities
-from securefl.held import Held
+from securefl.federation.client import Identities
+from securefl.io.uncopyable import Held
 from securefl_keys import layout
-from securefl_keys.certificate_file import CertificateFile
-from securefl_keys.certificate_text import pem_of, public_key_of
+from securefl_keys.certificate_form import pem_of, public_key_of
 from securefl_keys.certificates import HolderCertificate, holder_certificate
-from securefl_keys.holders import Holder, Role
-from securefl_keys.key_files import appearing_together, load_secret, write_new
-from securefl_keys.member_names import alike, require_name
-from securefl_keys.reading import found_in, text_of
+from securefl_keys.key_files import appearing_together, found_in, load_secret, text_of, write_new
+from securefl_keys.party_certificates import (
+    CertificateFile,
+    transport_holder,
+    transport_key,
+    transport_public_key_of,
+)
 from securefl_keys.request import JoinRequest, make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_identity import SealedIdentityKey, open_identity_key, seal_identity_key
-from securefl_keys.transport import transport_key, transport_public_key_of
-from securefl_keys.transport_certificates import transport_holder
+from securefl_keys.sealed_secrets import SealedIdentityKey, open_identity_key, seal_identity_key
+from securefl_keys.subject import Holder, Role, alike, require_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Key files on disk: read within bounds, written whole, and closed to other users."""
+"""Key files on disk: read within bounds, written whole, closed to other users."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +11,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_der_private_key
+
+from securefl.crypto.artefact import require_version
+from securefl.crypto.cards import CARD_KEY_FORMAT, REPLACED
+from securefl.errors import ConfigError, KeyFileError, SecretFound, WrongPassphrase
 from securefl.io import files
+from securefl_keys import layout
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 WAY_OUT = "copy it again from where the keys were made, or make new ones with: securefl keys init"
@@ -129,3 +136,54 @@ def _begun(directory: Path, undo: ExitStack) -> Path:
 def _remove_if_empty(directory: Path) -> None:
     with suppress(OSError):
         directory.rmdir()
+
+
+@contextmanager
+def found_in(path: Path | str) -> Iterator[None]:
+    """Puts the path before what a refusal says."""
+    try:
+        yield
+    except KeyFileError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def text_of(path: Path) -> str:
+    """A file's text, of at most 4 MiB; raises KeyFileError."""
+    with found_in(path):
+        return read(path)
+
+
+_MARKS = re.compile(rb"securefl-[a-z-]{0,32}secret-key/|PRIVATE KEY-----")
+_WORDS = (b"secret-key/", b"PRIVATE KEY-----")
+"""Each mark has one; a search for marks is slow, and most files have none."""
+
+
+def require_no_secret(content: bytes) -> None:
+    """Raises SecretFound for a sealed or open private key, in SecureFL's forms, PEM or DER."""
+    if _is_marked(content) or _is_der_private_key(content):
+        raise SecretFound(
+            "a secret key: only who made it may hold it; delete it here, and if others were given "
+            "it, make new keys"
+        )
+
+
+def _is_marked(content: bytes) -> bool:
+    return any(word in content for word in _WORDS) and bool(_MARKS.search(content))
+
+
+def _is_der_private_key(content: bytes) -> bool:
+    try:
+        load_der_private_key(content, password=None)
+    except TypeError:  # one that is encrypted
+        return True
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def require_not_older(directory: Path, path: Path) -> None:
+    """Raises KeyFileError, with the way out, where the folder has an older file in place of it."""
+    older = layout.REPLACED.get(path)
+    if older is None or (directory / path).exists() or not (directory / older).exists():
+        return
+    load(directory / older, lambda text: require_version(text, CARD_KEY_FORMAT, replaced=REPLACED))

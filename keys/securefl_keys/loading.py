@@ -9,21 +9,18 @@ from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet
 from securefl.exchange.policy import Policy
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS
-from securefl_keys.epochs import require_one_epoch
-from securefl_keys.journal import finish_rotation
-from securefl_keys.key_files import WAY_OUT, load, load_secret
+from securefl_keys.key_files import WAY_OUT, found_in, load, load_secret, require_not_older, text_of
 from securefl_keys.officers import OfficersFile
-from securefl_keys.older import require_not_older
 from securefl_keys.policy import load_policy
-from securefl_keys.reading import found_in, text_of
 from securefl_keys.roster import VerifiedRoster, load_roster
-from securefl_keys.sealed_keys import open_secret
+from securefl_keys.sealed_secrets import open_secret
 from securefl_keys.signed_file import now
+from securefl_keys.signer import finish_rotation, require_one_epoch
 
 
 def load_client(directory: Path) -> CardKeys:

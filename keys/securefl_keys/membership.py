@@ -13,13 +13,9 @@ from securefl.crypto.artefact import moment
 from securefl.errors import KeyFileError, RequestRefused
 from securefl.io.files import settle
 from securefl_keys import layout
-from securefl_keys.certificate_file import CertificateFile, issue_file
 from securefl_keys.consortium import lacking_transport
-from securefl_keys.fingerprints import key_id_of
-from securefl_keys.holders import AUTHORITY
-from securefl_keys.journal import finish_rotation
 from securefl_keys.key_files import replace, write_new
-from securefl_keys.member_names import alike
+from securefl_keys.party_certificates import CertificateFile, issue_file
 from securefl_keys.request import JoinRequest
 from securefl_keys.roster import (
     MAX_MEMBERS,
@@ -28,11 +24,12 @@ from securefl_keys.roster import (
     listing,
 )
 from securefl_keys.signed_file import now
-from securefl_keys.signer import Signer, changing, open_signer
+from securefl_keys.signer import Signer, changing, finish_rotation, open_signer
+from securefl_keys.subject import AUTHORITY, alike, key_id_of
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class JoinApproval:
     """A request whose fingerprint was compared."""
 
     request: JoinRequest
@@ -41,7 +38,7 @@ class Approval:
 
 
 def approve(
-    directory: Path, approvals: Sequence[Approval], passphrase: str, at: datetime | None = None
+    directory: Path, approvals: Sequence[JoinApproval], passphrase: str, at: datetime | None = None
 ) -> VerifiedRoster:
     """Issue the certificates, and list them in the roster; all of them or none.
 
@@ -81,7 +78,9 @@ def approve(
     return VerifiedRoster.parse(text, signer.ca, at)
 
 
-def issued(signer: Signer, approvals: Sequence[Approval], at: datetime) -> list[CertificateFile]:
+def issued(
+    signer: Signer, approvals: Sequence[JoinApproval], at: datetime
+) -> list[CertificateFile]:
     """Issue the certificates of each request, in their order."""
     requests = [approval.request for approval in approvals]
     return [
@@ -109,7 +108,7 @@ def without(
     return listing(kept), (*old.revoked, entry)
 
 
-def require_distinct(approvals: Sequence[Approval]) -> None:
+def require_distinct(approvals: Sequence[JoinApproval]) -> None:
     """Raises RequestRefused, or KeyFileError where two certificates would be one file."""
     names = {alike(approval.request.name) for approval in approvals}
     key_ids = {key_id_of(approval.request.public_key) for approval in approvals}

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.config.load import parse_tables, read_tables
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.settings.load import parse_tables, read_tables
 from securefl_keys import layout
-from securefl_keys.reading import found_in, text_of
+from securefl_keys.key_files import found_in, text_of
 from securefl_keys.roster import load_authority_certificate
 from securefl_keys.signed_file import Counting, VersionedFile, now
 

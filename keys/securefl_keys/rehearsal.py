@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from securefl_keys import layout
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
-from securefl_keys.folder import init_folder
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve
-from securefl_keys.officer_card import make_card
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.officers import make_card
 from securefl_keys.rotation import set_officers
 
 KEYS, BUNDLES, PASSPHRASE = "keys", "bundles", "passphrase"
@@ -47,7 +47,7 @@ def make_consortium(
     )
     members = (*clients, server, *officers)
     certificates = [folder / member / layout.IDENTITY_CERTIFICATE for member in members]
-    approve(folder / KEYS, list(map(Approval, requests, certificates)), passphrase)
+    approve(folder / KEYS, list(map(JoinApproval, requests, certificates)), passphrase)
     if officers:
         cards = [
             make_card(folder / officer, 2, passphrase, folder / officer / "card-2.json")

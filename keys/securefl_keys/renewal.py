@@ -1,4 +1,4 @@
-"""Renewal: new certificates for the key that a member has, before the old ones end, or after.
+"""Certificates' dates, and new certificates for the keys that members have.
 
 A member writes its request anew; the authority issues certificates of new dates and lists them in
 the place of the old. Name, role and identity key stay, so nothing of a run changes.
@@ -6,28 +6,107 @@ the place of the old. Name, role and identity key stay, so nothing of a run chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from os.path import lexists
 from pathlib import Path
+
+from cryptography import x509
 
 from securefl.errors import KeyFileError, RequestRefused
 from securefl.io.files import settle
 from securefl_keys import layout
-from securefl_keys.certificate_file import CertificateFile
-from securefl_keys.certificate_text import public_key_of
+from securefl_keys.certificate_form import public_key_of
+from securefl_keys.certificates import read_authority
 from securefl_keys.consortium import lacking_transport
-from securefl_keys.fingerprints import key_id_of
-from securefl_keys.journal import finish_rotation
-from securefl_keys.key_files import load_secret, replace
-from securefl_keys.membership import Approval, issued, require_distinct
-from securefl_keys.reading import text_of
+from securefl_keys.key_files import found_in, load_secret, replace, text_of
+from securefl_keys.membership import JoinApproval, issued, require_distinct
+from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.request import JoinRequest, make_request, read_request
-from securefl_keys.roster import VerifiedRoster, listing
-from securefl_keys.sealed_identity import open_identity_key
+from securefl_keys.roster import VerifiedRoster, listing, load_roster
+from securefl_keys.sealed_secrets import SealedIdentityKey, open_identity_key
 from securefl_keys.signed_file import now
-from securefl_keys.signer import changing, open_signer
+from securefl_keys.signer import changing, finish_rotation, open_signer
+from securefl_keys.subject import key_id_of
+
+SOON = timedelta(days=30)
+"""Before a certificate's end, when its holder is told to renew it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dates:
+    """When one certificate is valid."""
+
+    whose: str
+    use: str
+    """What the certificate is for."""
+    first: datetime | None
+    """None where there is no such certificate."""
+    last: datetime | None
+
+    def told(self, at: datetime) -> str:
+        """The dates, and how far their end is away at this time, in words."""
+        if self.first is None or self.last is None:
+            return "none"
+        return f"{self.first:%Y-%m-%d} to {self.last:%Y-%m-%d}, {_left(self.last, at)}"
+
+
+def dates_in(directory: Path, at: datetime) -> Iterator[Dates]:
+    """Of every certificate in a key folder, a bundle, or an identity's own folder.
+
+    Raises:
+        KeyFileError: a file is missing or damaged.
+    """
+    if is_identity(directory):
+        owner = load_secret(directory / layout.IDENTITY_KEY, SealedIdentityKey.parse).owner
+        yield from _both(f"{owner.role} {owner.name}", directory / layout.IDENTITY_CERTIFICATE)
+        return
+    if not (directory / layout.CA_CERTIFICATE).exists():
+        return
+    path = directory / layout.CA_CERTIFICATE
+    with found_in(path):
+        ca = read_authority(text_of(path), at)
+    yield _of(f"consortium {ca.name}", "signs all others", ca.certificate)
+    if (directory / layout.AUTHORITY_CERTIFICATE).exists():
+        yield from _both("authority", directory / layout.AUTHORITY_CERTIFICATE)
+    for member in load_roster(directory, at=at).members.values():
+        yield _of(f"{member.role} {member.name}", "signing", member.certificate)
+
+
+def is_identity(directory: Path) -> bool:
+    """Whether it is the folder of one identity."""
+    try:
+        return (directory / layout.IDENTITY_KEY).is_file()
+    except OSError:  # a name that no disk takes
+        return False
+
+
+def ending(certificate: x509.Certificate, at: datetime) -> str:
+    """When it ends, in words, where that is soon; empty where it is not."""
+    last = certificate.not_valid_after_utc
+    return f"{last:%Y-%m-%d %H:%M} UTC, {_left(last, at)}" if last - at < SOON else ""
+
+
+def _both(whose: str, path: Path) -> Iterator[Dates]:
+    with found_in(path):
+        if not path.is_file():
+            raise KeyFileError("missing: the consortium has not sent it back yet")
+        file = CertificateFile.parse(text_of(path))
+    yield _of(whose, "signing", file.identity)
+    yield _of(whose, "TLS", file.transport)
+
+
+def _of(whose: str, use: str, certificate: x509.Certificate | None) -> Dates:
+    if certificate is None:
+        return Dates(whose, use, None, None)
+    return Dates(whose, use, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def _left(last: datetime, at: datetime) -> str:
+    days = (last - at) // timedelta(days=1)
+    return f"{days:,} days left" if days >= 0 else f"ended {-days:,} days ago"
 
 
 def write_request(directory: Path, passphrase: str) -> JoinRequest:
@@ -50,7 +129,7 @@ def write_request(directory: Path, passphrase: str) -> JoinRequest:
 
 
 def renew(
-    directory: Path, approvals: Sequence[Approval], passphrase: str, at: datetime | None = None
+    directory: Path, approvals: Sequence[JoinApproval], passphrase: str, at: datetime | None = None
 ) -> VerifiedRoster:
     """Issue certificates in the place of those that the roster lists; all of them or none.
 
@@ -115,7 +194,7 @@ def _require_member(request: JoinRequest, roster: VerifiedRoster) -> None:
         )
 
 
-def _require_own(approval: Approval) -> None:
+def _require_own(approval: JoinApproval) -> None:
     """Refuse to write over a file that is no certificate of this key."""
     path, key = approval.certificate, approval.request.public_key
     if not lexists(path):

@@ -1,4 +1,9 @@
-"""A signing request: a name, a role and the public keys for them, signed with those keys.
+"""The one form of an ECDSA signature: DER, and of s and -s the smaller.
+
+Without the key nobody makes a second signature of the same text. Its owner makes as many as it
+likes, each with another nonce.
+
+A signing request: a name, a role and the public keys for them, signed with those keys.
 
 Two PEM blocks that say the same: the first of the Ed25519 identity key, the second of the P-256 key
 for TLS. Who compares the fingerprint compares both keys.
@@ -16,17 +21,44 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
 )
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from securefl.errors import RequestRefused
-from securefl_keys.certificate_text import UNREADABLE, pem_blocks, require_one_form, strictly
-from securefl_keys.ecdsa_form import is_low, require_one_ecdsa_form
-from securefl_keys.fingerprints import fingerprint_of, key_info
-from securefl_keys.holders import MEMBER_ROLES, Holder, Role, alternative_name, subject
-from securefl_keys.member_names import require_name
-from securefl_keys.transport import is_p256, transport_key
+from securefl_keys.certificate_form import UNREADABLE, pem_blocks, require_one_form, strictly
+from securefl_keys.party_certificates import ORDER, is_p256, transport_key
+from securefl_keys.subject import (
+    MEMBER_ROLES,
+    Holder,
+    Role,
+    alternative_name,
+    fingerprint_of,
+    key_info,
+    require_name,
+    subject,
+)
+
+_ECDSA_WITH_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
+
+
+def is_low(signature: bytes) -> bool:
+    """Whether s is not above half of the order; raises ValueError for what is no signature."""
+    _, s = decode_dss_signature(signature)
+    return s <= ORDER // 2
+
+
+def require_one_ecdsa_form(der: bytes, signed: bytes, signature: bytes) -> None:
+    """Raises ValueError unless signed part, ECDSA's name and signature are the whole."""
+    one = encode_dss_signature(*decode_dss_signature(signature))
+    bits = b"\x03" + bytes([len(one) + 1]) + b"\x00" + one
+    if not (is_low(signature) and der.endswith(signed + _ECDSA_WITH_SHA256 + bits)):
+        raise ValueError("not in its one form")
+
 
 _DAMAGED = "no signing request in PEM, or a damaged one"
 

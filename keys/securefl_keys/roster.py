@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.crypto.artefact import Moment, Sha256
-from securefl.crypto.base64_text import decoded, encoded
+from securefl.crypto.artefact import Moment, Sha256, decoded, encoded
 from securefl.errors import (
     CertificateExpired,
     CertificateRefused,
@@ -21,18 +20,17 @@ from securefl.errors import (
 )
 from securefl.federation.message import Roster
 from securefl_keys import layout
-from securefl_keys.certificate_text import der_of, read_der
+from securefl_keys.certificate_form import der_of, read_der
 from securefl_keys.certificates import (
     ConsortiumAuthority,
     HolderCertificate,
     holder_certificate,
     read_authority,
 )
-from securefl_keys.holders import AUTHORITY, MEMBER_ROLES, Role
-from securefl_keys.member_names import alike
-from securefl_keys.reading import found_in, text_of
+from securefl_keys.key_files import found_in, text_of
+from securefl_keys.party_certificates import TransportCertificate, transport_holder
 from securefl_keys.signed_file import Counting, VersionedFile, now
-from securefl_keys.transport_certificates import TransportCertificate, transport_holder
+from securefl_keys.subject import AUTHORITY, MEMBER_ROLES, Role, alike
 
 ROSTER_FORMAT: Literal["securefl-roster/2"] = "securefl-roster/2"
 MAX_MEMBERS = 2000

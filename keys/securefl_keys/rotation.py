@@ -1,4 +1,6 @@
-"""The next epoch: new keys in the place of the old, whose secrets are destroyed.
+"""The consortium's next policy.
+
+The next epoch: new keys in the place of the old, whose secrets are destroyed.
 
 All files change together: see `journal`.
 """
@@ -15,19 +17,57 @@ from typing import Any
 
 from securefl.crypto.cards import CardKey
 from securefl.errors import KeyFileError
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.policy import Policy
 from securefl_keys import layout
-from securefl_keys.folder import NewPair, new_pair, write_all
-from securefl_keys.holders import AUTHORITY
-from securefl_keys.journal import NEXT, finish_locked, locked
-from securefl_keys.key_files import appearing_whole, load_secret
+from securefl_keys.consortium import NewPair, new_pair, write_all
+from securefl_keys.key_files import appearing_whole, load_secret, replace
 from securefl_keys.membership import without
-from securefl_keys.officer_card import OfficerCard, way_out
-from securefl_keys.officers import OFFICERS_FORMAT, ListedOfficer, OfficersFile, load_officers
-from securefl_keys.policy import load_policy
-from securefl_keys.sealed_keys import open_secret
+from securefl_keys.officers import (
+    OFFICERS_FORMAT,
+    ListedOfficer,
+    OfficerCard,
+    OfficersFile,
+    load_officers,
+    way_out,
+)
+from securefl_keys.policy import PolicyFile, load_policy, stated
+from securefl_keys.sealed_secrets import open_secret
 from securefl_keys.signed_file import now
-from securefl_keys.signer import Signer, open_signer
+from securefl_keys.signer import (
+    NEXT,
+    Signer,
+    changing,
+    finish_locked,
+    finish_rotation,
+    locked,
+    open_signer,
+)
+from securefl_keys.subject import AUTHORITY
+
+
+def sign_policy(
+    directory: Path, policy: Policy, passphrase: str, at: datetime | None = None
+) -> PolicyFile:
+    """Sign the consortium's next policy, and the roster anew: its version is the age of a bundle.
+
+    So whoever has the new policy takes no older one, and officers get it as they get revocations.
+
+    Raises:
+        ConfigError: it leaves the bounds of `PolicyTable`.
+        WrongPassphrase: of the certificate authority's key.
+        KeyFileError: a file is missing, damaged or cannot be written.
+    """
+    fields, at = stated(policy), at or now()
+    finish_rotation(directory)
+    with changing(directory):
+        signer, old = open_signer(directory, passphrase, at), load_policy(directory, at)
+        text = old.signed_anew(signer.ca, signer.key, at, version=old.version + 1, **fields)
+        replace(directory / layout.POLICY, text, mode=0o644)  # first: nobody takes it up yet
+        members = signer.roster.file
+        roster = members.signed_anew(signer.ca, signer.key, at, version=members.version + 1)
+        replace(directory / layout.ROSTER, roster, mode=0o644)
+    return PolicyFile.verified(text, signer.ca)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,15 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.crypto.artefact import Moment, Sha256, canonical, moment, parsed_file
-from securefl.crypto.base64_text import decoded, encoded
+from securefl.crypto.artefact import (
+    Moment,
+    Sha256,
+    canonical,
+    decoded,
+    encoded,
+    moment,
+    parsed_file,
+)
 from securefl.errors import FileSignatureRefused, ForeignAuthority, KeyFileError
 from securefl_keys.certificates import ConsortiumAuthority
 

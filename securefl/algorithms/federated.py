@@ -15,7 +15,7 @@ from itertools import chain, repeat
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import (
+from securefl.algorithms.algorithm import (
     Work,
     averaged_tensors,
     copied,
@@ -25,14 +25,14 @@ from securefl.algorithms.base import (
     update_messages,
     with_gains,
 )
-from securefl.algorithms.descent import descent
-from securefl.algorithms.normalisation.base import Normalisation, RoundNorm, aggregated
+from securefl.algorithms.local_sgd import local_sgd
+from securefl.algorithms.normalisation.policy import Normalisation, RoundNorm, aggregated
 from securefl.algorithms.servers.average import Average
-from securefl.algorithms.servers.base import Averaged, ServerOptimiser
-from securefl.algorithms.solvers.base import End, Solver, Start
+from securefl.algorithms.servers.server_optimiser import Averaged, ServerOptimiser
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.exchange.base import Exchange
-from securefl.norms.observed import Seen, observed_batch_norm
+from securefl.algorithms.solvers.solver import End, Solver, Start
+from securefl.exchange.sums import Exchange
+from securefl.norms.watch import WatchedMoments, observed_batch_norm
 from securefl.types import Contribution, Kind, Memory, NamedTensors, Plan, State, Total
 
 
@@ -88,7 +88,7 @@ class Federated:
             norm.measurement.measure(work, exchange)
         model.train()
         pooled: dict[str, Tensor] = {}
-        watching = observed_batch_norm(model) if norm.window else nullcontext(Seen())
+        watching = observed_batch_norm(model) if norm.window else nullcontext(WatchedMoments())
         with norm.training(work), watching as seen:
             start = _start(state, work, travelling)
             sgd = _sgd(start, {**work.memory.momentum, **travelling.get(Kind.MOMENTUM, {})})
@@ -167,7 +167,7 @@ def _start(state: State, work: Work, travelling: Mapping[Kind, NamedTensors]) ->
 
 
 def _sgd(start: Start, buffers: NamedTensors) -> torch.optim.SGD:
-    optimiser = descent(start.parameters.values(), start.work.sgd)
+    optimiser = local_sgd(start.parameters.values(), start.work.sgd)
     for name, parameter in start.parameters.items():
         if name in buffers:
             buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])

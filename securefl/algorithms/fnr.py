@@ -33,9 +33,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Sgd, Work, averaged_tensors, copied, snapshot
-from securefl.algorithms.class_norms import Assessment, ClassNorms, assess, class_norms
-from securefl.algorithms.features import last_linear
+from securefl.algorithms.algorithm import Sgd, Work, averaged_tensors, copied, snapshot
+from securefl.algorithms.features import Assessment, ClassNorms, assess, class_norms, last_linear
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.lowest import (
     TieBreak,
@@ -50,7 +49,7 @@ from securefl.algorithms.servers.fednova import STEPS
 from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.errors import ConfigError, TooFewContributions
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.types import (
     Contribution,
     Kind,

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.types import Kind, MessageSpec, Weighing
 
 

@@ -15,11 +15,11 @@ from enum import StrEnum
 
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Work
-from securefl.algorithms.normalisation.base import REFERENCE
+from securefl.algorithms.algorithm import Algorithm, Work
+from securefl.algorithms.normalisation.policy import REFERENCE
 from securefl.algorithms.servers.fednova import STEPS
 from securefl.errors import DataError
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.types import Contribution, Kind, NamedTensors, Plan, State, Total
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import (
+from securefl.algorithms.algorithm import (
     Loss,
     Sgd,
     Work,
@@ -20,12 +20,12 @@ from securefl.algorithms.base import (
     load_tensors,
     trained_parameters,
 )
-from securefl.algorithms.descent import descent
 from securefl.algorithms.features import last_linear, observed_features
 from securefl.algorithms.federated import Federated
+from securefl.algorithms.local_sgd import local_sgd
 from securefl.data.samples import Samples, batches_in_epoch, minibatches
 from securefl.errors import DataError
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.types import Contribution, Kind, Plan, State, Total
 
 Penalty = Callable[[Tensor, Tensor], Tensor]
@@ -72,7 +72,7 @@ def train_on_public(
 ) -> None:
     """SGD from where the model is, in training mode; its momentum begins empty."""
     model.train()
-    optimiser = descent(trained_parameters(model).values(), sgd)
+    optimiser = local_sgd(trained_parameters(model).values(), sgd)
     device = next(model.parameters()).device
     with observed_features(model) as seen:
         for x, y in public.batches(round_number, device):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss
+from securefl.algorithms.algorithm import Loss
 from securefl.data.samples import BATCH, Samples, in_order
 from securefl.errors import DataError
 from securefl.metrics import ACCURACY, Metric, accuracy_of, described, inferred_metric

@@ -12,31 +12,30 @@ from typing import Literal, final
 import numpy as np
 import torch
 
-from securefl.audit.bounds.chapter import client_test, epsilon_chapter, record_bound
-from securefl.audit.bounds.one_run import OneRunBound
+from securefl.audit.bounds.canary_bounds import OneRunBound
 from securefl.audit.bounds.record_canaries import (
     alignment,
     drawn_canaries,
     with_canaries,
     with_room,
 )
-from securefl.audit.encryption import evidence as encryption
-from securefl.audit.encryption.chapter import encryption_chapter
-from securefl.audit.exposure.chapter import exposure_chapter
-from securefl.audit.exposure.evidence import Evidence, leaks_in
-from securefl.audit.findings import Chapter, Findings, Verdict
-from securefl.audit.inversion import chapter as inversion
+from securefl.audit.bounds.report_section import client_test, epsilon_chapter, record_bound
+from securefl.audit.encryption import opened as encryption
+from securefl.audit.encryption.report_section import encryption_chapter
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
+from securefl.audit.exposure.report_section import exposure_chapter
+from securefl.audit.findings import Findings, Section, Verdict
+from securefl.audit.inversion import report_section as inversion
 from securefl.audit.membership.candidates import candidates
-from securefl.audit.membership.chapter import membership_chapter
-from securefl.audit.membership.observed import observed
+from securefl.audit.membership.observed_models import observed
+from securefl.audit.membership.report_section import membership_chapter
 from securefl.audit.membership.shadows import in_the_clear, train_shadows
 from securefl.audit.replay import Replay, replayed, tapped
 from securefl.audit.targets import hidden, sent, subject
-from securefl.audit.tracing.chapter import tracing_chapter
+from securefl.audit.tracing.report_section import tracing_chapter
 from securefl.build.job import job_of
 from securefl.build.selection import numbers_of
 from securefl.build.training import precision_of
-from securefl.config.schema import Config
 from securefl.data.samples import whole
 from securefl.errors import ConfigError, DataError, RunFolderError, SecureFLError
 from securefl.evaluation.named_data import Trained, load_trained
@@ -46,6 +45,7 @@ from securefl.privacy.history import History
 from securefl.runs.folder_reader import RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder, own_task_needed
 from securefl.runs.task_record import require_same_task
+from securefl.settings.tables import Config
 from securefl.task import Task, placed
 from securefl.types import NamedTensors
 
@@ -55,7 +55,7 @@ OnStep = Callable[[str, int, int], None]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Effort:
+class AuditEffort:
     """How much is tried."""
 
     name: Literal["quick", "full"]
@@ -64,11 +64,11 @@ class Effort:
     shadow_passes: int
     """How many shadow models have not seen each record."""
     canaries: int
-    inversion: inversion.Effort
+    inversion: inversion.InversionEffort
 
 
-QUICK = Effort("quick", 2, 2, 300, inversion.QUICK)
-FULL = Effort("full", 10, 12, 1000, inversion.FULL)
+QUICK = AuditEffort("quick", 2, 2, 300, inversion.QUICK)
+FULL = AuditEffort("full", 10, 12, 1000, inversion.FULL)
 SAME = 0.1
 """How far apart weights are at most that rounding explains: encrypted totals err by 2⁻²⁴, and
 training magnifies that (the demo's job with its model sealed: 0.02 after 200 rounds)."""
@@ -80,7 +80,7 @@ WORKERS = 2
 
 def audit_run(
     folder: Path | str,
-    effort: Effort = QUICK,
+    effort: AuditEffort = QUICK,
     *,
     task: Task | None = None,
     seed: int = 0,
@@ -140,7 +140,7 @@ class _Audits:
 
     run: RunRecord
     trained: Trained
-    effort: Effort
+    effort: AuditEffort
     seed: int
     on_step: OnStep
     shipped: bool
@@ -160,8 +160,8 @@ class _Audits:
         return replayed(self.config, self.task, again, self.run.participants)
 
     @cached_property
-    def evidence(self) -> Evidence:
-        return Evidence.of(self.run)
+    def evidence(self) -> FolderEvidence:
+        return FolderEvidence.of(self.run)
 
     @cached_property
     def history(self) -> History:
@@ -209,7 +209,7 @@ class _Audits:
             "that were changed"
         )
 
-    def chapters(self) -> Iterator[Chapter]:
+    def chapters(self) -> Iterator[Section]:
         """In the order of the report; one that cannot be measured says why."""
         for key, title, make in (
             ("exposure", "Who saw what", self._exposure),
@@ -224,10 +224,10 @@ class _Audits:
                 yield make()
             except (SecureFLError, RuntimeError) as error:
                 # torch's own errors are RuntimeErrors: not every model can be attacked by all.
-                yield Chapter(key, title, Verdict.OPEN, f"Not measured: {error}.")
+                yield Section(key, title, Verdict.OPEN, f"Not measured: {error}.")
             self.on_step(title, 1, 1)
 
-    def _exposure(self) -> Chapter:
+    def _exposure(self) -> Section:
         n = self.effort.tapped_rounds
         dtype = precision_of(self.task.model)
         job = job_of(self.config, self.task)
@@ -238,7 +238,7 @@ class _Audits:
         noisy = self.config.privacy.level == "record"
         return exposure_chapter(self.run.ledger, leaks, seen, noisy=noisy)
 
-    def _membership(self) -> Chapter:
+    def _membership(self) -> Section:
         pool = candidates(self.task, np.random.default_rng(self.seed))
         shadows = train_shadows(
             in_the_clear(self.config),
@@ -252,7 +252,7 @@ class _Audits:
         seen = observed(self.config, self.trained, self.replay, pool)
         return membership_chapter(pool, seen, shadows, seed=self.seed)
 
-    def _epsilon(self) -> Chapter:
+    def _epsilon(self) -> Section:
         clients = None
         if self.config.privacy.level == "client":
             clients = client_test(self.config, len(self.task.clients), self.seed)
@@ -266,7 +266,7 @@ class _Audits:
         scores = alignment(task.model, task.loss, _thinned(again.models), canaries)
         return record_bound(scores, canaries, self.config)
 
-    def _inversion(self) -> Chapter:
+    def _inversion(self) -> Section:
         if self.config.privacy.level != "none":
             raise DataError(
                 "what clients send has privacy noise, and this attack is on exact gradients"
@@ -283,7 +283,7 @@ class _Audits:
             attacked, self.seed, self.effort.inversion, hidden(self.run.ledger)
         )
 
-    def _tracing(self) -> Chapter:
+    def _tracing(self) -> Section:
         clients = [whole(data, "a client") for data in self.task.clients]
         public, _ = whole(self.task.test, "the test data")
         return tracing_chapter(
@@ -295,9 +295,9 @@ class _Audits:
             self.effort.name,
         )
 
-    def _encryption(self) -> Chapter:
+    def _encryption(self) -> Section:
         openings = self.evidence.openings
-        seen = encryption.Evidence(self.config, openings, self.run.ledger)
+        seen = encryption.EncryptionEvidence(self.config, openings, self.run.ledger)
         return encryption_chapter(seen, self.seed, self.effort.name)
 
     def _of(self, what: str) -> Callable[[int, int], None]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from securefl.audit.roc import Interval
+from securefl.audit.statistics import Interval
 from securefl.errors import RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
@@ -59,7 +59,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FindingsTable:
     """Rows under columns; cells are shown as they are."""
 
     title: str
@@ -87,7 +87,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class Section:
     """One audit of one run."""
 
     key: str
@@ -97,7 +97,7 @@ class Chapter:
     words: str
     """What it means, in plain words: one to three sentences for somebody who is no engineer."""
     numbers: Sequence[Number] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[FindingsTable] = ()
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
     """What was assumed, and what the audit cannot see."""
@@ -114,7 +114,7 @@ class Findings:
     seed: int
     facts: Mapping[str, str] = field(default_factory=dict)
     """What was audited: settings, clients, rounds, versions."""
-    chapters: Sequence[Chapter] = ()
+    chapters: Sequence[Section] = ()
 
     def to_json(self) -> bytes:
         """Everything but the pictures; the same findings give the same bytes."""
@@ -139,7 +139,7 @@ def holds_findings(path: Path) -> bool:
     return {"run", "effort", "chapters"} <= found.keys()
 
 
-def _chapter(chapter: Chapter) -> dict[str, Any]:
+def _chapter(chapter: Section) -> dict[str, Any]:
     return {
         "title": chapter.title,
         "verdict": chapter.verdict,

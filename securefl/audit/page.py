@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from securefl.audit.findings import Chapter, Findings, Number, Verdict
+from securefl.audit.findings import Findings, Number, Section, Verdict
 from securefl.io.text import printable
 
 TEMPLATE = "page.html.jinja"
@@ -35,7 +35,7 @@ def html_page(findings: Findings) -> str:
     return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", page)
 
 
-def by_alarm(findings: Findings) -> list[Chapter]:
+def by_alarm(findings: Findings) -> list[Section]:
     """The chapters, the most alarming first; among equals as they stand."""
     return sorted(findings.chapters, key=lambda chapter: list(BADGES).index(chapter.verdict))
 
@@ -103,5 +103,5 @@ def _shown(value: Any) -> Any:
 
 
 def _titles(findings: Findings, verdict: Verdict) -> str:
-    found: list[Chapter] = [c for c in findings.chapters if c.verdict is verdict]
+    found: list[Section] = [c for c in findings.chapters if c.verdict is verdict]
     return ", ".join(chapter.title for chapter in found)

@@ -15,16 +15,15 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from securefl.algorithms.base import averaged_tensors, copied
-from securefl.audit.exposure.leak import Leak
+from securefl.algorithms.algorithm import averaged_tensors, copied
+from securefl.audit.exposure.inspect_bytes import Wiretap
 from securefl.audit.exposure.sealed_messages import SealedMessages
-from securefl.audit.exposure.wiretap import Wiretap
+from securefl.audit.exposure.views import Leak
 from securefl.audit.membership.shadows import in_the_clear
 from securefl.build.algorithm import chosen_algorithm
 from securefl.build.exchange import quorum_of, sealed_kinds
 from securefl.build.simulation import simulated
 from securefl.build.training import client_weights, precision_of
-from securefl.config.schema import Config
 from securefl.errors import (
     ConfigError,
     DataError,
@@ -32,15 +31,16 @@ from securefl.errors import (
     SecureFLError,
     TooFewContributions,
 )
-from securefl.exchange.keyset import KeySet
 from securefl.exchange.layout import unpack
+from securefl.exchange.officer import KeySet
 from securefl.exchange.plain import PlainChannel
-from securefl.federation.identities import Identities
+from securefl.federation.client import Identities
 from securefl.federation.ledger import Content, Entry, Ledger
 from securefl.federation.message import split_message
 from securefl.federation.survey import profiled_under
 from securefl.runs.loop import Record, Rounds
-from securefl.selection.round_participants import RoundParticipants
+from securefl.selection.participation import RoundParticipants
+from securefl.settings.tables import Config
 from securefl.task import Task, client_data
 from securefl.types import Kind, NamedTensors, State
 

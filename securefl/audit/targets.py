@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from securefl.audit.inversion.protection import Hidden
-from securefl.audit.inversion.subject import Normalised, Subject, pooled
-from securefl.audit.tracing.bench import Sent, Shown
+from securefl.audit.inversion.hidden_statistics import Hidden
+from securefl.audit.inversion.target import NormalisedBatch, Target, pooled
+from securefl.audit.tracing.setup import SentStatistics, Shown
 from securefl.build.exchange import sealed_kinds
-from securefl.config.families import POOLED
-from securefl.config.schema import Config
 from securefl.data.samples import samples, whole
 from securefl.data.split import Labelled
 from securefl.errors import DataError
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.settings.families import POOLED
+from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import Kind
 
@@ -31,7 +31,7 @@ def hidden(ledger: Sequence[Entry]) -> Hidden:
     return Hidden.NOTHING if in_clear else Hidden.STATISTICS
 
 
-def subject(config: Config, name: str, model: nn.Module, task: Task) -> Subject:
+def subject(config: Config, name: str, model: nn.Module, task: Task) -> Target:
     """Gradient inversion's: the client with most images, under this model.
 
     Raises:
@@ -46,17 +46,17 @@ def subject(config: Config, name: str, model: nn.Module, task: Task) -> Subject:
     size = config.train.batch_size
     match config.algorithm.name:
         case "fedtan" | "fedtan-ii" if others:
-            return Subject(*about, Normalised.POOLED, others=_first(others, size))
+            return Target(*about, NormalisedBatch.POOLED, others=_first(others, size))
         case "forward-only" if others:
             given, _ = pooled(model, *(_first([client], size) for client in clients))
-            return Subject(*about, Normalised.GIVEN, given=given)
+            return Target(*about, NormalisedBatch.GIVEN, given=given)
         case "fixbn":
-            return Subject(*about, Normalised.GIVEN)
+            return Target(*about, NormalisedBatch.GIVEN)
         case _:
-            return Subject(*about, Normalised.BATCH)
+            return Target(*about, NormalisedBatch.BATCH)
 
 
-def sent(config: Config, ledger: Sequence[Entry], task: Task) -> Sent:
+def sent(config: Config, ledger: Sequence[Entry], task: Task) -> SentStatistics:
     """Tracing's: which statistics of clients the ledger has, and in which form."""
     table, sealed = config.privacy, sealed_kinds(config)
     sizes = [len(samples(data, "a client")) for data in task.clients]
@@ -68,7 +68,7 @@ def sent(config: Config, ledger: Sequence[Entry], task: Task) -> Sent:
     noisy = table.level == "record" and (
         config.algorithm.name == "fixbn" or Kind.PROFILES in sealed
     )
-    return Sent(
+    return SentStatistics(
         _form(ledger, Kind.STATISTICS),
         Shown.HIDDEN if profiles is Shown.TOTALS else profiles,
         n_clients=max(1, len({e.sender for e in ledger} - {SERVER, AUTHORITY})),

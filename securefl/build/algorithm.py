@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from securefl.algorithms.federated import Federated, Momentum
-from securefl.algorithms.normalisation.base import Normalisation, aggregated
 from securefl.algorithms.normalisation.client_bn import ClientBN, Keep
 from securefl.algorithms.normalisation.fedtan import FedTAN
 from securefl.algorithms.normalisation.fixbn import FixBN
+from securefl.algorithms.normalisation.policy import Normalisation, aggregated
 from securefl.algorithms.normalisation.static_bn import static_bn
 from securefl.algorithms.normalisation.window import Window
 from securefl.algorithms.servers.adaptive import Adaptive, Rule
 from securefl.algorithms.servers.average import Average
-from securefl.algorithms.servers.base import ServerOptimiser
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import FedNova, Normalised, effective_steps
 from securefl.algorithms.servers.momentum import ServerMomentum
-from securefl.algorithms.solvers.base import Solver
+from securefl.algorithms.servers.server_optimiser import ServerOptimiser
 from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.algorithms.solvers.fedprox import FedProx
@@ -23,13 +22,14 @@ from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.per_fedavg import PerFedAvg
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
-from securefl.config.families import DRIFTING, FREEZE_BN
-from securefl.config.schema import Config
+from securefl.algorithms.solvers.solver import Solver
 from securefl.exchange.moments import Gradients, Moments
 from securefl.norms.frozen import Freeze
 from securefl.privacy.clipping import Clipping
 from securefl.privacy.randomness import RandomnessOf, Seeded, secret
-from securefl.selection.base import clients_per_round
+from securefl.selection.selector import clients_per_round
+from securefl.settings.families import DRIFTING, FREEZE_BN
+from securefl.settings.tables import Config
 from securefl.types import Kind
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from torch import nn
 
-from securefl.algorithms.base import Algorithm
+from securefl.algorithms.algorithm import Algorithm
 from securefl.build.algorithm import n_selected
 from securefl.build.privacy import fewest_shares
-from securefl.config.schema import Config, Encrypt
 from securefl.errors import ConfigError
+from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.quorum import Quorum
 from securefl.federation.query import SCORE_MEAN
+from securefl.settings.tables import Config, Encrypt
 from securefl.types import Kind
 
 READ_BY_SERVER = frozenset({SCORE_MEAN.name, *(f"update/{kind}" for kind in Kind)})

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import torch
 
-from securefl.algorithms.base import Algorithm, Sgd
+from securefl.algorithms.algorithm import Algorithm, Sgd
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match, Ranking
 from securefl.algorithms.public_training import PublicData, ServerTuned
 from securefl.build.algorithm import n_selected
 from securefl.build.exchange import least_clients
-from securefl.config.schema import Config
 from securefl.data.public import check_disjoint
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError, DataError
+from securefl.settings.tables import Config
 from securefl.task import Task
 
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss
+from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.build.algorithm import clipping_of
-from securefl.config.schema import Config
 from securefl.data.samples import Samples
 from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.coupling import require_uncoupled
+from securefl.settings.tables import Config
 
 PROBED = 16
 """Number of records that the check tries."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from securefl.algorithms.base import Algorithm
+from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.build.algorithm import chosen_algorithm, clients_keep_layers
 from securefl.build.exchange import check_sealed, least_clients, sealed_kinds
@@ -28,16 +28,16 @@ from securefl.build.training import (
     precision_of,
     training_of,
 )
-from securefl.config.fnr import FnrTable
-from securefl.config.schema import Config
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples
 from securefl.errors import ConfigError
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.query import SCORE_MEAN
-from securefl.federation.server import Shares
+from securefl.federation.server import WeightShares
 from securefl.federation.training import Training
-from securefl.privacy.spending import Spending
+from securefl.privacy.odometer import Spending
+from securefl.settings.fnr import FnrTable
+from securefl.settings.tables import Config
 from securefl.task import Task, client_data, configured_task, own_settings, placed
 from securefl.types import Kind, MessageSpec, Plan
 
@@ -91,14 +91,14 @@ class Job:
         return (SCORE_MEAN,) if summed else ()
 
     @property
-    def shares(self) -> Shares | None:
+    def shares(self) -> WeightShares | None:
         """Clients' weights, which the server checks.
 
         None where clients are drawn with replacement: one counts as often as it is drawn.
         """
         if self.config.selection.replacement == "with":
             return None
-        return Shares(self.weights, self.equal_weight, told=self.config.samples is None)
+        return WeightShares(self.weights, self.equal_weight, told=self.config.samples is None)
 
     def spending(self) -> Spending | None:
         """Build the accounting of differential privacy; None where no noise is added."""
@@ -200,6 +200,6 @@ def _algorithm(config: Config, task: Task, training: Training, n_clients: int) -
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ConfigError(
             f"{algorithm!r:.80} is no algorithm: it needs the methods init, plan, client "
-            "and update of securefl.algorithms.base.Algorithm"
+            "and update of securefl.algorithms.algorithm.Algorithm"
         )
     return algorithm

@@ -12,14 +12,14 @@ from torch.nn import functional
 from securefl.build.job import Job, job_of
 from securefl.build.own_model import is_own, own_model, require_allowed
 from securefl.build.own_public import public_samples, require_server_file
-from securefl.config.samples import SamplesTable
-from securefl.config.samples_rules import public_reader, sites_read_public
-from securefl.config.schema import Config
 from securefl.data.site_file import load_site, read_site
 from securefl.data.split import Split
 from securefl.errors import ConfigError
 from securefl.federation.ledger import SERVER
 from securefl.models import build_model
+from securefl.settings.samples import SamplesTable
+from securefl.settings.samples_clashes import public_reader, sites_read_public
+from securefl.settings.tables import Config
 from securefl.task import Task
 
 _INPUT_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
+from securefl.settings.tables import Config
 
 
 def is_own(name: str) -> bool:

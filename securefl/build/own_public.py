@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from securefl.config.samples import SamplesTable
-from securefl.config.samples_rules import public_reader, sites_read_public
-from securefl.config.schema import Config
 from securefl.data.site_file import Loaded, load_samples, read_server, read_site
 from securefl.errors import ConfigError, DataError
 from securefl.federation.ledger import SERVER
 from securefl.federation.total import state_digest
+from securefl.settings.samples import SamplesTable
+from securefl.settings.samples_clashes import public_reader, sites_read_public
+from securefl.settings.tables import Config
 from securefl.types import Kind, State
 
 

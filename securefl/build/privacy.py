@@ -9,22 +9,20 @@ from math import sqrt
 
 from torch import nn
 
-from securefl.algorithms.base import Algorithm
+from securefl.algorithms.algorithm import Algorithm
 from securefl.algorithms.features import last_linear
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import ACCURACIES, NORMS
 from securefl.algorithms.public_training import Objective, PublicData, train_on_public
 from securefl.build.algorithm import clipping_of, n_selected, randomness_of, switch_round
 from securefl.build.training import schedule
-from securefl.config.families import REFINED
-from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError
 from securefl.norms.find import batch_normalising, variances
 from securefl.norms.frozen import Freeze
-from securefl.privacy.adaptive import Quantile
 from securefl.privacy.client_level import ClientLevel
-from securefl.privacy.client_noise import ClientNoise
+from securefl.privacy.clipped import Quantile
+from securefl.privacy.distributed_noise import ClientNoise, DistributedNoise
 from securefl.privacy.dp_fixbn import DpFixBN, StatisticsRelease, evenly
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
 from securefl.privacy.events import (
@@ -34,8 +32,9 @@ from securefl.privacy.events import (
     SampledGaussian,
     WithoutPrivacy,
 )
-from securefl.privacy.shares import Shares
-from securefl.privacy.spending import Spending
+from securefl.privacy.odometer import Spending
+from securefl.settings.families import REFINED
+from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import Kind, Plan
 
@@ -57,10 +56,10 @@ def check_delta(config: Config, n_clients: int) -> None:
         )
 
 
-def shares_of(config: Config, n_clients: int) -> Shares:
+def shares_of(config: Config, n_clients: int) -> DistributedNoise:
     """Return the clients' shares of a round's noise; raises ConfigError where too few would."""
     table = config.privacy
-    return Shares(n_selected(config, n_clients), table.dropouts, table.colluders)
+    return DistributedNoise(n_selected(config, n_clients), table.dropouts, table.colluders)
 
 
 def fewest_shares(config: Config, n_clients: int) -> int:

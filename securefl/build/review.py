@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from securefl.build.exchange import is_blind
 from securefl.build.job import Job
 from securefl.build.selection import numbers_of
-from securefl.config.schema import Weights
-from securefl.exchange.matching import PROFILE
+from securefl.exchange.profile_match import PROFILE
 from securefl.federation.message import CARD
 from securefl.federation.query import LOSS, SIZE
 from securefl.privacy.history import History
+from securefl.settings.tables import Weights
 from securefl.types import Weighing
 
 NUMBERS = {

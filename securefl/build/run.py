@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from securefl.build.simulation import simulated
-from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.exchange.keyset import KeySet
-from securefl.federation.identities import Identities
+from securefl.exchange.officer import KeySet
+from securefl.federation.client import Identities
 from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, server_needed
 from securefl.runs.loop import OnRound, OnStart, Result
 from securefl.runs.task_record import require_same_task, task_record
+from securefl.settings.tables import Config
 from securefl.task import Task, client_names
 
 

@@ -7,25 +7,21 @@ from dataclasses import dataclass
 
 from securefl.build.algorithm import n_selected, randomness_of
 from securefl.build.job import Job
-from securefl.config.schema import Config
-from securefl.config.selection import SelectionTable
 from securefl.errors import ConfigError
-from securefl.exchange.matching import PROFILE
-from securefl.exchange.score_noise import ScoreNoise
+from securefl.exchange.noise import ScoreNoise
+from securefl.exchange.profile_match import PROFILE
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import Engine
 from securefl.federation.profile_match import MatchChannel, ProfileQuestion
-from securefl.federation.profiling import Profiling
-from securefl.federation.query import LOSS, SCORES, SIZE
+from securefl.federation.query import LOSS, SCORES, SIZE, Profiling
 from securefl.federation.questions import NumberQuestion, Question
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange
 from securefl.federation.training import DEVICES, PROFILING, round_generator
-from securefl.privacy.profiles import PrivateProfiler
+from securefl.privacy.private_profiles import PrivateProfiler
 from securefl.privacy.randomness import Randomness, Secret, secret
 from securefl.selection.afl import Afl
-from securefl.selection.base import Selector
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
 from securefl.selection.device_simulation import ClientWorkloads, SimulatedDevices
@@ -33,7 +29,10 @@ from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1
 from securefl.selection.participation import Choice, Conditions, Participation
+from securefl.selection.selector import Selector
 from securefl.selection.uniform import Random
+from securefl.settings.selection import SelectionTable
+from securefl.settings.tables import Config
 
 
 def chosen_selector(table: SelectionTable, clients: Sequence[str]) -> Selector:

@@ -12,25 +12,21 @@ from securefl.build.algorithm import divergence_advice
 from securefl.build.exchange import policy_of_sums, quorum_of
 from securefl.build.job import job_of
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.evaluation.evaluator import Evaluator
-from securefl.exchange.base import Adder, Sealer
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.matching import ProfileSealer
+from securefl.exchange.noise import ScoreNoise
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.exchange.policy import Policy
-from securefl.exchange.score_noise import ScoreNoise
-from securefl.federation.authority import Authority
+from securefl.exchange.profile_match import PlainMatch, ProfileSealer
+from securefl.exchange.sums import Adder, Sealer
+from securefl.federation.authority import Authority, CheckingOfficer, ScoreAuthority
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
-from securefl.federation.client import Client
+from securefl.federation.client import Client, Identities
 from securefl.federation.engine import InTheClear, Opener
-from securefl.federation.identities import Identities
 from securefl.federation.message import Roster
-from securefl.federation.officer import CheckingOfficer
 from securefl.federation.officers import Officers, OfficersHere
 from securefl.federation.profile_match import (
     MatchChannel,
@@ -38,12 +34,11 @@ from securefl.federation.profile_match import (
     OpenScores,
     SealedMatch,
 )
-from securefl.federation.profiling import Profiling
-from securefl.federation.query import Respondent
-from securefl.federation.score_authority import ScoreAuthority
+from securefl.federation.query import Profiling, Respondent
 from securefl.federation.server import Server
 from securefl.report.finish import at_end
 from securefl.runs.loop import Parts, Record, Rounds
+from securefl.settings.tables import Config
 from securefl.simulation.choice import ClientEnds, chosen_engine
 from securefl.simulation.clients import Clients
 from securefl.task import Task, client_names

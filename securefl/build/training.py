@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Loss, Sgd, averaged_tensors
+from securefl.algorithms.algorithm import Loss, Sgd, averaged_tensors
 from securefl.build.algorithm import n_selected
-from securefl.config.schema import Config, Weights
 from securefl.errors import ConfigError
 from securefl.federation.training import Schedule, Training
+from securefl.settings.tables import Config, Weights
 from securefl.types import Floats, Kind
 
 

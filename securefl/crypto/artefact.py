@@ -1,7 +1,9 @@
-"""What files of keys have in common: labels, epochs, times and digests."""
+"""Text that files of keys have in common: labels, epochs, times, digests, Base64."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 from collections.abc import Collection
@@ -13,6 +15,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from securefl.errors import KeyFileError
 from securefl.io.json import require_plain
+
+
+def encoded(data: bytes) -> str:
+    """Standard alphabet, with padding."""
+    return base64.b64encode(data).decode()
+
+
+def decoded(text: str, n_bytes: int | None = None) -> bytes:
+    """The bytes of a key file's field; raises KeyFileError, also for another length."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise KeyFileError(f"damaged key file: {error}") from error
+    # Base64 has spare bits at its end: two texts for the same bytes, of which one was changed.
+    if encoded(data) != text or n_bytes not in {None, len(data)}:
+        raise KeyFileError("damaged key file: base64 of another length or form")
+    return data
+
 
 MAX_EPOCH = 2**31 - 1
 File = TypeVar("File", bound=BaseModel)

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.errors import BlindTotalRefused
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 
 SALT_BYTES = 16
 TAG_BYTES = 16

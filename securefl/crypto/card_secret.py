@@ -13,7 +13,7 @@ from securefl.crypto.artefact import Origin
 from securefl.crypto.cards import SUITE, CardKey, card_bytes
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import KeyFileError, MessageRefused
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 
 _LATTICE_SEED_BYTES, _CURVE_BYTES = 64, 32
 

@@ -21,13 +21,14 @@ from securefl.crypto.artefact import (
     Origin,
     Sha256,
     canonical,
+    decoded,
     digest,
+    encoded,
     parsed_file,
 )
-from securefl.crypto.base64_text import decoded, encoded
 from securefl.crypto.derived import SEED_BYTES
 from securefl.errors import KeyFileError
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 
 CARD_KEY_FORMAT: Literal["securefl-card-key/3"] = "securefl-card-key/3"
 REPLACED = ("securefl-ckks-public-key", "securefl-ckks-parameters")

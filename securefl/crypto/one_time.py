@@ -22,6 +22,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.crypto.ciphertext_codec import packed, unpacked
 from securefl.crypto.derived import Coefficients, Words, key_polynomial, key_seed
 from securefl.crypto.params import (
     KEY_BOUND,
@@ -31,10 +32,9 @@ from securefl.crypto.params import (
     RingParameters,
     SumParameters,
 )
-from securefl.crypto.ring import packed, unpacked
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import MessageRefused
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 
 Rows = NDArray[np.float64]
 """Shape (ciphertexts, N)."""

@@ -17,10 +17,10 @@ import tenseal as ts
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from securefl.crypto import sealwire
+from securefl.crypto import seal_format
+from securefl.crypto.ciphertext_codec import words_of
 from securefl.crypto.derived import Coefficients, Words, common_polynomial
 from securefl.crypto.params import RingParameters
-from securefl.crypto.ring import words_of
 
 Reals = NDArray[np.float64]
 """Shape (N,): real parts of the slots, then imaginary ones."""
@@ -48,9 +48,9 @@ class SealRing:
         self.shape = len(self.primes), degree
         """Of a polynomial's words."""
         self._scale = 2.0**parameters.scale_bits
-        self._message = sealwire.field(1, sealwire.parameters(degree, primes))
-        self._message += sealwire.field(
-            2, _NOTHING_BY_ITSELF + sealwire.double_field(3, self._scale)
+        self._message = seal_format.field(1, seal_format.parameters(degree, primes))
+        self._message += seal_format.field(
+            2, _NOTHING_BY_ITSELF + seal_format.double_field(3, self._scale)
         )
         self._context = ts.context_from(self._message)
         self._seal = self._context.seal_context().data
@@ -59,7 +59,8 @@ class SealRing:
         self._evaluator = sealapi.Evaluator(self._seal)
         ones, of_keys = np.ones((len(primes), degree), np.uint64), self._seal.key_parms_id()
         one = ts.context_from(
-            self._message + sealwire.field(3, sealwire.field(1, sealwire.secret_key(of_keys, ones)))
+            self._message
+            + seal_format.field(3, seal_format.field(1, seal_format.secret_key(of_keys, ones)))
         )
         self._one = one.secret_key().data  # of the same parameters
         self._encryptor = sealapi.Encryptor(self._seal, self._one)
@@ -143,11 +144,11 @@ class SealRing:
         self, first: Words, second: Words, scale: float = 0.0, *, transformed: bool = True
     ) -> sealapi.Ciphertext:
         residues, scale = np.stack([first, second]), scale or self._scale
-        written = sealwire.ciphertext(self._parms_id, residues, scale, transformed=transformed)
+        written = seal_format.ciphertext(self._parms_id, residues, scale, transformed=transformed)
         vector = (
-            sealwire.field(1, sealwire.varint(self.parameters.poly_degree // 2))
-            + sealwire.field(2, written)
-            + sealwire.double_field(3, scale)
+            seal_format.field(1, seal_format.varint(self.parameters.poly_degree // 2))
+            + seal_format.field(2, written)
+            + seal_format.double_field(3, scale)
         )
         return ts.ckks_vector_from(self._context, vector).ciphertext()[0]
 
@@ -170,4 +171,4 @@ def _saved(polynomials: sealapi.Plaintext | sealapi.Ciphertext) -> bytes:
         saved = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     finally:
         os.close(descriptor)
-    return sealwire.own_content(saved)
+    return seal_format.own_content(saved)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from securefl.data.digits import load_digits
-from securefl.data.dominant import Dominant
 from securefl.data.partition import (
     ClassesPerClient,
     Dirichlet,
@@ -14,7 +13,7 @@ from securefl.data.partition import (
     parse_partition,
     split_clients,
 )
-from securefl.data.sizes import NormalSizes
+from securefl.data.sizes import Dominant, NormalSizes
 from securefl.data.split import Split
 
 __all__ = [

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from securefl.config.data import DOMAIN_DATASETS, DataTable
 from securefl.data.corruptions import corrupt
 from securefl.data.files import Domains
 from securefl.data.partition import Partition, parse_partition, split_clients
@@ -24,6 +23,7 @@ from securefl.data.skew import noise_ladder, skewed_clients
 from securefl.data.sources import left_out, load_domains, load_split
 from securefl.data.split import Labelled, Split
 from securefl.errors import ConfigError, DataError
+from securefl.settings.data import DOMAIN_DATASETS, DataTable
 
 TEST_SHARE = 0.2
 _MIN_PER_DOMAIN = 6  # a fifth of fewer is less than two samples

@@ -14,8 +14,15 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from securefl.data.dominant import Dominant, dominant_sizes
-from securefl.data.sizes import MIN_SAMPLES, NormalSizes, check_enough, equal_sizes, normal_sizes
+from securefl.data.sizes import (
+    MIN_SAMPLES,
+    Dominant,
+    NormalSizes,
+    check_enough,
+    dominant_sizes,
+    equal_sizes,
+    normal_sizes,
+)
 from securefl.errors import ConfigError
 
 DIRICHLET_TRIES = 1000

@@ -53,14 +53,14 @@ class Quality(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Population:
+class ClientQualities:
     """The readings of all clients, feature by feature; what a sensor's errors are measured in."""
 
     mean: Float[Tensor, " d"]
     std: Float[Tensor, " d"]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "n d"]) -> Population:
+    def of(cls, x: Float[Tensor, "n d"]) -> ClientQualities:
         """Of these readings."""
         return cls(x.mean(dim=0), x.std(dim=0))
 
@@ -105,7 +105,7 @@ def spoilt_clients(
             case Quality.NORMAL:
                 spoilt.append((x, y))
             case Quality.POLLUTED | Quality.NOISY:
-                population = population or Population.of(
+                population = population or ClientQualities.of(
                     torch.cat([x.flatten(1) for x, _ in clients])
                 )
                 rows = spoilt_readings(x.flatten(1), quality, population, rng)
@@ -145,7 +145,7 @@ def spoilt_images(
 
 
 def spoilt_readings(
-    x: Float[Tensor, "n d"], quality: Quality, population: Population, rng: np.random.Generator
+    x: Float[Tensor, "n d"], quality: Quality, population: ClientQualities, rng: np.random.Generator
 ) -> Float[Tensor, "n d"]:
     """One sensor's readings at this quality.
 

@@ -16,13 +16,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from securefl.config.load import parse_tables, read_tables
-from securefl.config.samples import SamplesTable, Word
-from securefl.config.table import Share, Table
 from securefl.data import arrays, tables
 from securefl.data.folders import load_class_folders
 from securefl.data.split import Split
 from securefl.errors import ConfigError, DataError
+from securefl.settings.load import parse_tables, read_tables
+from securefl.settings.samples import SamplesTable, Word
+from securefl.settings.table import Share, Table
 
 Loaded = tuple[Tensor, Tensor]
 

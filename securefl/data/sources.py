@@ -10,9 +10,7 @@ from types import MappingProxyType
 
 import torch
 
-from securefl.config.data import DOMAIN_DATASETS, DataTable
-from securefl.data.cifar import load_cifar10, load_cifar100
-from securefl.data.cifar_c import CIFAR10_C, load_cifar10_c
+from securefl.data.cifar import CIFAR10_C, load_cifar10, load_cifar10_c, load_cifar100
 from securefl.data.corruptions import CORRUPTIONS
 from securefl.data.digits import load_digits
 from securefl.data.files import Domains, check_archive
@@ -26,6 +24,7 @@ from securefl.data.gas_turbine import load_gas_turbine
 from securefl.data.mnist import EMNIST_CLASSES, FASHION_MNIST_SHA256, load_emnist, load_mnist
 from securefl.data.split import Split
 from securefl.errors import ConfigError
+from securefl.settings.data import DOMAIN_DATASETS, DataTable
 
 _FROM_FILES: Mapping[str, Callable[[Path], Split]] = MappingProxyType(
     {

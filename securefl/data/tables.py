@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from securefl.config.samples import SamplesTable
 from securefl.data.files import n_bytes_of, read
 from securefl.errors import ConfigError, DataError
+from securefl.settings.samples import SamplesTable
 
 SUFFIXES = frozenset({".csv", ".parquet"})
 _MAX_BYTES = 1 << 32

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from torch import Tensor, nn
 
-from securefl.algorithms.base import lay_over, load_tensors
+from securefl.algorithms.algorithm import lay_over, load_tensors
 from securefl.algorithms.scoring import Score, evaluate
 from securefl.data.resident import near
 from securefl.data.samples import Samples, samples

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from securefl.build.run import resume, run
-from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.evaluation.named_data import (
@@ -31,6 +30,7 @@ from securefl.report.external import ExternalScore, LeaveOneOut
 from securefl.runs.folder_reader import holds_run, read_config, read_run
 from securefl.runs.folder_writer import RunFolder, write_atomically
 from securefl.runs.loop import OnRound
+from securefl.settings.tables import Config
 from securefl.task import Task, configured_task, domains, own_settings
 
 JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"

@@ -17,10 +17,9 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.nn import functional
 
-from securefl.algorithms.base import Loss
+from securefl.algorithms.algorithm import Loss
 from securefl.algorithms.scoring import Score
 from securefl.algorithms.scoring import evaluate as score
-from securefl.config.schema import Config
 from securefl.data.samples import Given, given_data, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.io.files import require_tensors
@@ -30,6 +29,7 @@ from securefl.runs.folder_reader import MODEL, read_config
 from securefl.runs.folder_writer import RunFolder, own_task_needed, way_on
 from securefl.runs.loop import Result
 from securefl.runs.task_record import require_same_task
+from securefl.settings.tables import Config
 from securefl.task import Task, configured_task, data_types
 from securefl.trial import labelled, require_plain, tried
 from securefl.types import NamedTensors

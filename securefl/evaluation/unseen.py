@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefl.config.schema import Config
 from securefl.data.arrays import load_arrays
 from securefl.data.corruptions import corrupt
 from securefl.data.folders import load_class_folders
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, DataError
+from securefl.settings.tables import Config
 from securefl.task import Task
 
 _OF_THE_RUN = ("test", "test:CORRUPTION:SEVERITY", "external", "external:NAME")

@@ -21,11 +21,11 @@ from securefl.errors import (
     SecureFLError,
     TooFewContributions,
 )
-from securefl.exchange.base import MessageId, OpenedSum
 from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.one_time import UnderCards
 from securefl.exchange.one_time_match import split_score
 from securefl.exchange.opener import Answer, ScorePart
+from securefl.exchange.sums import MessageId, OpenedSum
 
 Part = TypeVar("Part")
 """A group's part of an answer."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from securefl.crypto.blind import SALT_BYTES, TAG_BYTES, WRAP_BYTES, BlindText, ContentKey
 from securefl.errors import BlindTotalRefused
-from securefl.exchange.base import Keyed, MessageId, Sender
+from securefl.exchange.sums import Keyed, MessageId, Sender
 
 _LENGTH = struct.Struct("<I")
 

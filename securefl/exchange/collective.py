@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.types import NamedTensors, Total
 
 

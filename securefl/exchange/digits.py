@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from securefl.crypto.params import SumParameters
-from securefl.exchange.base import Values
+from securefl.exchange.sums import Values
 
 STEP_BITS = 10
 """From one digit's gain to the next one's."""

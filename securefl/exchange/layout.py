@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from securefl.errors import ValueRefused
-from securefl.exchange.base import Values
+from securefl.exchange.sums import Values
 from securefl.types import MessageSpec, NamedTensors
 
 

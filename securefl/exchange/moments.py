@@ -13,8 +13,8 @@ from enum import StrEnum
 from jaxtyping import Float
 from torch import Tensor
 
-from securefl.exchange.base import Exchange
 from securefl.exchange.collective import client_sum, with_gradient_sum
+from securefl.exchange.sums import Exchange
 from securefl.types import Kind, MessageSpec, Total
 
 Channels = Float[Tensor, " C"]

@@ -1,10 +1,14 @@
-"""An officer: it adds up the keys of the clients on a list, and sees no value."""
+"""Secret keys of those who open: an officer adds up keys, all officers' keys open totals.
+
+The sum of keys opens the sum of just these clients' messages, each once, and nothing else: what a
+server has added in another way decrypts to noise, which counts no clients.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from securefl.crypto.blind import ContentKey
@@ -12,12 +16,16 @@ from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.derived import commitment
 from securefl.crypto.one_time import KeySum, OneTimeKey, polynomial_in
 from securefl.crypto.params import MATCHES
-from securefl.errors import MessageRefused, PeerError
-from securefl.exchange.base import MessageId
-from securefl.exchange.card_keys import card_about
+from securefl.errors import MessageRefused, OpeningRefused, PeerError, SecureFLError
+from securefl.exchange.answers import Combiner, numbered
+from securefl.exchange.blind import BlindTotal, listed
+from securefl.exchange.card_keys import ALONE, CardKeys, Quorum, card_about
 from securefl.exchange.one_time import UnderCards
-from securefl.exchange.opener import Answer, ScorePart
-from securefl.held import Held
+from securefl.exchange.one_time_match import split_score
+from securefl.exchange.opener import Answer, KeyAdder, ScorePart
+from securefl.exchange.policy import Policy
+from securefl.exchange.sums import MessageId, OpenedSum
+from securefl.io.uncopyable import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +124,97 @@ class Officer(UnderCards, Held):
             ).applied(words)
             for i, group in enumerate(self.keys.quorum.groups_of[self.number])
         }
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet(Held):
+    """The keys of an epoch, and what a consortium allows with them."""
+
+    secrets: tuple[CardSecret, ...] = field(repr=False)
+    """One of each officer; the authority is one of one."""
+    quorum: Quorum = ALONE
+    policy: Policy | None = None
+    """Of the consortium whose keys they are; None where there is none."""
+
+    @property
+    def public(self) -> CardKeys:
+        """The public halves, for clients and server."""
+        return CardKeys(tuple(secret.public for secret in self.secrets), self.quorum)
+
+    def opener(self, say: Callable[[str], None] = lambda _text: None) -> OneTimeOpener:
+        """Return the capability to open totals; `say` is told of officers away, and of liars."""
+        public = self.public
+        combiner = Combiner(public, lambda number, why: say(f"{numbered(number)}: {why}"))
+        return OneTimeOpener(public, combiner, self.officers())
+
+    def officers(self) -> list[Officer]:
+        """Return the officers, who have no cards yet."""
+        public = self.public
+        return [Officer(public, secret, n) for n, secret in enumerate(self.secrets)]
+
+    @classmethod
+    def ephemeral(cls, quorum: Quorum | None = None, epoch: int = 1) -> KeySet:
+        """Make fresh keys that live in memory and end with the process."""
+        of = quorum or ALONE
+        return cls(tuple(CardSecret.generate(epoch) for _ in range(of.officers)), of)
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeOpener(UnderCards, Held):
+    """Opens totals by the answers of officers, all of them in this process; an `Opener`."""
+
+    combiner: Combiner
+    officers: Sequence[Officer]
+
+    def take_cards(self, run: str, sender: str, cards: bytes) -> None:
+        """Give each officer its card; from then on those that can use all cards open sums.
+
+        Raises:
+            MessageRefused: too few officers would be left that can use theirs and those of all
+                clients before (`Officer.take_cards`).
+        """
+        refused: dict[int, MessageRefused] = {}
+        for number, officer in enumerate(self.officers):
+            try:
+                officer.take_cards(run, sender, cards)
+            except MessageRefused as error:
+                refused[number] = error
+        self.combiner.note_refusals(run, sender, refused)
+
+    def without_card(self, run: str, senders: Collection[str]) -> list[str]:
+        """Return the clients of whom an officer has no card that has all others'."""
+        able = [self.officers[number] for number in self.combiner.able(run)]
+        without = {name for officer in able for name in officer.without_card(run, senders)}
+        return [name for name in senders if name in without]
+
+    def open(
+        self, total: bytes, about: MessageId, nonces: Mapping[str, str], precision_bits: int
+    ) -> OpenedSum:
+        """See `Opener.open`; raises as `Combiner.open`."""
+        heard: dict[int, Answer | SecureFLError] = {}
+        for number in self.combiner.able(about.run):
+            officer: KeyAdder = self.officers[number]
+            try:
+                heard[number] = officer.key_sums(about, nonces)
+            except PeerError as error:
+                heard[number] = error
+        return self.combiner.open(total, about, len(nonces), precision_bits, heard)
+
+    def sealed_for(self, content: bytes, about: MessageId, names: Sequence[str]) -> BlindTotal:
+        """See `Opener.sealed_for`."""
+        if len(self.officers) > 1:
+            raise OpeningRefused("several officers seal no total for clients: none of them has one")
+        key = ContentKey.sealing(content, about.digest(), listed(names))
+        return BlindTotal.of(key, self.officers[0].wraps(about.run, names, key))
+
+    def score(self, content: bytes, about: MessageId, sender: str, nonce: str) -> float | None:
+        """See `Opener.score`; raises as `Combiner.score`."""
+        heard: dict[int, ScorePart | SecureFLError] = {}
+        _, _, polynomial = split_score(content)
+        for number in self.combiner.able(about.run):
+            officer: KeyAdder = self.officers[number]
+            try:
+                heard[number] = officer.score_parts(about, sender, nonce, polynomial)
+            except PeerError as error:
+                heard[number] = error
+        return self.combiner.score(content, sender, heard)

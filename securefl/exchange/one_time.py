@@ -16,11 +16,11 @@ from securefl.crypto.one_time import CipherSum, OneTimeKey
 from securefl.crypto.params import BOOKKEEPING_SLOTS, SUMS
 from securefl.errors import BlindTotalRefused
 from securefl.exchange import blind
-from securefl.exchange.base import ONE_TIME, MessageId, Sealed, Sender, Values, fresh_nonce
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.digits import Digits
 from securefl.exchange.layout import gains_of
+from securefl.exchange.sums import ONE_TIME, MessageId, Sealed, Sender, Values, fresh_nonce
 from securefl.types import MessageSpec
 
 

@@ -26,17 +26,15 @@ from securefl.crypto.one_time import (
 )
 from securefl.crypto.params import MATCHES
 from securefl.errors import MessageRefused, ValueRefused
-from securefl.exchange.base import (
-    ONE_TIME_PROFILE,
-    MessageId,
-    Sealed,
-    Sender,
-    Values,
-    fresh_nonce,
-)
-from securefl.exchange.matching import HEADER_BYTES, content_of, with_header
 from securefl.exchange.one_time import UnderCards
-from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
+from securefl.exchange.profile_match import (
+    HEADER_BYTES,
+    MAX_SECOND_MOMENT,
+    Profile,
+    content_of,
+    with_header,
+)
+from securefl.exchange.sums import ONE_TIME_PROFILE, MessageId, Sealed, Sender, Values, fresh_nonce
 
 MOMENT_UNIT = 4.0
 """Second moments are larger than means: in this unit both are rounded alike."""

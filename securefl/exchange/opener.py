@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from securefl.crypto.one_time import KeySum
-from securefl.exchange.base import Keyed, MessageId, OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.sums import Keyed, MessageId, OpenedSum
 
 Answer = Mapping[int, KeySum]
 """An officer's sum of keys, by group."""

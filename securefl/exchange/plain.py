@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
-from securefl.exchange.base import MessageId, OpenedSum, Sealed, Sender, Values
 from securefl.exchange.digits import Digits
 from securefl.exchange.policy import require_clients
+from securefl.exchange.sums import MessageId, OpenedSum, Sealed, Sender, Values
 from securefl.types import Floats, MessageSpec
 
 _WEIGHT = struct.Struct("<d")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from securefl.algorithms.base import update_messages
+from securefl.algorithms.algorithm import update_messages
 from securefl.errors import RunFolderError
 from securefl.federation.server import Server
 from securefl.types import Kind, MessageSpec, State

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from securefl.errors import Duplicate, KeyMismatch, MessageRefused, NotBlind, OpeningRefused
-from securefl.exchange.base import ONE_TIME, ONE_TIME_PROFILE, Keyed
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.opener import CardHolder
 from securefl.exchange.policy import OpeningRule, Policy, require_clients
+from securefl.exchange.sums import ONE_TIME, ONE_TIME_PROFILE, Keyed
 from securefl.federation.message import Expected, Roster, card_expected, split_message
 from securefl.federation.opening import Opening, logged
 from securefl.federation.opening_history import MOST_LISTS, OpeningHistory
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 from securefl.types import MessageSpec
 
 Holder = TypeVar("Holder", bound=CardHolder)

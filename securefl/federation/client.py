@@ -1,9 +1,12 @@
-"""A client's side of the exchange: it seals and signs each message that leaves it."""
+"""A client's side of the exchange: it seals and signs each message that leaves it.
+
+Identity keys of simulated clients, and their roster.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,24 +15,24 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securefl.crypto.derived import SEED_BYTES
-from securefl.errors import BlindTotalRefused, DataError, PeerError
-from securefl.exchange.base import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
+from securefl.errors import BlindTotalRefused, ConfigError, DataError, PeerError
 from securefl.exchange.blind import BlindReader, BlindTotal
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.layout import gains_of, pack
-from securefl.exchange.matching import PROFILE, ProfileSealer
-from securefl.exchange.profile import Profile
+from securefl.exchange.profile_match import PROFILE, Profile, ProfileSealer
+from securefl.exchange.sums import ONE_TIME, MessageId, OpenedSum, Sealed, Sealer, Sender
 from securefl.federation.contribution import PlainContribution
 from securefl.federation.message import (
     NUMBER,
     Expected,
+    Roster,
     card_expected,
     encode_message,
     header_for,
     number_expected,
 )
 from securefl.federation.total import RELEASED, read_total
-from securefl.held import Held
+from securefl.io.uncopyable import Held
 from securefl.types import Kind, MessageSpec, NamedTensors, Weighing
 
 
@@ -191,3 +194,25 @@ class Client(Held):
     def _signed(self, expected: Expected, sealed: Sealed) -> bytes:
         header = header_for(expected, self.name, sealed)
         return encode_message(header, sealed.payload, self.signing_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Identities(Held):
+    """Secret keys of all clients and the roster that lists them; only a simulation has several."""
+
+    keys: Mapping[str, Ed25519PrivateKey] = field(repr=False)
+    roster: Roster
+
+    @classmethod
+    def ephemeral(cls, names: Collection[str]) -> Identities:
+        """Generate keys that stay in memory and end with the process."""
+        keys = {name: Ed25519PrivateKey.generate() for name in names}
+        return cls(keys, Roster({name: key.public_key() for name, key in keys.items()}))
+
+    def require(self, names: Collection[str]) -> None:
+        """Raise ConfigError unless the keys are those of just these clients."""
+        if set(self.keys) != set(names):
+            raise ConfigError(
+                f"the identities are of {', '.join(sorted(self.keys)):.200}, and the clients "
+                f"{', '.join(sorted(names)):.200}: name them alike, with data.names"
+            )

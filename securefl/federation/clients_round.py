@@ -15,13 +15,19 @@ import numpy as np
 import torch
 
 from securefl.errors import BlindTotalRefused, ConfigError, DataError, ValueRefused
-from securefl.exchange.base import OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import Row, Rows, unpack
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.client import Client
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
-from securefl.federation.terms import Terms
-from securefl.federation.total import as_sent, state_digest, total_bytes, with_job, with_total
+from securefl.federation.total import (
+    Terms,
+    as_sent,
+    state_digest,
+    total_bytes,
+    with_job,
+    with_total,
+)
 from securefl.types import (
     Contribution,
     Floats,

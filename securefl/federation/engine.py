@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from securefl.exchange.base import OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.contribution import Refused
 from securefl.federation.query import Query
 from securefl.federation.round import OpenSum, ServerRound

@@ -34,7 +34,7 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
-from securefl.exchange.base import (
+from securefl.exchange.sums import (
     NONCE_BYTES,
     ONE_TIME,
     ONE_TIME_PROFILE,
@@ -43,7 +43,7 @@ from securefl.exchange.base import (
     MessageId,
     Sealed,
 )
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.io.json import require_plain
 
 VERSION = 4

@@ -13,11 +13,11 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.exchange.answers import Combiner, numbered
-from securefl.exchange.base import OpenedSum
 from securefl.exchange.card_keys import CardKeys
 from securefl.exchange.decode_total import UNROUNDED_BITS
 from securefl.exchange.one_time_match import without_constant
 from securefl.exchange.opener import Answer, ScorePart
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.incidents import Incident
 from securefl.federation.opening import Opening, logged
 from securefl.federation.server import SumRequest

@@ -18,9 +18,9 @@ from itertools import product
 import numpy as np
 
 from securefl.errors import OpeningRefused
-from securefl.exchange.matching import SCORE
+from securefl.exchange.profile_match import SCORE
 from securefl.federation.query import SCORE_MEAN
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 
 TotalId = tuple[str, int, str]
 """Run, round and name of a total."""

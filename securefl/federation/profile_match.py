@@ -15,23 +15,28 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from securefl.algorithms.base import load_tensors
+from securefl.algorithms.algorithm import load_tensors
 from securefl.algorithms.profiling import View, profile, profile_length
 from securefl.data.samples import Samples
 from securefl.errors import DataError, Diverged, MessageRefused
-from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.matching import PROFILE, SCORE, UNIT, Matcher
+from securefl.exchange.noise import ScoreNoise
 from securefl.exchange.one_time_match import OneTimeMatcher
-from securefl.exchange.profile import Profile, range_unit
-from securefl.exchange.score_noise import ScoreNoise
+from securefl.exchange.profile_match import (
+    PROFILE,
+    SCORE,
+    UNIT,
+    Matcher,
+    PlainMatch,
+    Profile,
+    range_unit,
+)
 from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
 from securefl.federation.engine import Opener
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Content, Entry, Form
 from securefl.federation.message import NUMBER, Expected, n_message_bytes
-from securefl.federation.profiling import Profiling, inputs
-from securefl.federation.query import Query
+from securefl.federation.query import Profiling, Query, inputs
 from securefl.federation.questions import Quantity
 from securefl.federation.survey import ProfileSurvey, ScoreRequest, profiled_under
 from securefl.types import Kind, State

@@ -1,30 +1,77 @@
-"""Queries of the server to single clients, and their answers: one signed message each."""
+"""Profiling of clients' data (FedProf): the layer, and the noise of differential privacy.
+
+Queries of the server to single clients, and their answers: one signed message each.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss, load_tensors
-from securefl.algorithms.profiling import View
+from securefl.algorithms.algorithm import Loss, load_tensors
+from securefl.algorithms.profiling import View, profiles
 from securefl.algorithms.scoring import Score, mean_loss
-from securefl.data.samples import Samples
+from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError, ValueRefused
-from securefl.exchange.matching import PROFILE
-from securefl.exchange.profile import Profile
+from securefl.exchange.noise import Draw
+from securefl.exchange.profile_match import PROFILE, Profile
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.contribution import Refused
 from securefl.federation.message import CARD
-from securefl.federation.profiling import Profiling
 from securefl.federation.survey import profiled_under
 from securefl.federation.total import state_digest
+from securefl.privacy.randomness import Randomness, Secret
 from securefl.types import Kind, Memory, MessageSpec, NamedTensors, Plan, State, Weighing
+
+
+class Profiler(Protocol):
+    """Function that makes profiles other than the exact ones."""
+
+    def __call__(self, view: View, batches: Iterable[Tensor], randomness: Randomness) -> Profile:
+        """Return a profile in the view's unit; raises DataError where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """Settings of profiles, the same for all clients of a run."""
+
+    layer: str | None
+    """Name of the layer; `default_layer` where None."""
+    profiler: Profiler | None = None
+    """Profiler of clients; profiles are exact where None, as the server's baseline always is."""
+    randomness: Callable[[int, str], Randomness] = lambda _version, _client: Secret()
+    """Source of a client's noise, on its profile or on its score in the clear, by the number of
+    rounds completed and the client's name."""
+
+    def draw(self, version: int, client: str) -> Draw:
+        """Return the source of the noise on a client's score."""
+        return self.randomness(version, client).gaussian
+
+    def profiles(self, view: View, data: Mapping[str, Samples]) -> dict[str, Profile | DataError]:
+        """Return each client's profile, or the error of one that has none."""
+        if self.profiler is None:
+            return profiles(view, data)
+        made: dict[str, Profile | DataError] = {}
+        for client, of in data.items():
+            randomness = self.randomness(view.version, client)
+            try:
+                made[client] = self.profiler(view, inputs(of), randomness)
+            except DataError as error:
+                made[client] = error
+        return made
+
+
+def inputs(data: Samples) -> Iterator[Tensor]:
+    """Yield the samples in batches, without their labels."""
+    return (x for x, _ in in_order(data))
+
 
 SIZE, LOSS = "selection/size", "selection/loss"
 SCORE_VALUE, SCORE_LOSS = SCORES = "score/value", "score/loss"

@@ -22,9 +22,9 @@ from securefl.errors import (
     PeerError,
     TooFewContributions,
 )
-from securefl.exchange.base import OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.layout import gains_of, unpack
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.clients_round import Answer, RoundContext
 from securefl.federation.contribution import PlainContribution, PlainRows, Refused, Sent
 from securefl.federation.incidents import Incident, nobody_left

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from securefl.errors import Duplicate, MessageRefused, TotalRefused
-from securefl.exchange.base import Adder, OpenedSum, RunningSum, Values
 from securefl.exchange.blind import n_client_bytes
-from securefl.exchange.matching import PROFILE, Matcher
 from securefl.exchange.plain import PlainChannel, PlainSum
-from securefl.exchange.profile import Profile
+from securefl.exchange.profile_match import PROFILE, Matcher, Profile
+from securefl.exchange.sums import Adder, OpenedSum, RunningSum, Values
 from securefl.federation.contribution import PlainContribution, PlainRows
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import SERVER, Entry, Ledger
@@ -28,8 +27,7 @@ from securefl.federation.message import (
     split_message,
 )
 from securefl.federation.survey import NumberRange, NumberSurvey, ProfileSurvey
-from securefl.federation.terms import Terms
-from securefl.federation.total import RELEASED, n_total_bytes
+from securefl.federation.total import RELEASED, Terms, n_total_bytes
 from securefl.types import Kind, MessageSpec, State, Weighing
 
 WEIGHT_MARGIN = 0.01
@@ -37,7 +35,7 @@ WEIGHT_MARGIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class WeightShares:
     """Clients' weights by the settings."""
 
     own: Mapping[str, float]
@@ -109,7 +107,7 @@ class Server:
         run: str,
         roster: Roster,
         adders: Mapping[Kind, Adder],
-        shares: Shares | None = None,
+        shares: WeightShares | None = None,
         *,
         plain: PlainChannel | None = None,
         sealed: frozenset[Kind] = frozenset(),

@@ -11,8 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from securefl.errors import Duplicate, MessageRefused
-from securefl.exchange.matching import SCORE, Matcher
-from securefl.exchange.profile import Profile
+from securefl.exchange.profile_match import SCORE, Matcher, Profile
 from securefl.federation.message import (
     NUMBER,
     Expected,

@@ -1,8 +1,11 @@
-"""Totals and states as bytes: a total on its way to clients, and digests of all that they are sent.
+"""Totals and states as bytes, their digests, and the terms that a client's signature binds.
 
 A client's signed header carries the digest of the model that it was sent. A server that sent one
 client the model, or true totals in mid-round, and the others zeros would know the others' updates
 well enough to read the one's in the total. So server and authority refuse headers that differ.
+
+A server may run a round twice, in two sessions. Where clients draw nothing, one that counted twice
+or went on from another state in the second would show its values as the difference of two totals.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from securefl.errors import PeerError
-from securefl.exchange.base import OpenedSum
+from securefl.exchange.sums import OpenedSum
 from securefl.types import Floats, State
 
 _HEAD = struct.Struct("<dq")
@@ -89,3 +93,23 @@ def with_total(digest: str, total: bytes) -> str:
     extended = hashlib.sha256(b"SecureFL total 1\0" + digest.encode())
     extended.update(total)
     return extended.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """One client's terms in one round."""
+
+    times: int = 1
+    """Number of times that the client counts."""
+    since: int = 0
+    """Last round in which it counted; it goes on from the state that it kept then."""
+
+    def bind(self, digest: str) -> str:
+        """Return the SHA-256, in hex, of the digest of what all were sent and of these terms.
+
+        Empty for an empty digest: numbers and profiles are not summed.
+        """
+        if not digest:
+            return ""
+        text = f"SecureFL terms 1\0{digest} {self.times} {self.since}"
+        return hashlib.sha256(text.encode()).hexdigest()

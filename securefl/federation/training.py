@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from securefl.algorithms.base import Loss, Sgd
+from securefl.algorithms.algorithm import Loss, Sgd
 from securefl.data.samples import Samples, batches_in_epoch
 
 SELECTION, DROPOUT, DEVICES = 2**31, 2**31 + 1, 2**31 + 2

@@ -6,8 +6,7 @@ from securefl.models.alexnet import alexnet
 from securefl.models.build import build_model
 from securefl.models.cnn import cnn
 from securefl.models.fixup import fixup_resnet20
-from securefl.models.mlp import mlp
-from securefl.models.norm import (
+from securefl.models.layers import (
     Norm,
     batch_norm_1d,
     batch_norm_2d,
@@ -15,6 +14,7 @@ from securefl.models.norm import (
     instance_norm,
     layer_norm,
 )
+from securefl.models.mlp import mlp
 from securefl.models.resnet import resnet20
 
 __all__ = [

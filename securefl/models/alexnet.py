@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from securefl.models.norm import Norm
+from securefl.models.layers import Norm
 
 SIDE = 256  # that UniFed resizes every image to
 

@@ -9,8 +9,7 @@ from securefl.errors import ConfigError
 from securefl.models.alexnet import alexnet
 from securefl.models.cnn import cnn
 from securefl.models.fixup import fixup_resnet20
-from securefl.models.mlp import mlp
-from securefl.models.norm import (
+from securefl.models.layers import (
     Norm,
     batch_norm_1d,
     batch_norm_2d,
@@ -18,9 +17,10 @@ from securefl.models.norm import (
     instance_norm,
     layer_norm,
 )
+from securefl.models.mlp import mlp
 from securefl.models.resnet import resnet20
 from securefl.norms.grouped import PER_SAMPLE_NORMS, group_count
-from securefl.norms.standardised import standardise_weights
+from securefl.norms.weight_standardization import standardise_weights
 
 DEFAULT_WIDTHS = {"mlp": 30, "cnn": 16, "resnet20": 16, "alexnet": 64}
 NORMS = ("batch", *PER_SAMPLE_NORMS, "fixup")

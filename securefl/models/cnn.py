@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from securefl.models.conv import conv3x3
-from securefl.models.norm import Norm
+from securefl.models.layers import Norm, conv3x3
 
 
 def cnn(norm: Norm, in_channels: int = 1, n_classes: int = 10, width: int = 16) -> nn.Sequential:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from securefl.models.conv import conv3x3
+from securefl.models.layers import conv3x3
 from securefl.models.resnet import N_BLOCKS, Shortcut, stages
 
 N_BRANCHES = 3 * N_BLOCKS  # L

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from securefl.models.norm import Norm
+from securefl.models.layers import Norm
 
 
 def mlp(norm: Norm, sizes: Sequence[int] = (64, 30, 10)) -> nn.Sequential:

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from securefl.models.conv import conv3x3
-from securefl.models.norm import Norm
+from securefl.models.layers import Norm, conv3x3
 
 N_BLOCKS = 3  # per stage; 6 · 3 + 2 = 20 layers with weights
 

@@ -18,13 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from securefl.build.job import Job
 from securefl.build.own_model import code_of
 from securefl.build.review import Review, review
-from securefl.config.schema import Config
 from securefl.crypto.artefact import Moment, Sha256, canonical, moment
 from securefl.errors import ConfigError
 from securefl.io.files import read_bounded
 from securefl.io.json import require_plain
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity
 from securefl.network.settings import differing, settings_digest, table_digests
+from securefl.settings.tables import Config
 
 APPROVED = "approved.json"
 """Name of the file, beside the site's own or in the folder of its identity."""
@@ -93,7 +93,7 @@ class Approval(BaseModel):
     def _to_be_signed(self) -> bytes:
         return SIGNED_AS + canonical(self.model_dump(exclude={"signature"}))
 
-    def require_signed_by(self, identity: Identity, at: datetime) -> None:
+    def require_signed_by(self, identity: ProcessIdentity, at: datetime) -> None:
         """Raise ConfigError unless this site has signed it, and may sign at this time."""
         if self.site != identity.name:
             raise ConfigError(
@@ -153,7 +153,7 @@ def require_current(name: str, certificate: x509.Certificate, at: datetime) -> N
 class ApprovedJob:
     """An approval that a site requires, held against the job in two steps."""
 
-    def __init__(self, path: Path, identity: Identity) -> None:
+    def __init__(self, path: Path, identity: ProcessIdentity) -> None:
         """Read the file; raises ConfigError where it is missing, or not this site's."""
         self._path = path
         try:

@@ -17,8 +17,6 @@ from pydantic import TypeAdapter
 
 from securefl.build.exchange import policy_of_sums
 from securefl.build.selection import profiling_of, score_noise
-from securefl.config.data import DOMAIN_DATASETS
-from securefl.config.schema import Config
 from securefl.crypto.params import SUMS
 from securefl.errors import (
     KeyFileError,
@@ -29,32 +27,31 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.exchange.blind import BlindTotal
-from securefl.exchange.matching import SCORE
 from securefl.exchange.one_time_match import SCORE_BYTES
 from securefl.exchange.opener import Opener
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Authority
+from securefl.exchange.profile_match import SCORE
+from securefl.federation.authority import Authority, CheckingOfficer, ScoreAuthority
 from securefl.federation.checks import Checks
 from securefl.federation.message import Roster
-from securefl.federation.officer import CheckingOfficer
 from securefl.federation.opening import Opening
 from securefl.federation.opening_history import OpeningHistory, Row
-from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.total import RELEASED, total_bytes
 from securefl.io.files import MAX_LINE_BYTES, append_whole, make_folder, read_lines
 from securefl.io.json import parsed
 from securefl.network import bodies
-from securefl.network.announced import Announced
 from securefl.network.connect import Destination, connected
+from securefl.network.fetched_openings import MAX_LOG_BYTES
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity, name_of
+from securefl.network.limits import Announced
 from securefl.network.monitor import AuthorityMonitor
-from securefl.network.openings import MAX_LOG_BYTES
-from securefl.network.proof import name_of
-from securefl.network.saying import SESSION, Warned
+from securefl.network.refusals import SESSION, Warned
 from securefl.network.settings import check_officers, check_scope
-from securefl.network.trust import Keeper, Standing
+from securefl.network.trust import Keeper, MemberStanding
 from securefl.runs.folder_reader import OPENINGS
+from securefl.settings.data import DOMAIN_DATASETS
+from securefl.settings.tables import Config
 
 MAX_OPEN_BYTES = 2**24
 MAX_UNSIGNED_BYTES = 2**24
@@ -81,7 +78,7 @@ _ROW: TypeAdapter[Row] = TypeAdapter(Row)
 
 
 @dataclass(slots=True)
-class Log:
+class AuthorityLog:
     """The authority's own folder: every opening, and its history, also of processes before.
 
     Without the second, a server could have a sum opened anew, of fewer clients, after a restart, or
@@ -180,7 +177,7 @@ class AuthorityProcess:
         self,
         keeper: Keeper,
         config: Config,
-        log: Log,
+        log: AuthorityLog,
         say: Callable[[str], None],
         take_up: Callable[[str], None] | None = None,
     ) -> None:
@@ -211,7 +208,7 @@ class AuthorityProcess:
         else:
             self._role = CheckingOfficer(standing.opener, *about)
 
-    def _policy(self, standing: Standing) -> Policy:
+    def _policy(self, standing: MemberStanding) -> Policy:
         """Return what is enforced on sums, and on scores."""
         n_clients = _n_clients(self._config, standing.trust.clients())
         return policy_of_sums(self._config, standing.policy, n_clients)
@@ -221,7 +218,7 @@ class AuthorityProcess:
         n_asked = self._log.history.n_asked(self._session)
         return max(0, self._role.policy.openings_per_run - n_asked)
 
-    async def run(self, identity: Identity, server: Destination) -> None:
+    async def run(self, identity: ProcessIdentity, server: Destination) -> None:
         """Call the server and answer it, until this is cancelled; a lost connection is taken up.
 
         Raises:

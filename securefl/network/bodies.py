@@ -18,9 +18,9 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 from safetensors import SafetensorError
 from torch import Tensor
 
+from securefl.crypto.ciphertext_codec import split_payload
 from securefl.crypto.one_time import KEY_SUM_BYTES, KeySum, constant_bytes, constant_in
 from securefl.crypto.params import MATCHES
-from securefl.crypto.ring import split_payload
 from securefl.errors import (
     MessageRefused,
     PeerError,
@@ -40,8 +40,7 @@ from securefl.federation.message import (
 )
 from securefl.federation.server import DueWeight, SumRequest
 from securefl.federation.survey import ScoreRequest
-from securefl.federation.terms import Terms
-from securefl.federation.total import MAX_CLIENTS
+from securefl.federation.total import MAX_CLIENTS, Terms
 from securefl.io.json import require_plain
 from securefl.io.tensors import unshared
 from securefl.io.text import printable
@@ -162,7 +161,7 @@ class RoundBegins(Body):
     """True where all tensors follow, not just those that differ from the last that were sent."""
 
 
-class Question(Body):
+class QuestionBody(Body):
     """A question to a client, beside its training; tensors follow."""
 
     round: Round

@@ -25,12 +25,12 @@ from securefl.metrics import shown, title
 from securefl.network import bodies
 from securefl.network.connect import Destination, connected
 from securefl.network.frames import SMALL, Frame, Link, Received
-from securefl.network.identity import Identity
-from securefl.network.party import GONE, ClientParty, Session
-from securefl.network.saying import SESSION, Warned
+from securefl.network.identity import ProcessIdentity
+from securefl.network.party import GONE, ClientParty, PartySession
+from securefl.network.refusals import SESSION, Warned
 from securefl.network.settings import check_officers, settings_digest, table_digests
-from securefl.network.trust import Bundle
-from securefl.runs.threads import torch_threads
+from securefl.network.trust import TrustedBundle
+from securefl.runs.session import torch_threads
 
 PAUSE_S = 1.0
 """Before a lost connection is taken up again."""
@@ -44,9 +44,9 @@ class _RunOver(Exception):
 class ClientProcess:
     """One client. What it keeps between rounds lies in its folder."""
 
-    identity: Identity
+    identity: ProcessIdentity
     party: ClientParty
-    bundle: Bundle
+    bundle: TrustedBundle
     say: Callable[[str], None]
     _welcomed: bool = False
     """On the connection that it has, or had last."""
@@ -174,7 +174,7 @@ class _Turn:
     """One frame of the server's, and what follows from it."""
 
     link: Link
-    session: Session
+    session: PartySession
     say: Callable[[str], None]
     received: Received
 
@@ -225,7 +225,7 @@ class _Turn:
 
     def _question(self) -> Ask:
         session, name = self.session, self.session.party.name
-        head, tensors = bodies.apart(bodies.Question, self._body(), self.link.name)
+        head, tensors = bodies.apart(bodies.QuestionBody, self._body(), self.link.name)
         self._require_planned(head.round)
         if head.name not in session.party.questions:
             raise PeerError(

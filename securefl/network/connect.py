@@ -19,11 +19,8 @@ from cryptography import x509
 from securefl.errors import ConfigError, PeerError, SecureFLError
 from securefl.network import stream
 from securefl.network.frames import Link
-from securefl.network.hosts import host_of
-from securefl.network.identity import Identity
-from securefl.network.parting import SentHome, part
-from securefl.network.proof import NONCE_BYTES, Challenge
-from securefl.network.refusals import Refusals
+from securefl.network.identity import NONCE_BYTES, Challenge, ProcessIdentity, host_of
+from securefl.network.refusals import Refusals, SentHome, part
 from securefl.network.stream import CallersStream, Chunks, Stream
 from securefl.network.trust import Role, Trust
 
@@ -45,7 +42,7 @@ class NobodyAnswers(Exception):
 class Destination(Protocol):
     """Place where a peer is called, whatever carries the chunks."""
 
-    async def called(self, identity: Identity, trust: Trust, role: Role) -> Link:
+    async def called(self, identity: ProcessIdentity, trust: Trust, role: Role) -> Link:
         """Connect once to a peer, and have it prove that it has that role.
 
         Raises:
@@ -83,7 +80,7 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    async def called(self, identity: Identity, trust: Trust, role: Role) -> Link:
+    async def called(self, identity: ProcessIdentity, trust: Trust, role: Role) -> Link:
         """See `Destination.called`."""
         credentials = grpc.ssl_channel_credentials(
             identity.ca_pem, identity.transport_key_pem(), identity.transport_pem
@@ -145,7 +142,7 @@ def _options() -> list[tuple[str, Any]]:
 
 
 async def connected(
-    identity: Identity, trust: Trust, role: Role, to: Destination, patience_s: float
+    identity: ProcessIdentity, trust: Trust, role: Role, to: Destination, patience_s: float
 ) -> Link:
     """Connect to a peer of that role; nothing has been sent on the connection yet.
 
@@ -202,7 +199,7 @@ def _not_connected(error: BaseException | None) -> str:
 class Door:
     """Somebody who listens. Whatever a caller does, listening goes on."""
 
-    identity: Identity
+    identity: ProcessIdentity
     admitted: Callable[[x509.Certificate], str]
     """Names the caller with a transport certificate, or raises why not."""
     serve: Callable[[Link], Awaitable[None]]
@@ -267,7 +264,7 @@ class Door:
 
 
 async def listening(
-    identity: Identity,
+    identity: ProcessIdentity,
     admitted: Callable[[x509.Certificate], str],
     at: Entrance,
     serve: Callable[[Link], Awaitable[None]],
@@ -297,7 +294,7 @@ def _most_strangers() -> int:
     return min(max(FEWEST_STRANGERS, soft // 2), MOST_STRANGERS)
 
 
-async def _greeted(identity: Identity, context: Any, end: Stream) -> x509.Certificate:
+async def _greeted(identity: ProcessIdentity, context: Any, end: Stream) -> x509.Certificate:
     """Prove the listener's identity to a caller of gRPC's, and return the caller's certificate."""
     certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
     nonce = await end.read()
@@ -307,7 +304,7 @@ async def _greeted(identity: Identity, context: Any, end: Stream) -> x509.Certif
     return certificate
 
 
-def _port(server: Any, identity: Identity, at: Address) -> int:
+def _port(server: Any, identity: ProcessIdentity, at: Address) -> int:
     """Return the port at which the server will listen."""
     pair = identity.transport_key_pem(), identity.transport_pem
     credentials = grpc.ssl_server_credentials([pair], identity.ca_pem, require_client_auth=True)

@@ -13,8 +13,8 @@ from securefl.errors import PeerError
 from securefl.federation.remote import Lost
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
-from securefl.network.parting import SentHome, part
-from securefl.network.room import Place
+from securefl.network.limits import Place
+from securefl.network.refusals import SentHome, part
 from securefl.network.settings import differing
 
 HELLO_S = 10.0

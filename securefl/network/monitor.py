@@ -1,6 +1,9 @@
-"""Counts of a running server and of a running authority, for their operators.
+"""Counts of a running process for its operators, and the page over HTTP that shows them.
 
 Names of clients, numbers and seconds: nothing that a client has computed.
+
+/metrics for Prometheus, /healthz: 200 while the process goes on, /readyz: 200 while it can do its
+work. Nobody can change anything there.
 """
 
 from __future__ import annotations
@@ -12,14 +15,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from securefl.errors import SecureFLError
+from securefl.errors import ConfigError, SecureFLError
+from securefl.network.connect import Address
 from securefl.network.frames import Traffic
 
 if TYPE_CHECKING:
     from securefl.federation.incidents import Incident
     from securefl.runs.folder_reader import RoundMetrics
+
 
 WAIT, TRAIN, OPEN, EVALUATE, ADD = "wait", "train", "open", "evaluate", "add"
 LATE = ": late, "
@@ -33,7 +39,7 @@ Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class MetricValue:
     """One measured quantity, by its labels."""
 
     name: str
@@ -46,7 +52,7 @@ class Number:
 class Watched(Protocol):
     """A process that an operator looks at."""
 
-    def numbers(self) -> Iterator[Number]:
+    def numbers(self) -> Iterator[MetricValue]:
         """Yield its counts."""
 
     def not_ready(self) -> str:
@@ -133,7 +139,7 @@ class ServerMonitor(_Loop):
             self.seconds[name] += seconds
         self._now.clear()
 
-    def numbers(self) -> Iterator[Number]:
+    def numbers(self) -> Iterator[MetricValue]:
         """See `Watched.numbers`."""
         yield gauge("rounds_done", "Rounds that are done", self.done)
         yield gauge("rounds", "Rounds that the settings ask for", self.rounds)
@@ -147,10 +153,10 @@ class ServerMonitor(_Loop):
             n_here = self.officers()
             yield gauge("officers_connected", "Officers that are connected now", n_here)
         missed = "Times that a client was late, or else lost or refused"
-        yield Number("client_missed", missed, "counter", dict(self.missed), ("client", "why"))
+        yield MetricValue("client_missed", missed, "counter", dict(self.missed), ("client", "why"))
         by_phase: dict[Labels, float] = {(name,): s for name, s in self.seconds.items()}
         phases = "Time of rounds that are done, by phase"
-        yield Number("phase_seconds", phases, "counter", by_phase, ("phase",))
+        yield MetricValue("phase_seconds", phases, "counter", by_phase, ("phase",))
         yield from _bytes(self.traffic)
 
     def not_ready(self) -> str:
@@ -175,7 +181,7 @@ class AuthorityMonitor(_Loop):
     epoch: Callable[[], int] = lambda: 0
     traffic: Traffic = field(default_factory=Traffic)
 
-    def numbers(self) -> Iterator[Number]:
+    def numbers(self) -> Iterator[MetricValue]:
         """See `Watched.numbers`."""
         yield gauge("server_connected", "1 where a server is connected", float(bool(self.server)))
         yield counter("openings", "Totals, and lists of scores, that were opened", self.opened)
@@ -191,16 +197,102 @@ class AuthorityMonitor(_Loop):
         return "" if self.server else "no server is connected"
 
 
-def gauge(name: str, help_text: str, value: float) -> Number:
+def gauge(name: str, help_text: str, value: float) -> MetricValue:
     """Return a number that may fall, without labels."""
-    return Number(name, help_text, "gauge", {(): value})
+    return MetricValue(name, help_text, "gauge", {(): value})
 
 
-def counter(name: str, help_text: str, value: float) -> Number:
+def counter(name: str, help_text: str, value: float) -> MetricValue:
     """Return a number that only rises, without labels."""
-    return Number(name, help_text, "counter", {(): value})
+    return MetricValue(name, help_text, "counter", {(): value})
 
 
-def _bytes(traffic: Traffic) -> Iterator[Number]:
+def _bytes(traffic: Traffic) -> Iterator[MetricValue]:
     yield counter("sent_bytes", "Bytes of frames that were sent", traffic.sent_bytes)
     yield counter("received_bytes", "Bytes of frames that have come", traffic.received_bytes)
+
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ConfigError("metrics need prometheus_client: pip install 'securefl[ops]'") from error
+
+Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
+REQUEST_S = 10.0
+"""For a caller to say what it wants."""
+
+
+class _Collector(Collector):
+    """The counts of a process, as they are when somebody asks."""
+
+    def __init__(self, watched: Watched, role: str) -> None:
+        self._watched = watched
+        self._role = role
+
+    def collect(self) -> Iterator[Metric]:
+        for number in self._watched.numbers():
+            yield _family(f"securefl_{self._role}_{number.name}", number)
+
+
+def _family(name: str, number: MetricValue) -> Family:
+    kind = CounterMetricFamily if number.kind == "counter" else GaugeMetricFamily
+    family: Family = kind(name, number.help, labels=number.labels)
+    for labels, value in number.values.items():
+        family.add_metric(list(labels), value)
+    return family
+
+
+@contextmanager
+def metrics_page(watched: Watched, role: str, at: Address) -> Iterator[str]:
+    """Within, the page is there; gives its address, its port found where it was given as 0.
+
+    Raises:
+        ConfigError: the address cannot be had.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Collector(watched, role))
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = REQUEST_S
+
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/metrics":
+                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+                case "/healthz":
+                    alive = watched.is_alive()
+                    self._answer(200 if alive else 503, b"ok\n" if alive else b"stuck\n")
+                case "/readyz":
+                    why = watched.not_ready()
+                    self._answer(503 if why else 200, f"{why or 'ok'}\n".encode())
+                case _:
+                    self._answer(404, b"/metrics, /healthz or /readyz\n")
+
+        def _answer(self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def version_string(self) -> str:
+            return "securefl"
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing: it is asked every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer((at.host, at.port), Page)
+    except OSError as error:
+        raise ConfigError(
+            f"--metrics {at}: cannot listen there: {error.strerror or error}"
+        ) from error
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield str(Address(at.host, server.server_port))
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -12,18 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from securefl.errors import PeerError, RunFolderError, SecureFLError
-from securefl.exchange.base import OpenedSum
-from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.card_keys import CardKeys, Quorum
 from securefl.exchange.opener import Answer, ScorePart
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.officers import Officers
 from securefl.federation.server import SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.network import bodies
+from securefl.network.authority_line import (
+    Given,
+    KeyLine,
+    Line,
+    ask_for_key_sums,
+    ask_for_score_parts,
+    give_cards,
+)
+from securefl.network.fetched_openings import FetchedOpenings
 from securefl.network.frames import Link
-from securefl.network.key_line import Given, KeyLine
-from securefl.network.opening import Line, ask_for_key_sums, ask_for_score_parts, give_cards
-from securefl.network.openings import FetchedOpenings
 from securefl.types import MessageSpec
 
 Result = TypeVar("Result")

@@ -13,16 +13,15 @@ from securefl.algorithms.scoring import Score
 from securefl.build.job import Job
 from securefl.build.own_data import site_job
 from securefl.build.selection import most_times, numbers_of, profiling_of
-from securefl.config.schema import Config
 from securefl.data.site_file import read_site
 from securefl.errors import ConfigError, PeerError
 from securefl.evaluation.evaluator import Evaluator
-from securefl.exchange.base import Sealer
 from securefl.exchange.blind import n_client_bytes
 from securefl.exchange.layout import hollow
-from securefl.exchange.match_plain import PlainMatch
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_match import OneTimeProfileSealer
+from securefl.exchange.profile_match import PlainMatch
+from securefl.exchange.sums import Sealer
 from securefl.federation.client import Client
 from securefl.federation.message import CARD
 from securefl.federation.query import Respondent
@@ -31,10 +30,11 @@ from securefl.federation.total import RELEASED, n_total_bytes, state_digest
 from securefl.network import bodies
 from securefl.network.approval import APPROVED, ApprovedJob
 from securefl.network.frames import SMALL, Frame
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity
 from securefl.network.settings import check_scope
 from securefl.network.store import FileStore
-from securefl.network.trust import Bundle
+from securefl.network.trust import TrustedBundle
+from securefl.settings.tables import Config
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
 from securefl.types import Floats, Kind, MessageSpec, NamedTensors, Plan, State
@@ -44,7 +44,7 @@ GONE = {Frame.LEAVE: SMALL, Frame.GOODBYE: SMALL}
 
 
 @dataclass(slots=True)
-class Session:
+class PartySession:
     """A client's part in one session of a run."""
 
     party: ClientParty
@@ -95,7 +95,7 @@ class ClientParty:
     """One client of a job."""
 
     job: Job
-    identity: Identity
+    identity: ProcessIdentity
     folder: Path
     """Folder of its own, with the tensors that it keeps between rounds."""
     sealers: dict[Kind, Sealer] = field(init=False)
@@ -153,7 +153,7 @@ class ClientParty:
         """Return what is sent in the round after a state."""
         return self.job.algorithm.plan(state, self.job.task.model)
 
-    def seal_with(self, bundle: Bundle) -> None:
+    def seal_with(self, bundle: TrustedBundle) -> None:
         """Take up the keys of an epoch."""
         keys, client = bundle.card_keys, self.client
         self.sealers |= dict.fromkeys(self.job.sealed, OneTimeSealer(keys))
@@ -161,7 +161,7 @@ class ClientParty:
         client.profile_sealer = OneTimeProfileSealer(keys) if sealed else PlainMatch()
         client.card_keys = keys
 
-    def session(self, run: str, job_id: str) -> Session:
+    def session(self, run: str, job_id: str) -> PartySession:
         """Begin a session of a run.
 
         Two sessions draw other mini-batches, which nobody else can tell, so that a round that is
@@ -183,7 +183,7 @@ class ClientParty:
             x, y = own[name].take(torch.arange(len(own[name])))
             store.require_data(state_digest(State(0, {Kind.PARAMETERS: {"x": x, "y": y}})))
         site = Site(clients, Sequential(trained), respondent, self.plan, self.precision, store)
-        return Session(self, run, job_id, site, respondent, store, like)
+        return PartySession(self, run, job_id, site, respondent, store, like)
 
     @cached_property
     def _evaluator(self) -> Evaluator:
@@ -204,7 +204,7 @@ def _hollow(state: State) -> State:
 
 def client_party(
     config: Config,
-    identity: Identity,
+    identity: ProcessIdentity,
     folder: Path,
     data: Path | None = None,
     approved: Path | None = None,

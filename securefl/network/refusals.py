@@ -1,12 +1,28 @@
-"""Lines on callers who are refused: a few of each, so that nobody who calls again fills a log."""
+"""Callers who are refused: they are told why, and the log has a few lines of each."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from securefl.network.saying import Warned
+from securefl.errors import PeerError
+from securefl.network import bodies
+from securefl.network.frames import Frame, Link
+from securefl.network.stream import FINISH_S
+
+SESSION: ContextVar[str] = ContextVar("session", default="")
+"""Id of the session that this process takes part in; threads and tasks that begin in it have it."""
+
+
+class Warned(str):
+    """A line on something that an operator may have to look at."""
+
+    __slots__ = ()
+
 
 MOST_LINES = 3
 """Lines on one caller within `WITHIN_S`."""
@@ -47,3 +63,20 @@ class Refusals:
         if of.n == MOST_LINES:
             line += f" (more from there within {WITHIN_S:g} s is counted alone)"
         self.say(Warned(line))
+
+
+class SentHome(PeerError):
+    """A caller that may know why it is refused: the consortium's CA vouches for it."""
+
+    def __init__(self, reason: str, frame: Frame = Frame.GOODBYE) -> None:
+        super().__init__(reason)
+        self.frame = frame
+        """The one in which it is told: GOODBYE, or LEAVE where it may come again."""
+
+
+async def part(link: Link, reason: str, frame: Frame = Frame.GOODBYE) -> None:
+    """Say why this is the end, empty where all is well, and hang up."""
+    with suppress(PeerError, TimeoutError):
+        async with asyncio.timeout(FINISH_S):
+            await link.send(frame, bodies.reason(reason))
+    link.close()

@@ -14,11 +14,11 @@ from securefl.evaluation.evaluator import Evaluator
 from securefl.federation.cards import Cards
 from securefl.federation.contribution import Refused
 from securefl.federation.incidents import Incident
+from securefl.federation.left_out import Suspects
 from securefl.federation.query import SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, Query, scoring
 from securefl.federation.questions import NumberQuestion
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.server import Server
-from securefl.federation.suspects import Suspects
 from securefl.metrics import SHARES
 from securefl.network.sites import NetworkSites
 from securefl.runs.divergence import check_loss

@@ -20,7 +20,6 @@ from securefl.build.own_data import task_at
 from securefl.build.own_model import code_of, require_allowed
 from securefl.build.own_public import require_server_file
 from securefl.build.selection import Ground, participation, profiling_of, score_noise
-from securefl.config.schema import Config
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,
@@ -29,11 +28,11 @@ from securefl.errors import (
     SecureFLError,
 )
 from securefl.exchange.answers import numbered
-from securefl.exchange.base import Adder, OpenedSum
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.matching import PROFILE
 from securefl.exchange.one_time import OneTimeAdder
+from securefl.exchange.profile_match import PROFILE
+from securefl.exchange.sums import Adder, OpenedSum
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.engine import InTheClear, Opener
@@ -48,23 +47,23 @@ from securefl.federation.server import Server, SumRequest
 from securefl.federation.survey import ScoreRequest
 from securefl.metrics import shown, title
 from securefl.network import bodies
-from securefl.network.connect import Entrance, listening
-from securefl.network.frames import Frame, Link
-from securefl.network.identity import Identity
-from securefl.network.key_line import Given, KeyLine
-from securefl.network.members import Members
-from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
-from securefl.network.officers import OfficerLines, RemoteOfficers, gathered
-from securefl.network.opening import (
+from securefl.network.authority_line import (
     STOPPED,
+    Given,
+    KeyLine,
     Line,
     ask_to_open,
     ask_to_open_scores,
     give_cards,
 )
-from securefl.network.openings import FetchedOpenings
-from securefl.network.proof import name_of
-from securefl.network.saying import SESSION, Warned
+from securefl.network.connect import Entrance, listening
+from securefl.network.fetched_openings import FetchedOpenings
+from securefl.network.frames import Frame, Link
+from securefl.network.identity import ProcessIdentity, name_of
+from securefl.network.members import Members
+from securefl.network.monitor import EVALUATE, OPEN, ServerMonitor
+from securefl.network.officers import OfficerLines, RemoteOfficers, gathered
+from securefl.network.refusals import SESSION, Warned
 from securefl.network.scores import Scores
 from securefl.network.settings import (
     check_officers,
@@ -73,14 +72,14 @@ from securefl.network.settings import (
     table_digests,
 )
 from securefl.network.sites import NetworkSites, cannot_go_on
-from securefl.network.trust import Bundle, Role
+from securefl.network.trust import Role, TrustedBundle
 from securefl.privacy.history import History
 from securefl.report.finish import AtEnd, at_end
-from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, RoundMetrics, read_joined
 from securefl.runs.folder_writer import RunFolder
-from securefl.runs.in_flight import InFlight
 from securefl.runs.loop import OnRound, Parts, Record, Rounds
+from securefl.runs.session import PROCESSES, InFlight
+from securefl.settings.tables import Config
 from securefl.types import Kind, MessageSpec, State
 
 Result = TypeVar("Result")
@@ -103,8 +102,8 @@ class Patience:
 class ServerProcess:
     """The server of one session of a run."""
 
-    identity: Identity
-    bundle: Bundle
+    identity: ProcessIdentity
+    bundle: TrustedBundle
     job: Job
     patience: Patience
     say: Callable[[str], None]

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 
 from securefl.build.exchange import quorum_of
-from securefl.config.devices import DevicesTable
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
+from securefl.settings.devices import DevicesTable
+from securefl.settings.tables import Config
 
 OWN = {"data": {"root"}, "run": {"name"}}
 """Settings that are each process's own affair: where the data lie, and names."""

@@ -36,15 +36,15 @@ from securefl.federation.site import (
 )
 from securefl.federation.total import total_bytes
 from securefl.network import bodies
+from securefl.network.authority_line import STOPPED
 from securefl.network.frames import Frame, Link
+from securefl.network.identity import name_of
+from securefl.network.limits import Place, Room
 from securefl.network.members import Members
 from securefl.network.monitor import TRAIN, WAIT
-from securefl.network.opening import STOPPED
-from securefl.network.proof import name_of
-from securefl.network.room import Place, Room
-from securefl.network.saying import Warned
-from securefl.network.trust import Bundle
-from securefl.runs.in_flight import InFlight
+from securefl.network.refusals import Warned
+from securefl.network.trust import TrustedBundle
+from securefl.runs.session import InFlight
 from securefl.types import Memory, State
 
 Result = TypeVar("Result")
@@ -57,7 +57,7 @@ class NetworkSites:
     loop: asyncio.AbstractEventLoop
     members: Members
     server: Server
-    bundle: Callable[[], Bundle]
+    bundle: Callable[[], TrustedBundle]
     """In force."""
     for_clients: Callable[[], tuple[tuple[int, int], str]]
     """The newest bundle for them, by its age."""
@@ -324,7 +324,7 @@ class NetworkSites:
                 frame, body = Frame.ROUND, bodies.headed(begins)
             case Ask():
                 whole, tensors = self._tensors(name, link, request.state)
-                question = bodies.Question(
+                question = bodies.QuestionBody(
                     round=request.state.round + 1,
                     name=request.query.name,
                     unit=request.query.unit,

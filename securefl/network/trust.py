@@ -35,7 +35,7 @@ class Trust(Protocol):
         """Return the names of those who open sums: "authority" first, then officers in order."""
 
 
-class Bundle(Trust, Protocol):
+class TrustedBundle(Trust, Protocol):
     """The files that the consortium has signed for one role."""
 
     @property
@@ -50,7 +50,7 @@ class Bundle(Trust, Protocol):
         """Return what another bundle says; raises KeyFileError where it is forged, or older."""
 
 
-class OfficerBundle(Bundle, Protocol):
+class OfficerBundle(TrustedBundle, Protocol):
     """An officer's."""
 
     @property
@@ -59,7 +59,7 @@ class OfficerBundle(Bundle, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberStanding:
     """Keys, roster and policy that hold from now on, at the authority."""
 
     age: tuple[int, int]
@@ -75,7 +75,7 @@ class Standing:
 class Keeper(Protocol):
     """The authority's keys, roster and policy, which change while it runs."""
 
-    def now(self) -> Standing:
+    def now(self) -> MemberStanding:
         """Return what holds from now on.
 
         Raises:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from securefl.errors import ConfigError, DataError
 from securefl.exchange.moments import Batch, Channels, along_channels, channel_mean
 from securefl.norms.find import BatchNorm, batch_norm_layers, scale_and_shift
-from securefl.norms.replaced import replaced_forwards
+from securefl.norms.patch_forward import replaced_forwards
 
 
 @dataclass(slots=True)

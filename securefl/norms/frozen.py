@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from securefl.errors import DataError
 from securefl.exchange.moments import along_channels
 from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
-from securefl.norms.replaced import replaced_forwards
+from securefl.norms.patch_forward import replaced_forwards
 
 Batch = Float[Tensor, "B C ..."]
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from securefl.norms.batch_moments import batch_moments
+from securefl.norms.bn_function import batch_moments, training_forward
 from securefl.norms.find import BatchNorm, batch_norm_layers, normalises_by_batch
-from securefl.norms.forward import training_forward
-from securefl.norms.replaced import replaced_forwards
+from securefl.norms.patch_forward import replaced_forwards
 
 _PRESENT = "_present_in_batch"
 """The attribute of a BN layer that says which samples are present, where some are not."""

@@ -20,8 +20,7 @@ from securefl.errors import PeerError
 from securefl.network import stream
 from securefl.network.connect import HANDSHAKE_S, MOST_OF_ONE, Door, NobodyAnswers
 from securefl.network.frames import Link
-from securefl.network.hosts import host_of
-from securefl.network.identity import Identity
+from securefl.network.identity import ProcessIdentity, host_of
 from securefl.network.stream import CLOSED
 from securefl.network.trust import Role, Trust
 from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
@@ -101,7 +100,7 @@ class ByCalls:
     def __str__(self) -> str:
         return self.name
 
-    async def called(self, identity: Identity, trust: Trust, role: Role) -> Link:
+    async def called(self, identity: ProcessIdentity, trust: Trust, role: Role) -> Link:
         """See `Destination.called`."""
         end = TlsStream(CallersWay(self.calls), callers_tls(identity), host_of(role))
         try:

@@ -16,23 +16,22 @@ from tempfile import TemporaryDirectory
 from cryptography import x509
 
 from securefl.errors import KeyFileError, PeerError
-from securefl.network.identity import Identity
-from securefl.network.proof import NONCE_BYTES, Challenge
+from securefl.network.identity import NONCE_BYTES, Challenge, ProcessIdentity
 from securefl.network.trust import Role, Trust
 from securefl.nvflare.stream import TlsStream
 
 
-def callers_tls(identity: Identity) -> ssl.SSLContext:
+def callers_tls(identity: ProcessIdentity) -> ssl.SSLContext:
     """Return the context of a caller; raises KeyFileError where its key cannot be handed over."""
     return _tls(identity, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
-def listeners_tls(identity: Identity) -> ssl.SSLContext:
+def listeners_tls(identity: ProcessIdentity) -> ssl.SSLContext:
     """Return the context of a listener, for all its connections; raises as `callers_tls`."""
     return _tls(identity, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
 
-def _tls(identity: Identity, context: ssl.SSLContext) -> ssl.SSLContext:
+def _tls(identity: ProcessIdentity, context: ssl.SSLContext) -> ssl.SSLContext:
     # Not `ssl.create_default_context`: it trusts the system's CAs, and writes the keys of all
     # connections to the file that the environment's SSLKEYLOGFILE names.
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
@@ -47,7 +46,7 @@ def _tls(identity: Identity, context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
-def _show(identity: Identity, context: ssl.SSLContext) -> None:
+def _show(identity: ProcessIdentity, context: ssl.SSLContext) -> None:
     """Have TLS show the transport certificate, and sign by its key.
 
     Python reads both from files alone. So the key lies in one for a moment: encrypted by a password
@@ -71,7 +70,7 @@ def _show(identity: Identity, context: ssl.SSLContext) -> None:
 
 
 async def introduced(
-    identity: Identity, trust: Trust, role: Role, end: TlsStream
+    identity: ProcessIdentity, trust: Trust, role: Role, end: TlsStream
 ) -> tuple[str, x509.Certificate]:
     """Agree with a listener of that role as a caller; return its name and certificate.
 
@@ -84,7 +83,7 @@ async def introduced(
     return challenge.check(await end.read(), trust, role)
 
 
-async def greeted(identity: Identity, end: TlsStream) -> x509.Certificate:
+async def greeted(identity: ProcessIdentity, end: TlsStream) -> x509.Certificate:
     """Agree with a caller as the listener; return its transport certificate, whose key it has.
 
     Raises:

@@ -18,13 +18,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.algorithm import Algorithm, Work
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.errors import ConfigError
-from securefl.exchange.base import Exchange
 from securefl.exchange.layout import hollow
-from securefl.privacy.bounded import clipped
-from securefl.privacy.client_noise import ClientNoise, NoisyExchange
+from securefl.exchange.sums import Exchange
+from securefl.privacy.clipped import clipped
+from securefl.privacy.distributed_noise import ClientNoise, NoisyExchange
 from securefl.privacy.randomness import RandomnessOf, noisy
 from securefl.types import (
     Contribution,

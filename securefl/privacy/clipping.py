@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss, trained_parameters
+from securefl.algorithms.algorithm import Loss, trained_parameters
 from securefl.errors import ConfigError
 from securefl.norms.frozen import at_rest_twin
 

@@ -16,10 +16,10 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from securefl.algorithms.base import Loss, trained_parameters
+from securefl.algorithms.algorithm import Loss, trained_parameters
 from securefl.errors import ConfigError, CouplingFound, DataError
 from securefl.norms.find import BatchNorm
-from securefl.privacy.traces import Call, Pass, Records, described_layer, observed, twin
+from securefl.privacy.probe import Call, Pass, Records, described_layer, observed, twin
 
 BATCH_SIZES = (2, 3, 5)
 SHIFT = 3.0

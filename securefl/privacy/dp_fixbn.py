@@ -17,16 +17,16 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Work
-from securefl.algorithms.normalisation.base import RoundNorm, required_normalising
+from securefl.algorithms.algorithm import Work
+from securefl.algorithms.normalisation.policy import RoundNorm, required_normalising
 from securefl.data.samples import in_order
 from securefl.errors import DataError
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.norms.find import BatchNorm
 from securefl.norms.frozen import Freeze
-from securefl.privacy.moments import ChannelMoments, MomentRelease
+from securefl.privacy.distributed_noise import DistributedNoise
 from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
-from securefl.privacy.shares import Shares
+from securefl.privacy.record_moments import ChannelMoments, MomentRelease
 from securefl.types import Kind, MessageSpec, State, Weighing
 
 
@@ -38,7 +38,7 @@ class StatisticsRelease:
     rms_clip: float
     sigma: float
     """The noise multiplier of each layer's release."""
-    shares: Shares
+    shares: DistributedNoise
     records: int
     """Of a client, a public number: sums are sent divided by it, to fit whatever seals them."""
     randomness: RandomnessOf

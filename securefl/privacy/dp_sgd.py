@@ -16,9 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from securefl.algorithms.rng_isolation import seeded_layers
-from securefl.algorithms.solvers.base import Around, Beside, End, Session, Solver, Start
+from securefl.algorithms.solvers.solver import (
+    End,
+    ExtraLoss,
+    LocalSession,
+    Solver,
+    Start,
+    StepContext,
+)
 from securefl.errors import ConfigError
-from securefl.privacy.adaptive import Quantile
+from securefl.privacy.clipped import Quantile
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.randomness import Randomness, RandomnessOf, noisy
 from securefl.types import NamedTensors
@@ -85,7 +92,7 @@ class _PrivateGradients:
     def __post_init__(self) -> None:
         self.device = next(self.start.work.model.parameters()).device
 
-    def __call__(self, around: Around, beside: Beside | None) -> None:
+    def __call__(self, around: StepContext, beside: ExtraLoss | None) -> None:
         """One step's."""
         if beside:
             raise ConfigError(
@@ -116,10 +123,10 @@ class _PrivateGradients:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    session: Session
+    session: LocalSession
     private: _PrivateGradients
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.session.gradients(around)
 
     def end(self) -> End:

@@ -14,7 +14,7 @@ from opacus import GradSampleModule
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss, trained_parameters
+from securefl.algorithms.algorithm import Loss, trained_parameters
 from securefl.norms.frozen import Affine
 from securefl.privacy.clipping import no_warning_of_the_first_layer
 

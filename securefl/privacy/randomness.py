@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefl.exchange.base import Values
-from securefl.exchange.gaussian import gaussian
+from securefl.exchange.noise import gaussian
+from securefl.exchange.sums import Values
 
 
 @runtime_checkable

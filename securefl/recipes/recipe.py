@@ -27,10 +27,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from securefl.config.load import parse_tables, read_tables, suggestion
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
-from securefl.recipes.measure import SIMULATED, Measure, Quantity
+from securefl.recipes.quantities import SIMULATED, Measure, Quantity
+from securefl.settings.load import parse_tables, read_tables, suggestion
+from securefl.settings.tables import Config
 
 Tables = dict[str, dict[str, Any]]
 Name = Annotated[str, Field(max_length=40, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]+$")]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from securefl.build.run import resume, run
-from securefl.config.schema import Config
 from securefl.errors import ConfigError, Diverged
-from securefl.recipes.measured import measured
+from securefl.recipes.quantities import measured
 from securefl.recipes.recipe import Cell, Recipe
-from securefl.recipes.table import MeasuredCell, NoValue, Table, Value
+from securefl.recipes.table import MeasuredCell, NoValue, RecipeTable, Value
 from securefl.runs.folder_reader import RoundMetrics, holds_run, read_config, read_metrics
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.tables import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def plan(recipe: Recipe, out: Path, seeds: int) -> dict[Cell, tuple[PlannedRun, 
     return runs
 
 
-def reproduce(recipe: Recipe, out: Path, seeds: int, on_run: OnRun | None = None) -> Table:
+def reproduce(recipe: Recipe, out: Path, seeds: int, on_run: OnRun | None = None) -> RecipeTable:
     """The whole table, from the runs that are complete in `out` and from those still to be made.
 
     A run that diverges is a cell that says so. After an interruption, the same call goes on.
@@ -72,7 +72,7 @@ def reproduce(recipe: Recipe, out: Path, seeds: int, on_run: OnRun | None = None
             _value(one, cell) if outcomes[one.folder] else NoValue.DIVERGED for one in runs
         )
         cells.append(MeasuredCell(cell, values, tuple(one.folder for one in runs)))
-    return Table(recipe, seeds, tuple(cells))
+    return RecipeTable(recipe, seeds, tuple(cells))
 
 
 def _complete(one: PlannedRun, on_run: OnRun) -> bool:

@@ -66,7 +66,7 @@ class MeasuredCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RecipeTable:
     """A recipe and all its measured cells."""
 
     recipe: Recipe

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from securefl.config.schema import Config
 from securefl.io.text import printable
 from securefl.metrics import ACCURACY, accuracy_of, heading, shown
+from securefl.settings.tables import Config
 
 
 @dataclass(frozen=True, slots=True)

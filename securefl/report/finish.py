@@ -1,15 +1,45 @@
-"""What a run leaves in its folder at its end: pictures, and a page on differential privacy."""
+"""Pictures and the page on privacy that a run leaves in its folder at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from securefl.config.schema import Config
+from securefl.metrics import SHARES
 from securefl.privacy.history import History
-from securefl.report.pictures import pictures
+from securefl.report.plots import (
+    cost_figure,
+    png,
+    score_plot,
+    scores_figure,
+    selections_figure,
+    traffic_plot,
+)
 from securefl.report.protection import protection_page
-from securefl.runs.folder_reader import read_run
+from securefl.runs.folder_reader import ACCURACY, SCORE, TRAFFIC, RunRecord, read_run
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.tables import Config
+
+SELECTIONS, SCORES, COST = "selections.png", "scores.png", "cost.png"
+PICTURES = frozenset((SELECTIONS, SCORES, COST, TRAFFIC, ACCURACY, SCORE))
+
+
+def pictures(record: RunRecord) -> dict[str, bytes]:
+    """PNG files by name: the score and traffic, and what else the run has something to show for.
+
+    Traffic, which every run has, comes last, so that whoever finds it finds all.
+    """
+    name, selects = record.config.name, record.config.selection.name != "all"
+    figures = {
+        SELECTIONS: selections_figure(record) if selects and record.participants else None,
+        SCORES: scores_figure(record),
+        COST: cost_figure({name: record.metrics}),
+    }
+    found = {file: png(figure) for file, figure in figures.items() if figure}
+    scored_by = {m.metric for m in record.metrics}
+    found[ACCURACY if scored_by <= SHARES else SCORE] = score_plot({name: record.metrics})
+    found[TRAFFIC] = traffic_plot(record.ledger)
+    return found
+
 
 AtEnd = Callable[[RunFolder, History], None]
 
@@ -20,7 +50,7 @@ def at_end(config: Config) -> AtEnd:
     def leave(folder: RunFolder, history: History) -> None:
         if config.privacy.level != "none":
             folder.note_protection(protection_page(config, history))
-        for name, png in pictures(read_run(folder.path)).items():
-            folder.note_picture(name, png)
+        for name, picture in pictures(read_run(folder.path)).items():
+            folder.note_picture(name, picture)
 
     return leave

@@ -1,16 +1,59 @@
-"""Plots as PNG bytes: score and loss by round, and traffic by kind."""
+"""Plots of a run as PNG bytes: scores, traffic, cost, selections (FedProf, Figs. 6 and 7).
+
+Array names end with their axes: K clients, T rounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from securefl.federation.ledger import MEBIBYTE, Entry, Ledger
 from securefl.metrics import SHARES, title
-from securefl.report.drawing import COLOURS, STYLES, bare, by_round, png
-from securefl.runs.folder_reader import RoundMetrics
+from securefl.report.census import (
+    KNOWN,
+    by_quality,
+    clients,
+    hours,
+    most_selected_first,
+    times_selected,
+    watt_hours,
+)
+from securefl.runs.folder_reader import RoundMetrics, RunRecord
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f7f7f", "#cc79a7", "#56b4e9", "#e69f00")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+STYLES = ("-", "--", "-.", ":")
+MAX_NAMES = 30
+"""Clients whose names there is room for on an axis."""
+
+
+def bare(axes: Axes) -> None:
+    """Leave out the frame above and to the right, and draw a faint grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
+
+
+def by_round(axes: Axes) -> None:
+    """Label the horizontal axis with rounds, which are whole."""
+    axes.set(xlabel="round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file's content."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
 
 
 def score_plot(runs: Mapping[str, Sequence[RoundMetrics]]) -> bytes:
@@ -58,3 +101,129 @@ def traffic_plot(entries: Sequence[Entry]) -> bytes:
     axes.margins(x=0.12)
     bare(axes)
     return png(figure)
+
+
+def cost_figure(runs: Mapping[str, Sequence[RoundMetrics]]) -> Figure | None:
+    """Test score (accuracies in %) by simulated hours and by Wh, a line for each run.
+
+    None where a run has no devices.
+    """
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    by_time, by_energy = figure.subplots(1, 2, sharey=True)
+    for i, (name, metrics) in enumerate(runs.items()):
+        time_h, energy_wh = hours(metrics), watt_hours(metrics)
+        if time_h is None or energy_wh is None:
+            return None
+        score = plotted(metrics)
+        line = {"color": COLOURS[i % len(COLOURS)], "ls": STYLES[i % len(STYLES)], "lw": 1.6}
+        by_time.plot(time_h, score, label=name, **line)
+        by_energy.plot(energy_wh, score, **line)
+    by_time.set(xlabel="simulated hours")
+    label_scores(by_time, runs)
+    by_energy.set(xlabel="energy of all devices (Wh)")
+    for axes in (by_time, by_energy):
+        bare(axes)
+    by_time.legend(frameon=False, loc="lower right")
+    return figure
+
+
+BLUE, VERMILLION, GREEN, GREY, PURPLE, SKY, ORANGE = COLOURS
+PALETTE: dict[str | None, str] = dict(
+    zip(KNOWN, (GREEN, VERMILLION, BLUE, ORANGE, PURPLE, SKY), strict=True)
+)
+
+
+def selections_figure(record: RunRecord) -> Figure:
+    """A bar for each client, sorted by quality and then by count; a colour for each quality."""
+    counts, groups = times_selected(record), most_selected_first(record)
+    n_clients = sum(map(len, groups.values()))
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    left, colours = 0, _colours(groups)
+    for quality, names in groups.items():
+        places = range(left, left + len(names))
+        heights = [counts[client] for client in names]
+        axes.bar(places, heights, color=colours[quality], label=quality or "quality unknown")
+        left += len(names)
+    rounds = len(record.participants)
+    axes.set(ylabel=f"times selected in {rounds} round{'s' if rounds != 1 else ''}")
+    if n_clients <= MAX_NAMES:
+        names = [client for group in groups.values() for client in group]
+        axes.set_xticks(range(n_clients), names, rotation=90)
+    else:
+        axes.set(xlabel=f"{n_clients} clients", xticks=[])
+    axes.margins(x=0.01)
+    bare(axes)
+    if record.qualities:
+        figure.legend(frameon=False, loc="outside upper center", ncols=len(groups))
+    return figure
+
+
+def _colours(qualities: Collection[str | None]) -> dict[str | None, str]:
+    """The same in every picture, but for names that a user's own task gives."""
+    own = [quality for quality in qualities if quality and quality not in PALETTE]
+    spare = [colour for colour in COLOURS if colour not in map(PALETTE.get, qualities)]
+    given = {quality: spare[i % len(spare)] for i, quality in enumerate(own)}
+    return {None: GREY} | PALETTE | given
+
+
+MEASURED = {"afl": "mean loss", "fedprof": "divergence"}
+"""What of a client is measured, by selector."""
+
+
+def scores_figure(record: RunRecord) -> Figure | None:
+    """A heat map of FedProf's λ, or of what another selector measures; None where nothing is.
+
+    A client keeps its last score in the rounds that have none of it, and is grey before the first.
+    """
+    rows = [each.scores for each in record.participants]
+    label = "score λ"
+    if not any(rows):
+        rows = [each.measured for each in record.participants]
+        label = MEASURED.get(record.config.selection.name, "measured")
+    if not any(rows):
+        return None
+    groups = by_quality(clients(record), record)
+    names = [client for group in groups.values() for client in group]
+    figure = Figure(figsize=(10, min(6, 1.5 + 0.15 * len(names))), layout="constrained")
+    axes = figure.subplots()
+    rounds = [each.round for each in record.participants]
+    image = axes.imshow(
+        np.ma.masked_invalid(carried_forward(names, rows)),
+        aspect="auto",
+        interpolation="nearest",
+        vmin=0,
+        cmap=mpl.colormaps["viridis"].with_extremes(bad="0.85"),
+        extent=(rounds[0] - 0.5, rounds[-1] + 0.5, len(names) - 0.5, -0.5),
+    )
+    by_round(axes)
+    _label_rows(axes, groups)
+    figure.colorbar(image, label=label)
+    return figure
+
+
+def carried_forward(
+    names: Sequence[str], rows: Iterable[Mapping[str, float]]
+) -> Float64[np.ndarray, "K T"]:
+    """Each client's last value in each round; NaN before its first."""
+    last = dict.fromkeys(names, math.nan)
+    columns = []
+    for row in rows:
+        last |= row
+        columns.append([last[name] for name in names])
+    return np.array(columns, dtype=np.float64).T
+
+
+def _label_rows(axes: Axes, groups: Mapping[str | None, Sequence[str]]) -> None:
+    """Qualities where they are known, with lines between them; else names where there is room."""
+    names = [client for group in groups.values() for client in group]
+    if set(groups) == {None}:
+        shown = len(names) <= MAX_NAMES
+        axes.set_yticks(range(len(names)) if shown else [], names if shown else [])
+        axes.set_ylabel("" if shown else f"{len(names)} clients")
+        return
+    ends = np.cumsum([len(group) for group in groups.values()])
+    starts = [0, *ends[:-1]]
+    middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+    axes.set_yticks(middles, [quality or "quality unknown" for quality in groups])
+    axes.hlines(ends[:-1] - 0.5, *axes.get_xlim(), colors="white")

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from securefl.config.families import REFINED
-from securefl.config.schema import Config, Encrypt
 from securefl.privacy.events import Level
 from securefl.privacy.history import History
-from securefl.privacy.words import WHAT, epsilon_words
+from securefl.privacy.wording import WHAT, epsilon_words
+from securefl.settings.families import REFINED
+from securefl.settings.tables import Config, Encrypt
 
 YES, NO = "yes", "no"
 OWN_MODELS = {"fedbn", "silobn", "local-affine"}

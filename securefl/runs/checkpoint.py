@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from securefl.algorithms.base import averaged_tensors
+from securefl.algorithms.algorithm import averaged_tensors
 from securefl.errors import RunFolderError
 from securefl.io.files import require_tensors
 from securefl.io.json import parsed

@@ -11,17 +11,17 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from securefl.config.load import load_config
-from securefl.config.schema import Config
 from securefl.errors import RunFolderError
-from securefl.exchange.quorum import MOST_OFFICERS
+from securefl.exchange.card_keys import MOST_OFFICERS
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.io.files import MAX_LINE_BYTES, read_bounded, read_lines
 from securefl.io.json import parsed
 from securefl.metrics import ACCURACY as ACCURACY_METRIC
-from securefl.selection.round_participants import RoundParticipants
+from securefl.selection.participation import RoundParticipants
+from securefl.settings.load import load_config
+from securefl.settings.tables import Config
 
 CONFIG, ENVIRONMENT, TASK = "config.json", "environment.json", "task.json"
 METRICS, LEDGER = "metrics.jsonl", "ledger.jsonl"

@@ -22,7 +22,6 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
-from securefl.config.schema import Config
 from securefl.errors import ConfigError, RunFolderError
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
@@ -38,7 +37,6 @@ from securefl.io.json import parsed
 from securefl.io.tensors import unshared
 from securefl.privacy.history import History
 from securefl.runs.checkpoint import Checkpoint
-from securefl.runs.environment import Environment, read_environment, this_session
 from securefl.runs.folder_reader import (
     CHECKPOINT,
     CONFIG,
@@ -67,11 +65,18 @@ from securefl.runs.folder_reader import (
     read_rows,
     read_soundly,
 )
-from securefl.runs.in_flight import InFlight
 from securefl.runs.joining import joining
-from securefl.runs.server_start import ServerStart, read_server_start
-from securefl.selection.devices import Device
-from securefl.selection.round_participants import RoundParticipants
+from securefl.runs.session import (
+    Environment,
+    InFlight,
+    ServerStart,
+    read_environment,
+    read_server_start,
+    this_session,
+)
+from securefl.selection.device_simulation import Device
+from securefl.selection.participation import RoundParticipants
+from securefl.settings.tables import Config
 from securefl.types import NamedTensors
 
 MAX_HISTORY_BYTES = 2**24

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
+from securefl.settings.tables import Config
 
 _KEEP_OF_ALL = {"scaffold", "feddyn", "feddc"}
 """Solvers whose server keeps a mean over all clients, those that are away among them."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, copied, lay_over, load_tensors
+from securefl.algorithms.algorithm import Algorithm, copied, lay_over, load_tensors
 from securefl.algorithms.rng_isolation import seeded_layers
 from securefl.algorithms.scoring import Score
-from securefl.config.schema import Config
 from securefl.errors import (
     ClientLost,
     ConfigError,
@@ -25,32 +24,29 @@ from securefl.errors import (
     TotalRefused,
     WorkerLost,
 )
-from securefl.exchange.base import OpenedSum
 from securefl.exchange.blind import BlindTotal
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.broadcast import Broadcast
 from securefl.federation.cards import Cards
 from securefl.federation.clients_round import RoundContext
 from securefl.federation.engine import Engine, Opener
 from securefl.federation.incidents import PASSED, SITS_OUT, SPOILED, Incident
-from securefl.federation.interruptions import Interruptions
 from securefl.federation.ledger import Ledger
+from securefl.federation.left_out import Interruptions, Suspects
 from securefl.federation.opening import Opening
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, SumRequest
-from securefl.federation.suspects import Suspects
 from securefl.federation.training import Training, round_generator
 from securefl.metrics import SHARES, accuracy_of, shown, title
 from securefl.privacy.history import History
-from securefl.privacy.meter import Meter
-from securefl.privacy.spending import Spending
+from securefl.privacy.odometer import Odometer, Spending
 from securefl.runs.checkpoint import Checkpoint, check_memory
 from securefl.runs.divergence import check_loss
 from securefl.runs.folder_reader import MODEL, ClientScore, RoundMetrics, read_metrics
 from securefl.runs.folder_writer import RunFolder
-from securefl.runs.in_flight import InFlight
-from securefl.runs.threads import torch_threads
-from securefl.selection.participation import Participation
-from securefl.selection.round_participants import RoundParticipants
+from securefl.runs.session import InFlight, torch_threads
+from securefl.selection.participation import Participation, RoundParticipants
+from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import NamedTensors, Plan, State
 
@@ -205,7 +201,7 @@ class Rounds:
         self.participants: list[RoundParticipants] = []
         """Participants of each of this session's rounds."""
         self._participation = parts.participation
-        self._meter = Meter(parts.spending) if parts.spending else None
+        self._meter = Odometer(parts.spending) if parts.spending else None
         self._suspects = Suspects(parts.least_clients)
         self._interruptions = Interruptions(max(parts.least_clients, parts.quorum))
         self._scored: Score | None = None
@@ -301,7 +297,7 @@ class Rounds:
     def take_over(self, metrics: Sequence[RoundMetrics], history: History | None) -> None:
         """Take over the record of the rounds before; raises RunFolderError where it has gaps."""
         if self._meter:
-            self._meter = Meter(self._meter.spending, history, self.round)
+            self._meter = Odometer(self._meter.spending, history, self.round)
         if len(metrics) != self.round or any(m.round != i for i, m in enumerate(metrics, 1)):
             raise RunFolderError(
                 f"metrics.jsonl has not one line for each of the {self.round} rounds before: put a "

@@ -14,7 +14,6 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from securefl.config.schema import Config
 from securefl.errors import RunFolderError
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
@@ -32,6 +31,7 @@ from securefl.runs.folder_reader import (
     read_soundly,
 )
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.tables import Config
 
 State = Literal["running", "stopped", "complete"]
 NOT_THERE = "was not there"

@@ -12,13 +12,13 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from securefl.config.schema import Config
 from securefl.data.samples import ClientData, samples
 from securefl.errors import ConfigError, RunFolderError
 from securefl.io.files import read_bounded
 from securefl.io.json import parsed
 from securefl.metrics import loss_name
 from securefl.runs.folder_reader import TASK, read_soundly
+from securefl.settings.tables import Config
 from securefl.task import Task, client_names
 
 MAX_BYTES = 2**26

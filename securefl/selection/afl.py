@@ -15,8 +15,8 @@ from typing import final
 import torch
 
 from securefl.errors import ConfigError
-from securefl.selection.base import Standing
 from securefl.selection.draw import draw, in_order
+from securefl.selection.selector import Standing
 
 
 @final

@@ -11,8 +11,8 @@ from typing import final
 
 import torch
 
-from securefl.selection.base import Standing
 from securefl.selection.draw import in_order
+from securefl.selection.selector import Standing
 
 
 @final

@@ -13,8 +13,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from securefl.errors import DataError
-from securefl.selection.base import Standing
 from securefl.selection.draw import Replacement, draw
+from securefl.selection.selector import Standing
 
 
 @final

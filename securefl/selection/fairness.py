@@ -8,8 +8,8 @@ from typing import final
 import torch
 
 from securefl.errors import ConfigError
-from securefl.selection.base import Selector, Standing
 from securefl.selection.draw import in_order
+from securefl.selection.selector import Selector, Standing
 
 
 @final

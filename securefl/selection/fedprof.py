@@ -17,9 +17,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from securefl.errors import ConfigError, DataError
-from securefl.selection.base import Standing
 from securefl.selection.data_share import log_shares
 from securefl.selection.draw import Replacement, draw
+from securefl.selection.selector import Standing
 
 
 @runtime_checkable

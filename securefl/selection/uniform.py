@@ -7,8 +7,8 @@ from typing import final
 
 import torch
 
-from securefl.selection.base import Standing
 from securefl.selection.draw import Replacement, draw
+from securefl.selection.selector import Standing
 
 
 @final

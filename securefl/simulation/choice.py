@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.federation.client import Client
 from securefl.federation.engine import Engine
-from securefl.federation.profiling import Profiling
-from securefl.federation.query import Respondent
+from securefl.federation.query import Profiling, Respondent
 from securefl.federation.site import Trainer
-from securefl.norms.standardised import Convolution
+from securefl.norms.weight_standardization import Convolution
+from securefl.settings.tables import Config
 from securefl.simulation.clients import Clients
 from securefl.simulation.in_memory import InMemory
 from securefl.simulation.processes.engine import Workers, reason_against_workers

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from securefl.algorithms.base import copied
+from securefl.algorithms.algorithm import copied
 from securefl.exchange.layout import Row, hollow
 from securefl.types import Memory, NamedTensors
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Algorithm, Work
+from securefl.algorithms.algorithm import Algorithm, Work
 from securefl.data.samples import Samples, minibatches
 from securefl.federation.training import Training, round_generator
 from securefl.simulation.workspace import Workspace

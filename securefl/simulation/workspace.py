@@ -12,9 +12,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Target, averaged_tensors, load_into, targets_of
+from securefl.algorithms.algorithm import Target, averaged_tensors, load_into, targets_of
 from securefl.simulation.processes.ipc import ALIGNED
-from securefl.simulation.stacked.model import parts
+from securefl.simulation.stacked.wide_model import parts
 from securefl.types import State
 
 

@@ -11,14 +11,14 @@ from matching_runs import make_task
 from processes import CLIENTS, Loop, Site
 
 import securefl
-from securefl.audit.exposure.chapter import exposure_chapter
 from securefl.audit.exposure.planned import Absences
+from securefl.audit.exposure.report_section import exposure_chapter
 from securefl.audit.exposure.views import OUTSIDER, views
 from securefl.audit.findings import Verdict
 from securefl.audit.replay import Tapped, replayed, tapped
 from securefl.build import job
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE
+from securefl.exchange.officer import KeySet
+from securefl.exchange.profile_match import PROFILE
 from securefl.federation.client import Client
 from securefl.federation.incidents import PASSED, Incident
 from securefl.federation.ledger import SERVER

@@ -34,16 +34,15 @@ from securefl.crypto.params import MATCHES, SUMS
 from securefl.crypto.seal_ring import SealRing
 from securefl.errors import ValueRefused
 from securefl.exchange import blind
-from securefl.exchange.base import ONE_TIME, OpenedSum, Sealed, Sender, fresh_nonce
 from securefl.exchange.blind import n_answer_bytes, n_client_bytes
-from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.matching import PROFILE, SCORE, with_header
+from securefl.exchange.officer import OneTimeOpener
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_match import OneTimeProfileSealer
-from securefl.exchange.one_time_open import OneTimeOpener
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
-from securefl.federation.authority import Authority
+from securefl.exchange.profile_match import PROFILE, SCORE, PlainMatch, with_header
+from securefl.exchange.sums import ONE_TIME, OpenedSum, Sealed, Sender, fresh_nonce
+from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.cards import Cards
 from securefl.federation.client import Client
 from securefl.federation.clients_round import ClientsRound
@@ -61,7 +60,6 @@ from securefl.federation.message import (
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.profile_match import MatchInTheClear, ProfileQuestion
 from securefl.federation.round import ServerRound
-from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server, ServerSum, SumRequest
 from securefl.federation.survey import ScoreRequest, Survey
 from securefl.federation.total import RELEASED, n_total_bytes

@@ -11,9 +11,9 @@ import pytest
 import torch
 from asked_officers import noting_what_is_asked
 
+from securefl.crypto.ciphertext_codec import packed
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import SUMS
-from securefl.crypto.ring import packed
 from securefl.errors import (
     Duplicate,
     KeyMismatch,
@@ -28,17 +28,17 @@ from securefl.errors import (
     TotalRefused,
     UnknownSender,
 )
-from securefl.exchange.base import Sender
 from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.digits import Digits
 from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.sums import Sender
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.message import split_message
 from securefl.federation.opening_history import MOST_LISTS, MOST_SESSIONS, OpeningHistory, _fewest
 from securefl.federation.server import SumRequest
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.types import Kind, MessageSpec
 
 CIPHERTEXT_BYTES = SUMS.ciphertext_bytes

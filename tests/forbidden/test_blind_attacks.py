@@ -31,12 +31,12 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.exchange.base import MessageId, OpenedSum, Sender
 from securefl.exchange.blind import BlindTotal, listed, names_in
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.policy import Policy
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.sums import MessageId, OpenedSum, Sender
 from securefl.federation.authority import Authority
 from securefl.federation.client import Client
 from securefl.federation.clients_round import Answer
@@ -46,7 +46,7 @@ from securefl.federation.remote import RemoteRound
 from securefl.federation.round import ServerRound
 from securefl.federation.server import DueWeight
 from securefl.federation.total import RELEASED, total_bytes
-from securefl.network import opening
+from securefl.network import authority_line
 from securefl.runs.folder_reader import INCIDENTS, read_rows
 from securefl.simulation.processes.messages import Member
 from securefl.types import Kind, MessageSpec
@@ -561,14 +561,14 @@ def test_the_servers_process_is_sent_no_total_that_is_for_clients(
     consortium, tmp_path, monkeypatch, blind
 ):
     """Its objects, and the authority's answers as they came."""
-    held, answer = Held(monkeypatch), opening._answer
+    held, answer = Held(monkeypatch), authority_line._answer
 
     async def answered(authority, frame, size):
         body = await answer(authority, frame, size)
         held.found.append(body)
         return body
 
-    monkeypatch.setattr(opening, "_answer", answered)
+    monkeypatch.setattr(authority_line, "_answer", answered)
     job_of(consortium, tmp_path / "job", blind=blind).over_loopback()
     assert len(held.totals) == 2 * 6 * 5
     assert (held.shown() == 0) is blind

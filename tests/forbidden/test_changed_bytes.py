@@ -18,16 +18,14 @@ from consortium_files import BUNDLES, CLIENTS, PASSPHRASE, make_consortium
 from securefl.errors import CertificateRefused, KeyFileError, RequestRefused
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle, Manifest, load_bundle
-from securefl_keys.certificate_file import CertificateFile
-from securefl_keys.certificate_text import pem_blocks
+from securefl_keys.certificate_form import pem_blocks
 from securefl_keys.certificates import holder_certificate, read_authority
+from securefl_keys.party_certificates import CertificateFile, transport_holder
 from securefl_keys.policy import PolicyFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import VerifiedRoster
-from securefl_keys.sealed_identity import open_ca_key, open_identity_key
-from securefl_keys.sealed_keys import open_secret
+from securefl_keys.sealed_secrets import open_ca_key, open_identity_key, open_secret
 from securefl_keys.signed_file import now
-from securefl_keys.transport_certificates import transport_holder
 
 MAX_PARSE_S = 5.0
 """Of processor time: more is a hang, whatever else the machine does."""

@@ -27,21 +27,21 @@ from securefl.errors import (
     UnknownClient,
     WrongPassphrase,
 )
-from securefl.exchange.base import Sealed
+from securefl.exchange.sums import Sealed
 from securefl.federation.message import Expected, encode_message, header_for, split_message
 from securefl_keys import layout
 from securefl_keys.bundle import CARDS, Bundle, BundledFile, Manifest, load_bundle, require_sound
-from securefl_keys.certificate_file import CertificateFile
-from securefl_keys.certificate_text import pem_of
+from securefl_keys.certificate_form import pem_of
 from securefl_keys.certificates import holder_certificate, issue, make_authority, read_authority
 from securefl_keys.export import bundle_texts, export
-from securefl_keys.holders import Holder
 from securefl_keys.identity import listed, load_identity
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.party_certificates import CertificateFile
 from securefl_keys.request import read_request
 from securefl_keys.roster import ROSTER_FORMAT, RosterFile, listing, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
+from securefl_keys.subject import Holder
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
@@ -87,7 +87,7 @@ def test_a_revoked_client_is_refused(consortium):
         revoke(consortium.keys, "alice")
     request = read_request((consortium.root / "alice/identity.csr").read_text())
     with pytest.raises(RequestRefused, match="its key was revoked"):
-        approve(consortium.keys, [Approval(request, consortium.root / "again.crt")], PASSPHRASE)
+        approve(consortium.keys, [JoinApproval(request, consortium.root / "again.crt")], PASSPHRASE)
 
 
 def test_a_revoked_client_joins_again_with_a_new_key(consortium):

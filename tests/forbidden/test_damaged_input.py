@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 import securefl
-from securefl.config.load import load_config
 from securefl.data.arrays import load_arrays
 from securefl.errors import ConfigError, DataError, RunFolderError
 from securefl.recipes.recipe import load_recipe
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.load import load_config
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -20,31 +20,30 @@ from safetensors.torch import save_file
 
 import securefl
 from securefl.audit.findings import holds_findings
-from securefl.config.load import load_config
 from securefl.data.arrays import load_arrays
 from securefl.errors import SecureFLError
 from securefl.evaluation.named_data import with_trained_tensors
 from securefl.federation.incidents import Incident
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
-from securefl.network.authority import RELEASES, Log
+from securefl.network.authority import RELEASES, AuthorityLog
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
 from securefl.recipes.recipe import load_recipe
-from securefl.runs.environment import read_environment
 from securefl.runs.folder_reader import RoundMetrics, read_config, read_rows, read_run
 from securefl.runs.folder_writer import RunFolder
-from securefl.selection.round_participants import RoundParticipants
+from securefl.runs.session import read_environment
+from securefl.selection.participation import RoundParticipants
+from securefl.settings.load import load_config
 from securefl_keys import sealed_file
 from securefl_keys.bundle import Bundle
 from securefl_keys.identity import load_identity
-from securefl_keys.key_files import load_secret
+from securefl_keys.key_files import found_in, load_secret, text_of
 from securefl_keys.loading import load_client, load_server
 from securefl_keys.policy import load_policy, read_policy
-from securefl_keys.reading import found_in, text_of
 from securefl_keys.request import read_request
 from securefl_keys.roster import load_authority_certificate, load_roster
-from securefl_keys.sealed_keys import SealedKey
+from securefl_keys.sealed_secrets import SealedKey
 from securefl_keys.signed_file import now
 
 MOST_S, MOST_BYTES = 1.0, 500 * 2**20
@@ -104,7 +103,7 @@ OWN = {
     "settings.toml": (SETTINGS, load_config),
     "policy.toml": (POLICY, read_policy),
     "recipe.toml": (RECIPE, load_recipe),
-    RELEASES: (b'["ab", 1, "update/parameters"]\n' * 3, lambda path: Log(path.parent, "")),
+    RELEASES: (b'["ab", 1, "update/parameters"]\n' * 3, lambda path: AuthorityLog(path.parent, "")),
     "x.npz": (None, load_arrays),
     "x.safetensors": (None, load_arrays),
 }

@@ -9,11 +9,10 @@ import pytest
 from consortium_files import make_consortium
 
 from securefl.errors import KeyFileError
-from securefl_keys import bundle, description, sealed_file
+from securefl_keys import bundle, sealed_file, verification
 from securefl_keys.bundle import Bundle
-from securefl_keys.description import describe
 from securefl_keys.signed_file import now
-from securefl_keys.verification import verify
+from securefl_keys.verification import describe, verify
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +64,6 @@ def test_the_worst_bundle_that_is_read_takes_little_memory(hostile):
 def test_a_key_folder_with_more_than_any_has_is_not_looked_through(made, bound, monkeypatch):
     """By the number of its files, and by what is in them."""
     describe(made.keys)
-    monkeypatch.setattr(description, bound, 10)
+    monkeypatch.setattr(verification, bound, 10)
     with pytest.raises(KeyFileError, match=r"more .* than a key folder"):
         describe(made.keys)

@@ -16,10 +16,10 @@ from cryptography.x509.oid import NameOID
 from securefl.errors import (
     RequestRefused,
 )
-from securefl_keys.holders import Holder
 from securefl_keys.identity import load_identity, make_identities
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.request import make_request, read_request
+from securefl_keys.subject import Holder
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
@@ -48,7 +48,7 @@ def test_a_key_is_given_one_name(consortium, tmp_path):
     for role in ("client", "server"):
         request = read_request(make_request(Holder("bobby", role), key))
         with pytest.raises(RequestRefused, match="its key is that of client 'bob'"):
-            approve(consortium.keys, [Approval(request, tmp_path / "bobby.crt")], PASSPHRASE)
+            approve(consortium.keys, [JoinApproval(request, tmp_path / "bobby.crt")], PASSPHRASE)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import KeyFileError, RequestRefused, WrongPassphrase
 from securefl_keys import key_files, membership, sealed_file
-from securefl_keys.folder import init_folder
-from securefl_keys.holders import Holder
+from securefl_keys.consortium import init_folder
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import load_roster
+from securefl_keys.subject import Holder
 
 NAMES = ("alice", "bob", "carol")
 
@@ -37,7 +37,7 @@ def keys(tmp_path):
 def asked(tmp_path):
     """Three good requests."""
     requests = make_identities(tmp_path / "members", NAMES, "client", "theirs")
-    return [Approval(r, tmp_path / f"members/{r.name}/identity.crt") for r in requests]
+    return [JoinApproval(r, tmp_path / f"members/{r.name}/identity.crt") for r in requests]
 
 
 def request_of(name, key=None, role="client"):
@@ -58,36 +58,36 @@ def test_all_join_in_one_version(keys, asked):
 
 
 def of_a_member(tmp_path, keys):
-    approve(keys, [Approval(request_of("dora"), tmp_path / "dora.crt")], PASSPHRASE)
-    return Approval(request_of("Dora"), tmp_path / "bad.crt")
+    approve(keys, [JoinApproval(request_of("dora"), tmp_path / "dora.crt")], PASSPHRASE)
+    return JoinApproval(request_of("Dora"), tmp_path / "bad.crt")
 
 
 def of_a_revoked_key(tmp_path, keys):
     key = Ed25519PrivateKey.generate()
-    approve(keys, [Approval(request_of("dora", key), tmp_path / "dora.crt")], PASSPHRASE)
+    approve(keys, [JoinApproval(request_of("dora", key), tmp_path / "dora.crt")], PASSPHRASE)
     revoke(keys, "dora")
-    return Approval(request_of("dora", key), tmp_path / "bad.crt")
+    return JoinApproval(request_of("dora", key), tmp_path / "bad.crt")
 
 
 def whose_certificate_is_there(tmp_path, keys):
     (tmp_path / "bad.crt").write_text("mine")
-    return Approval(request_of("dora"), tmp_path / "bad.crt")
+    return JoinApproval(request_of("dora"), tmp_path / "bad.crt")
 
 
 BAD = {
     "a member's name": of_a_member,
     "a revoked key": of_a_revoked_key,
     "a certificate that is there": whose_certificate_is_there,
-    "a name of the three": lambda tmp_path, _: Approval(
+    "a name of the three": lambda tmp_path, _: JoinApproval(
         request_of("BOB", role="server"), tmp_path / "bad.crt"
     ),
-    "the authority's name": lambda tmp_path, _: Approval(
+    "the authority's name": lambda tmp_path, _: JoinApproval(
         request_of("authority"), tmp_path / "bad.crt"
     ),
-    "a folder that is not there": lambda tmp_path, _: Approval(
+    "a folder that is not there": lambda tmp_path, _: JoinApproval(
         request_of("dora"), tmp_path / "none/bad.crt"
     ),
-    "a certificate of the three": lambda tmp_path, _: Approval(
+    "a certificate of the three": lambda tmp_path, _: JoinApproval(
         request_of("dora"), tmp_path / "members/carol/identity.crt"
     ),
 }
@@ -108,7 +108,7 @@ def test_one_that_cannot_be_approved_stops_all(keys, asked, tmp_path, what, plac
 def test_a_key_joins_once(keys, tmp_path):
     """Nor under two names in one call."""
     key = Ed25519PrivateKey.generate()
-    twins = [Approval(request_of(n, key), tmp_path / f"{n}.crt") for n in ("eve", "eva")]
+    twins = [JoinApproval(request_of(n, key), tmp_path / f"{n}.crt") for n in ("eve", "eva")]
     before = contents(tmp_path)
     with pytest.raises(RequestRefused, match="one name or one key"):
         approve(keys, twins, PASSPHRASE)

@@ -30,13 +30,13 @@ from key_folders import (
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import KEY_BYTES
 from securefl.errors import ConfigError, KeyFileError, MessageRefused
-from securefl.exchange.base import Sender
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.keyset import KeySet
-from securefl_keys import folder
-from securefl_keys.description import describe
-from securefl_keys.folder import init_folder
+from securefl.exchange.officer import KeySet
+from securefl.exchange.sums import Sender
+from securefl_keys import consortium
+from securefl_keys.consortium import init_folder
 from securefl_keys.loading import load_all, load_authority, load_client, load_server
+from securefl_keys.verification import describe
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
@@ -118,14 +118,14 @@ def test_nothing_that_exists_is_overwritten(tmp_path, occupy):
 
 def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
     """Of two ceremonies at the same time, one wins and the other leaves nothing."""
-    generate = folder.CardSecret.generate
+    generate = consortium.CardSecret.generate
 
     def slow_generate(*parameters):
         a_folder(tmp_path / "keys")
         a_file(tmp_path / "keys/theirs")
         return generate(*parameters)
 
-    monkeypatch.setattr(folder.CardSecret, "generate", slow_generate)
+    monkeypatch.setattr(consortium.CardSecret, "generate", slow_generate)
     with pytest.raises(KeyFileError, match="cannot make the key folder"):
         init_folder(tmp_path / "keys", PASSPHRASE)
     assert files_of(tmp_path) == ["keys/theirs"]

@@ -14,19 +14,18 @@ from torch import nn
 
 import securefl
 from securefl.errors import DataError, OpeningRefused
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import Policy
-from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Authority
+from securefl.federation.authority import Authority, CheckingOfficer
 from securefl.federation.client import Client
 from securefl.federation.message import Roster
-from securefl.federation.officer import CheckingOfficer
 from securefl.federation.opening_history import OpeningHistory
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server, ServerSum
 from securefl.federation.site import Begin
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.types import Kind, MessageSpec, State
 
 VICTIM = "client-5"

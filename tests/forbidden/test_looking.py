@@ -10,7 +10,7 @@ from consortium_files import PASSPHRASE, cut_off_rotation
 
 from securefl.errors import KeyFileError
 from securefl_cli.main import main
-from securefl_keys import journal
+from securefl_keys import signer
 from securefl_keys.loading import load_all, load_client
 from securefl_keys.rotation import rotate
 from securefl_keys.verification import verify
@@ -51,12 +51,12 @@ def test_a_rotation_that_was_cut_off_is_told_and_left(cut_off, tmp_path, command
 
 
 def a_linked_journal(keys, strangers):
-    (keys / journal.NEXT).symlink_to(strangers)
+    (keys / signer.NEXT).symlink_to(strangers)
 
 
 def a_link_in_the_journal(keys, strangers):
-    (keys / journal.NEXT / "clients").mkdir(parents=True)
-    (keys / journal.NEXT / "clients/public.key").symlink_to(strangers / "clients/public.key")
+    (keys / signer.NEXT / "clients").mkdir(parents=True)
+    (keys / signer.NEXT / "clients/public.key").symlink_to(strangers / "clients/public.key")
 
 
 def a_linked_rest(keys, strangers):

@@ -14,8 +14,8 @@ from securefl.data.folders import picture_domains
 from securefl.errors import ConfigError, DataError
 from securefl.io.text import printable
 from securefl.report.external import ExternalScore, LeaveOneOut
+from securefl_cli.evaluate import ScoreRow, print_scores
 from securefl_cli.main import main
-from securefl_cli.scores import ScoreRow, print_scores
 
 DOMAINS = ["amazon", "dslr"]
 

@@ -24,15 +24,15 @@ from securefl.errors import (
     TotalRefused,
 )
 from securefl.exchange.answers import Combiner
-from securefl.exchange.base import Sealed, Sender
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.sums import Sealed, Sender
+from securefl.federation.authority import CheckingOfficer
 from securefl.federation.message import Roster, card_expected, encode_message, header_for
-from securefl.federation.officer import CheckingOfficer
 from securefl.federation.officers import Officers, OfficersHere
 from securefl.federation.opening_history import OpeningHistory
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 
 COARSE = Policy(rules=(OpeningRule("*", precision_bits=8),))
 

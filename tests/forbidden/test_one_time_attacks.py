@@ -19,10 +19,10 @@ from scipy import stats
 
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
+from securefl.crypto.ciphertext_codec import packed, unpacked
 from securefl.crypto.derived import common_polynomial, group_secret
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey, ring
 from securefl.crypto.params import SUMS
-from securefl.crypto.ring import packed, unpacked
 from securefl.errors import (
     Duplicate,
     KeyFileError,
@@ -31,13 +31,11 @@ from securefl.errors import (
     PeerError,
     TotalRefused,
 )
-from securefl.exchange.base import MessageId, Sealed, Sender
-from securefl.exchange.card_keys import CardKeys
+from securefl.exchange.card_keys import CardKeys, Quorum
 from securefl.exchange.digits import Digits
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet, OneTimeOpener
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.sums import MessageId, Sealed, Sender
 from securefl.federation.message import card_expected, encode_message, header_for, split_message
 
 RUN, N_VALUES = "ab" * 32, 1000
@@ -208,7 +206,7 @@ def test_a_nonce_that_was_exchanged_opens_nothing(cohort):
 
 def test_a_copied_machine_uses_no_key_for_two_values(cohort, monkeypatch):
     """With the same random bytes the nonce still follows from the values, and so does the key."""
-    monkeypatch.setattr("securefl.exchange.base.os.urandom", lambda n: b"r" * n)
+    monkeypatch.setattr("securefl.exchange.sums.os.urandom", lambda n: b"r" * n)
     sealer = OneTimeSealer(cohort.keys.public)
     alice, values = cohort.senders["alice"], cohort.values["alice"]
     once, again = (sealer.seal(of, 0.25, ABOUT, alice).nonce for of in (values, values + 1e-9))

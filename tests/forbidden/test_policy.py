@@ -13,8 +13,7 @@ import securefl
 from securefl import Config
 from securefl.build.exchange import policy_of
 from securefl.errors import OpeningRefused, TooFewContributions
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.one_time_open import OneTimeOpener
+from securefl.exchange.officer import KeySet, OneTimeOpener
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl.types import Kind, MessageSpec
 

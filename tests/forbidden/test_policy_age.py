@@ -10,14 +10,13 @@ from processes import PASSPHRASE, passphrase_of
 from with_officers import Officers
 
 import securefl
-import securefl_keys.policy_signing
+import securefl_keys.rotation
 from securefl.errors import KeyFileError
 from securefl.exchange.policy import OpeningRule
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
 from securefl_keys.policy import DEFAULT
-from securefl_keys.sound_bundle import SoundBundle
 
 STRICT = replace(
     DEFAULT, min_contributions=5, openings_per_run=10, rules=(OpeningRule("update/*"),)
@@ -79,7 +78,7 @@ def test_an_officer_that_starts_again_goes_by_the_newest_policy(consortium):
 
 def test_a_signing_that_breaks_off_is_done_by_the_next(consortium, monkeypatch):
     """The policy is written first: in no moment is a bundle newer and its policy is not."""
-    put, written = securefl_keys.policy_signing.replace, []
+    put, written = securefl_keys.rotation.replace, []
 
     def full(path, *about, **more):
         written.append(path.name)
@@ -89,7 +88,7 @@ def test_a_signing_that_breaks_off_is_done_by_the_next(consortium, monkeypatch):
 
     age = consortium.keeper.now().age
     with monkeypatch.context() as patch, cheap():
-        patch.setattr(securefl_keys.policy_signing, "replace", full)
+        patch.setattr(securefl_keys.rotation, "replace", full)
         with pytest.raises(KeyFileError, match="No space left"):
             consortium.officers.site.sign(DEFAULT)
     assert written == [layout.POLICY.name, layout.ROSTER.name]

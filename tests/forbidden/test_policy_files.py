@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from consortium_files import PASSPHRASE, make_consortium
 
-from securefl.crypto.base64_text import encoded
+from securefl.crypto.artefact import encoded
 from securefl.errors import (
     ConfigError,
     FileSignatureRefused,
@@ -21,10 +21,10 @@ from securefl.errors import (
 from securefl.exchange.policy import OpeningRule, Policy
 from securefl_cli.keys import keys
 from securefl_keys.bundle import load_bundle
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
-from securefl_keys.folder import init_folder
 from securefl_keys.policy import DEFAULT, POLICY_FORMAT, PolicyFile, load_policy, read_policy
-from securefl_keys.policy_signing import sign_policy
+from securefl_keys.rotation import sign_policy
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
 

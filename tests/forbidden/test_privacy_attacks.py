@@ -32,12 +32,12 @@ from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.round import ServerRound
 from securefl.models import build_model
-from securefl.privacy import client_level, client_noise
+from securefl.privacy import client_level, distributed_noise
 from securefl.privacy.client_level import ClientLevel
 from securefl.privacy.clipping import Clipping
+from securefl.privacy.distributed_noise import DistributedNoise
 from securefl.privacy.events import Gaussian
 from securefl.privacy.randomness import secret
-from securefl.privacy.shares import Shares
 from securefl.types import Kind
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -226,7 +226,7 @@ class Overheard:
 @pytest.fixture
 def overheard(monkeypatch):
     found = Overheard()
-    noisy, contribute = client_noise.noisy, Client.contribute
+    noisy, contribute = distributed_noise.noisy, Client.contribute
 
     def noted(value, randomness, deviation):
         loud = noisy(value, randomness, deviation)
@@ -246,7 +246,7 @@ def overheard(monkeypatch):
 
         monkeypatch.setattr(sealer, "seal", noted_seal)
 
-    for module in (client_level, client_noise):
+    for module in (client_level, distributed_noise):
         monkeypatch.setattr(module, "noisy", noted)
     nothing_is_handed_over(monkeypatch)
     monkeypatch.setattr(Client, "contribute", signed)
@@ -680,7 +680,7 @@ def test_a_loss_that_couples_records_is_refused(tmp_path):
 @pytest.mark.parametrize("level", [CLIENT, RECORD], ids=["client", "record"])
 def test_an_algorithm_of_ones_own_is_refused(tmp_path, level):
     """Also one of ours that was built by hand, noise and all: nobody accounts for it."""
-    noise = client_noise.ClientNoise(1.0, 1.0, Clipping.FLAT, Shares(6))
+    noise = distributed_noise.ClientNoise(1.0, 1.0, Clipping.FLAT, DistributedNoise(6))
     for own in (Federated(), ClientLevel(Federated(), noise, secret)):
         with pytest.raises(
             ConfigError, match=r"privacy\.level = .*algorithm of your own.*leave pri"

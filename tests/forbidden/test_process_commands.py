@@ -46,15 +46,15 @@ def test_the_server_and_the_client_load_no_module_with_a_secret_key():
     script = (
         "import sys\n"
         "import securefl.network.server, securefl.network.client\n"
-        "import securefl_cli.serve, securefl_cli.join\n"
-        "import securefl_keys.sound_bundle\n"
+        "import securefl_cli.serve, securefl_cli.site\n"
+        "import securefl_keys.live_keys\n"
         "print(*sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert {"securefl.crypto.cards", "securefl_keys.sealed_identity"} <= loaded
+    assert {"securefl.crypto.cards", "securefl_keys.sealed_secrets"} <= loaded
     opening = (
         "crypto.card_secret",
         "exchange.officer",

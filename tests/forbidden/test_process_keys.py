@@ -22,8 +22,8 @@ from processes import (
 )
 
 import securefl.network.authority
-import securefl.network.key_line
-from securefl.crypto.ring import packed
+import securefl.network.authority_line
+from securefl.crypto.ciphertext_codec import packed
 from securefl.errors import (
     KeyFileError,
     OpeningRefused,
@@ -32,26 +32,26 @@ from securefl.errors import (
     TooFewContributions,
     TotalRefused,
 )
-from securefl.exchange.base import Sealed
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.sums import Sealed
 from securefl.federation.client import Client
 from securefl.federation.server import Server, SumRequest
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.federation.training import round_generator
 from securefl.network import bodies
-from securefl.network.authority import Log
+from securefl.network.authority import AuthorityLog
+from securefl.network.authority_line import ask_to_open, ask_what_holds, give_cards
 from securefl.network.client import _RunOver
 from securefl.network.connect import connected
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
-from securefl.network.opening import ask_to_open, ask_what_holds, give_cards
 from securefl.network.party import client_party
 from securefl.runs.folder_reader import OPENINGS
 from securefl.simulation.workspace import Workspace
 from securefl.types import Kind, Memory, MessageSpec
 from securefl_keys import layout
-from securefl_keys.keeper import FolderKeeper, alone
+from securefl_keys.live_keys import FolderKeeper, alone
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
 RUN = "ab" * 32
@@ -721,7 +721,7 @@ def test_an_authority_that_is_away_before_a_round_is_waited_for(site):
         return await ask_what_holds(link, ready)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(securefl.network.key_line, "ask_what_holds", cut_off)
+        patch.setattr(securefl.network.authority_line, "ask_what_holds", cut_off)
         patch.setattr(securefl.network.authority, "PAUSE_S", 0.05)
         record = loop.run()
     assert n_asked == 4
@@ -817,11 +817,11 @@ def test_a_large_total_is_read_once_its_clients_have_signed_for_it(site, monkeyp
 def test_a_line_that_was_cut_off_is_none(tmp_path):
     """It is written before anything is released, so it stands for nothing that was."""
     (tmp_path / "released.jsonl").write_text('["ab", 1, "x/mean"]\n["ab", 1, "x/var')
-    Log(tmp_path, "").history.claim(("ab", 1, "x/var"))
-    Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
+    AuthorityLog(tmp_path, "").history.claim(("ab", 1, "x/var"))
+    AuthorityLog(tmp_path, "").history.claim(("ab", 2, "x/mean"))
     for total in (("ab", 1, "x/mean"), ("ab", 1, "x/var"), ("ab", 2, "x/mean")):
         with pytest.raises(OpeningRefused, match="asked for once already"):
-            Log(tmp_path, "").history.claim(total)
+            AuthorityLog(tmp_path, "").history.claim(total)
 
 
 def test_a_line_that_cannot_be_written_ends_the_opening_in_words(tmp_path, monkeypatch):
@@ -830,27 +830,29 @@ def test_a_line_that_cannot_be_written_ends_the_opening_in_words(tmp_path, monke
 
     monkeypatch.setattr(securefl.network.authority, "append_whole", full)
     with pytest.raises(RunFolderError, match="cannot be written"):
-        Log(tmp_path, "").history.claim(("ab", 2, "x/mean"))
+        AuthorityLog(tmp_path, "").history.claim(("ab", 2, "x/mean"))
 
 
 def test_a_damaged_log_of_releases_is_refused(tmp_path):
     (tmp_path / "released.jsonl").write_text('["ab", 1]\n')
     with pytest.raises(RunFolderError, match="opened twice"):
-        Log(tmp_path, "")
+        AuthorityLog(tmp_path, "")
 
 
 def test_a_line_of_scores_that_was_cut_off_is_none(tmp_path):
     path = tmp_path / "released.jsonl"
     path.write_text('["ab", 1, "profile/score", ["alice"]]\n["ab", 1, "profile/score", ["bo')
-    Log(tmp_path, "").history.claim_scores("ab", 1, "5e", ["bob", "carol"])
+    AuthorityLog(tmp_path, "").history.claim_scores("ab", 1, "5e", ["bob", "carol"])
     assert path.read_text().splitlines()[1:] == [
         '["ab", 1, "profile/score", "", "5e", ["bob", "carol"]]'
     ]
     for name in ("alice", "bob", "carol"):
         with pytest.raises(OpeningRefused, match=f"opened once already, of {name}"):
-            Log(tmp_path, "").history.claim_scores("ab", 1, "5e", [name])
-    Log(tmp_path, "").history.claim_scores("ab", 2, "5e", ["alice"])
-    Log(tmp_path, "").history.claim(("ab", 1, "profile/score"))  # a total has claims of its own
+            AuthorityLog(tmp_path, "").history.claim_scores("ab", 1, "5e", [name])
+    AuthorityLog(tmp_path, "").history.claim_scores("ab", 2, "5e", ["alice"])
+    AuthorityLog(tmp_path, "").history.claim(
+        ("ab", 1, "profile/score")
+    )  # a total has claims of its own
 
 
 # Bundles on the line.

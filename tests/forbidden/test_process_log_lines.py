@@ -13,14 +13,14 @@ from processes import SETTINGS, Site, asked_of_the_authority
 import securefl.io.files
 import securefl.network.authority
 from securefl.errors import OpeningRefused, RunFolderError
-from securefl.exchange.base import ONE_TIME, Sealed
+from securefl.exchange.sums import ONE_TIME, Sealed
 from securefl.federation.message import Expected, header_for
 from securefl.federation.opening import Opening
 from securefl.network import bodies
-from securefl.network.authority import Log
+from securefl.network.authority import AuthorityLog
+from securefl.network.authority_line import ask_what_holds
+from securefl.network.fetched_openings import MAX_LOG_BYTES
 from securefl.network.frames import SMALL, Frame
-from securefl.network.opening import ask_what_holds
-from securefl.network.openings import MAX_LOG_BYTES
 from securefl.runs.folder_reader import OPENINGS, read_rows
 
 pytestmark = pytest.mark.usefixtures("quick", "cheap_guesses", "no_hang")
@@ -116,7 +116,7 @@ def test_a_run_goes_on_beside_a_log_that_cannot_be_read(consortium, tmp_path):
 def test_no_line_is_written_that_no_reader_takes(tmp_path, monkeypatch):
     """Neither of an opening nor of a release: what it stands for is not released."""
     monkeypatch.setattr(securefl.network.authority, "MAX_LINE_BYTES", 1000)
-    log = Log(tmp_path, "")
+    log = AuthorityLog(tmp_path, "")
     row = Opening(1, "x", 1, ("a" * 1000,), 3, run=RUN)
     with pytest.raises(RunFolderError, match="at most 1000 fit"):
         log.note(row)
@@ -128,7 +128,7 @@ def test_no_line_is_written_that_no_reader_takes(tmp_path, monkeypatch):
 
 def test_logs_of_its_own_may_be_longer_than_others(tmp_path, monkeypatch):
     """An authority of many runs starts, and answers."""
-    log = Log(tmp_path, "")
+    log = AuthorityLog(tmp_path, "")
     for number in range(1, 9):
         log.history.claim((RUN, number, "x"))
         log.note(Opening(number, "x", 1, ("a", "b", "c"), 3, run=RUN))
@@ -140,6 +140,6 @@ def test_logs_of_its_own_may_be_longer_than_others(tmp_path, monkeypatch):
     monkeypatch.setattr(securefl.io.files, "_checked", two_gib)
     with pytest.raises(RunFolderError, match="2147483648 bytes; such a file has at most"):
         read_rows(tmp_path / OPENINGS, Opening)
-    again = Log(tmp_path, "")
+    again = AuthorityLog(tmp_path, "")
     assert again.history.n_asked(RUN) == 8
     assert len(again.rows(RUN, 0).splitlines()) == 8

@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from securefl.federation.incidents import Incident
 from securefl.network.connect import Address
-from securefl.network.metrics_page import metrics_page
-from securefl.network.monitor import AuthorityMonitor, ServerMonitor
+from securefl.network.monitor import AuthorityMonitor, ServerMonitor, metrics_page
 from securefl.runs.folder_reader import RoundMetrics
 from securefl_cli.main import main
 
@@ -221,7 +220,7 @@ def test_metrics_without_the_extra_are_refused_in_words(site, monkeypatch):
     """With the way to have it."""
     here = site(encrypt="none")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "securefl.network.metrics_page", raising=False)
+    monkeypatch.delitem(sys.modules, "securefl.network.monitor", raising=False)
     arguments = ["server", "serve", here.job, *here.member(SERVER, "server"), "--metrics", "0"]
     arguments += ["--out", here.folder / "run"]
     done = CliRunner().invoke(main, list(map(str, arguments)))

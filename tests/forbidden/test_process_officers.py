@@ -40,23 +40,22 @@ from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.federation.client import Client
 from securefl.federation.opening import Opening
 from securefl.federation.server import Server, SumRequest
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.network import bodies
-from securefl.network.authority import AuthorityProcess, Log
-from securefl.network.connect import connected
-from securefl.network.frames import SMALL, Frame
-from securefl.network.opening import (
+from securefl.network.authority import AuthorityLog, AuthorityProcess
+from securefl.network.authority_line import (
     ask_for_key_sums,
     ask_to_open,
     ask_what_holds,
     give_cards,
 )
+from securefl.network.connect import connected
+from securefl.network.frames import SMALL, Frame
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS, read_rows
 from securefl.types import Kind, MessageSpec
 from securefl_cli.roles import officer_process
 from securefl_keys import layout
-from securefl_keys.keeper import FolderKeeper
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 RUN, SPEC = "ab" * 32, MessageSpec("1/mean", Kind.STATISTICS, 5)
@@ -358,14 +357,14 @@ def test_where_a_run_ends_by_a_refusal_the_folder_has_each_officers_last_rows(he
 
 def test_a_log_that_is_lost_at_the_end_takes_no_reasons_place(here, monkeypatch):
     """Here each officer's cannot be read once the run has ended."""
-    loop, rows = WithOfficers(here, kinds=dict.fromkeys(OTHERS, Stopping)), Log.rows
+    loop, rows = WithOfficers(here, kinds=dict.fromkeys(OTHERS, Stopping)), AuthorityLog.rows
 
     def lost(self, run, known):
         if self.history.n_asked(run) > known > 0:
             raise RunFolderError("the log is gone")
         return rows(self, run, known)
 
-    monkeypatch.setattr(Log, "rows", lost)
+    monkeypatch.setattr(AuthorityLog, "rows", lost)
     with pytest.raises(OpeningRefused, match="the policy opens"):
         loop.run()
     assert loop.has_said("the log is gone; the last rows of its log are fetched with the next")

@@ -19,7 +19,6 @@ from processes import (
     asked_of_the_authority,
 )
 
-from securefl.config.load import load_config
 from securefl.errors import (
     MessageRefused,
     OpeningRefused,
@@ -27,24 +26,23 @@ from securefl.errors import (
     SenderRevoked,
     TooFewContributions,
 )
-from securefl.exchange.matching import SCORE
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.one_time_match import SCORE_BYTES, OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.profile import Profile, divergence
-from securefl.federation.authority import Authority
+from securefl.exchange.profile_match import SCORE, Profile, divergence
+from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.client import Client
-from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.network import authority, bodies
-from securefl.network.frames import SMALL, Frame
-from securefl.network.opening import (
+from securefl.network.authority_line import (
     ask_to_open,
     ask_to_open_scores,
     ask_what_holds,
     give_cards,
 )
+from securefl.network.frames import SMALL, Frame
+from securefl.settings.load import load_config
 from securefl.types import Kind, MessageSpec
 from securefl_keys.loading import load_all
 
@@ -593,7 +591,11 @@ def test_shares_are_counted_of_the_clients_that_the_settings_name(site, settings
 
 def test_what_the_server_asks_with_knows_no_secret_key():
     """The server's process imports these: none of them loads one."""
-    modules = {"securefl.network.opening", "securefl.network.trust", "securefl_keys.sound_bundle"}
+    modules = {
+        "securefl.network.authority_line",
+        "securefl.network.trust",
+        "securefl_keys.live_keys",
+    }
     script = f"import sys, {', '.join(sorted(modules))}; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -10,8 +10,8 @@ from processes import any_welcome, fake_server
 
 import securefl.network.client
 from securefl.errors import PeerError, RunFolderError
-from securefl.exchange.base import OpenedSum
-from securefl.exchange.matching import PROFILE
+from securefl.exchange.profile_match import PROFILE
+from securefl.exchange.sums import OpenedSum
 from securefl.federation.message import split_message
 from securefl.federation.query import LOSS, SCORE_LOSS, SCORE_MEAN, SCORE_VALUE, SIZE
 from securefl.federation.total import total_bytes

@@ -30,6 +30,7 @@ from reachability import reachable
 from scipy import stats
 
 from securefl.crypto.card_secret import CardSecret
+from securefl.crypto.ciphertext_codec import packed, unpacked
 from securefl.crypto.derived import SEED_BYTES, group_secret
 from securefl.crypto.one_time import (
     KeySum,
@@ -40,12 +41,9 @@ from securefl.crypto.one_time import (
     score_of,
 )
 from securefl.crypto.params import MATCHES, SUMS
-from securefl.crypto.ring import packed, unpacked
 from securefl.errors import MessageRefused, OpeningRefused, PeerError
-from securefl.exchange.base import Sender
-from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.matching import HEADER_BYTES
-from securefl.exchange.officer import Officer
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import Officer, OneTimeOpener
 from securefl.exchange.one_time_match import (
     SCORE_BYTES,
     OneTimeMatcher,
@@ -55,9 +53,8 @@ from securefl.exchange.one_time_match import (
     _weights,
     split_score,
 )
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.profile_match import HEADER_BYTES, PlainMatch, Profile, divergence
+from securefl.exchange.sums import Sender
 
 Q = 64
 FIRST = HEADER_BYTES + SEED_BYTES
@@ -702,7 +699,6 @@ def test_the_matcher_imports_no_opener():
     assert not {
         "securefl.crypto.card_secret",
         "securefl.exchange.officer",
-        "securefl.exchange.one_time_open",
     } & set(modules)
 
 

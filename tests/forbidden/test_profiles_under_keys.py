@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from securefl_cli.main import main
-from securefl_keys.folder import init_folder
+from securefl_keys.consortium import init_folder
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 

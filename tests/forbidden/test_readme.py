@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from securefl.config.load import load_config
+from securefl.settings.load import load_config
 from securefl_cli.main import main
 from securefl_cli.options import KEYS, TABLES, settings_of
 

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from securefl.crypto.ciphertext_codec import packed, unpacked
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import SUMS
-from securefl.crypto.ring import packed, unpacked
 from securefl.errors import (
     Duplicate,
     KeyMismatch,

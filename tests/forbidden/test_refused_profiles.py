@@ -27,10 +27,9 @@ from torch.utils.data import TensorDataset
 
 import securefl
 from securefl.errors import MessageRefused, SignatureRefused, TooFewContributions
-from securefl.exchange.base import ONE_TIME
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE, UNIT
-from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
+from securefl.exchange.officer import KeySet
+from securefl.exchange.profile_match import MAX_SECOND_MOMENT, PROFILE, UNIT, Profile
+from securefl.exchange.sums import ONE_TIME
 from securefl.federation.client import Client
 from securefl.federation.server import Server
 from securefl.federation.survey import NumberRange

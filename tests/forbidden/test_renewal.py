@@ -24,17 +24,16 @@ from securefl.errors import (
 )
 from securefl_cli.main import main
 from securefl_keys import certificates
-from securefl_keys.certificate_file import CertificateFile
-from securefl_keys.certificate_text import pem_blocks
+from securefl_keys.certificate_form import pem_blocks
 from securefl_keys.certificates import MEMBER_LIFETIME
-from securefl_keys.dates import SOON, dates_in
-from securefl_keys.holders import Holder
 from securefl_keys.identity import load_identity
-from securefl_keys.membership import Approval
-from securefl_keys.renewal import renew, write_request
+from securefl_keys.membership import JoinApproval
+from securefl_keys.party_certificates import CertificateFile
+from securefl_keys.renewal import SOON, dates_in, renew, write_request
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.signed_file import now
+from securefl_keys.subject import Holder
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
@@ -50,7 +49,7 @@ def renewed(consortium, name, at=LATER):
     """The roster after this member's certificates were renewed, in its own folder."""
     folder = consortium.root / name
     request = write_request(folder, f"of {name}")
-    return renew(consortium.keys, [Approval(request, folder / "identity.crt")], PASSPHRASE, at)
+    return renew(consortium.keys, [JoinApproval(request, folder / "identity.crt")], PASSPHRASE, at)
 
 
 @pytest.mark.parametrize("name", ["alice", SERVER])
@@ -141,8 +140,10 @@ def no_transport_key(consortium):
 def test_a_renewal_is_of_the_key_and_the_role_that_the_roster_lists(consortium, asked, error, said):
     """And nothing is changed where one of two is refused."""
     before = (consortium.keys / "consortium/roster.json").read_bytes()
-    wrong = Approval(read_request(asked(consortium)), consortium.root / "wrong.crt")
-    right = Approval(write_request(consortium.root / "bob", "of bob"), consortium.root / "b.crt")
+    wrong = JoinApproval(read_request(asked(consortium)), consortium.root / "wrong.crt")
+    right = JoinApproval(
+        write_request(consortium.root / "bob", "of bob"), consortium.root / "b.crt"
+    )
     with pytest.raises(error, match=said):
         renew(consortium.keys, [right, wrong], PASSPHRASE)
     assert (consortium.keys / "consortium/roster.json").read_bytes() == before
@@ -172,7 +173,7 @@ def test_only_a_certificate_of_the_same_key_is_written_over(consortium, there):
     before = (consortium.root / there).read_bytes()
     request = write_request(consortium.root / "alice", "of alice")
     with pytest.raises(KeyFileError, match="is no certificate of alice's key"):
-        renew(consortium.keys, [Approval(request, consortium.root / there)], PASSPHRASE)
+        renew(consortium.keys, [JoinApproval(request, consortium.root / there)], PASSPHRASE)
     assert (consortium.root / there).read_bytes() == before
 
 

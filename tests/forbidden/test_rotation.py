@@ -21,21 +21,18 @@ from securefl.errors import (
     UnknownClient,
     WrongPassphrase,
 )
-from securefl.exchange.base import Sender
 from securefl.exchange.policy import OpeningRule, Policy
+from securefl.exchange.sums import Sender
 from securefl_keys import layout, rotation
-from securefl_keys.description import describe
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
-from securefl_keys.folder import init_folder
 from securefl_keys.identity import load_identities
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
 from securefl_keys.loading import load_all, load_client
 from securefl_keys.policy import load_policy
-from securefl_keys.policy_signing import sign_policy
 from securefl_keys.roster import load_roster
-from securefl_keys.rotation import rotate
-from securefl_keys.sound_bundle import SoundBundle
-from securefl_keys.verification import verify
+from securefl_keys.rotation import rotate, sign_policy
+from securefl_keys.verification import describe, verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses", "quick")
 RUN = "ab" * 32

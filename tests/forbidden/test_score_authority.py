@@ -23,20 +23,18 @@ from securefl.errors import (
     SignatureRefused,
     UnknownSender,
 )
-from securefl.exchange.base import ONE_TIME, Sealed
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE, SCORE
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import SCORE_BYTES, OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.quorum import Quorum
-from securefl.federation.authority import Authority
+from securefl.exchange.profile_match import PROFILE, SCORE, Profile, divergence
+from securefl.exchange.sums import ONE_TIME, Sealed
+from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster, SignedHeader, encode_message, header_for
 from securefl.federation.opening_history import OpeningHistory
-from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server, SumRequest
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.runs.folder_reader import OPENINGS, read_rows
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")

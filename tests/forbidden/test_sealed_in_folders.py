@@ -18,13 +18,12 @@ from key_folders import (
 )
 
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
-from securefl_keys.description import describe
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export_all
-from securefl_keys.folder import init_folder
 from securefl_keys.key_files import lock_of
 from securefl_keys.loading import load_all, load_authority, load_client, load_server
 from securefl_keys.rotation import rotate
-from securefl_keys.verification import verify
+from securefl_keys.verification import describe, verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 WINDOW_BYTES = 16

@@ -25,13 +25,11 @@ from securefl.build.simulation import simulated
 from securefl.crypto.blind import ContentKey
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.one_time import KeySum, OneTimeKey
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.officer import Officer
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.exchange.quorum import Quorum
-from securefl.held import Held
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
+from securefl.io.uncopyable import Held
 from securefl_keys.identity import load_identities, load_identity
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.live_keys import FolderKeeper
 from securefl_keys.loading import load_all, load_authority_keys
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
@@ -137,16 +135,16 @@ HOLDERS = (
     "securefl.crypto.card_secret.CardSecret",
     "securefl.crypto.one_time.KeySum",
     "securefl.crypto.one_time.OneTimeKey",
-    "securefl.exchange.base.Sender",
-    "securefl.exchange.keyset.KeySet",
+    "securefl.exchange.sums.Sender",
+    "securefl.exchange.officer.KeySet",
     "securefl.exchange.officer.Officer",
-    "securefl.exchange.one_time_open.OneTimeOpener",
+    "securefl.exchange.officer.OneTimeOpener",
     "securefl.federation.authority.Authority",
     "securefl.federation.client.Client",
-    "securefl.federation.identities.Identities",
-    "securefl.federation.officer.CheckingOfficer",
+    "securefl.federation.client.Identities",
+    "securefl.federation.authority.CheckingOfficer",
     "securefl_keys.identity.Identity",
-    "securefl_keys.keeper.FolderKeeper",
+    "securefl_keys.live_keys.FolderKeeper",
     "securefl_keys.loading.AuthorityKeys",
     "securefl_keys.signer.Signer",
 )

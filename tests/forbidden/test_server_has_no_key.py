@@ -20,16 +20,13 @@ from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import SUITE, CardKey
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey
 from securefl.errors import KeyFileError
-from securefl.exchange.base import Sender
 from securefl.exchange.card_keys import card_about
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.officer import Officer
+from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.one_time_match import OneTimeProfileSealer
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.federation.authority import Authority
+from securefl.exchange.sums import Sender
+from securefl.federation.authority import Authority, CheckingOfficer
 from securefl.federation.client import Client
-from securefl.federation.officer import CheckingOfficer
 from securefl.types import Kind, MessageSpec
 
 SECRETS_OF_OFFICERS = (
@@ -163,19 +160,19 @@ def test_a_card_key_takes_no_secret_one(key_set):
 
 
 IMPORTED = {
-    "securefl.federation.survey": ["securefl.crypto", "securefl.exchange.one_time_open", "tenseal"],
+    "securefl.federation.survey": ["securefl.crypto", "securefl.exchange.officer", "tenseal"],
     "securefl.federation.round": [
         "securefl.crypto.one_time",
-        "securefl.exchange.one_time_open",
+        "securefl.exchange.officer",
         "tenseal",
     ],
-    "securefl.exchange.one_time": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
+    "securefl.exchange.one_time": ["securefl.exchange.officer", "securefl.exchange.officer"],
     "securefl.exchange.one_time_match": [
         "securefl.exchange.officer",
-        "securefl.exchange.one_time_open",
+        "securefl.exchange.officer",
     ],
-    "securefl.federation.client": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
-    "securefl.federation.cards": ["securefl.exchange.officer", "securefl.exchange.one_time_open"],
+    "securefl.federation.client": ["securefl.exchange.officer", "securefl.exchange.officer"],
+    "securefl.federation.cards": ["securefl.exchange.officer", "securefl.exchange.officer"],
 }
 """In one process, one after the other: by then these are not loaded, so none of them loads them."""
 
@@ -246,7 +243,7 @@ def test_copying_a_public_part_does_not_crash(part):
     """A deep copy of what a server or a client holds works or is refused; the process survives."""
     code = (
         "import copy\n"
-        "from securefl.exchange.keyset import KeySet\n"
+        "from securefl.exchange.officer import KeySet\n"
         f"part = KeySet.ephemeral().{part}\n"
         "try: copy.deepcopy(part)\n"
         "except TypeError: pass\n"

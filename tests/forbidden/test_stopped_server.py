@@ -9,7 +9,7 @@ import pytest
 from over_loopback import Consortium, Job, OnTask
 from with_officers import OFFICERS, SEALED, Officers, OfficersJob, WithOfficers
 
-from securefl.network.opening import Line
+from securefl.network.authority_line import Line
 from securefl.network.server import NotedInFlight, ServerProcess
 from securefl.runs.folder_reader import read_run
 

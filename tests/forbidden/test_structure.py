@@ -14,8 +14,8 @@ from typing import get_args
 
 import pytest
 
-from securefl.config.load import load_config
-from securefl.config.schema import Config
+from securefl.settings.load import load_config
+from securefl.settings.tables import Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_a_wheel_holds_three_packages_and_no_generic_name(tmp_path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
     files.extractall(tmp_path / "installed")
     script = (
-        "from securefl_cli.shipped import shipped_recipes as r; print(*r('digits'), *r('paper'))"
+        "from securefl_cli.reproduce import shipped_recipes as r; print(*r('digits'), *r('paper'))"
     )
     found = subprocess.run(
         [sys.executable, "-c", script],
@@ -88,7 +88,7 @@ def test_no_byte_from_outside_is_run_as_code():
 def test_every_setting_is_used_somewhere():
     """No key of the schema is there for show: each is read as an attribute outside of it."""
     modules = [path for path in (ROOT / "securefl").rglob("*.py") if path.parent.name != "config"]
-    modules.append(ROOT / "securefl/config/devices.py")  # a preset is resolved there
+    modules.append(ROOT / "securefl/settings/devices.py")  # a preset is resolved there
     code = "".join(path.read_text() for path in modules)
     tables = [
         next(iter(get_args(f.annotation)), f.annotation) for f in Config.model_fields.values()

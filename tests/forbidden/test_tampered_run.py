@@ -21,8 +21,8 @@ from torch import nn
 
 import securefl
 from securefl.errors import TooFewContributions, TotalRefused
-from securefl.exchange.base import ONE_TIME, Sender
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.sums import ONE_TIME, Sender
 from securefl.federation import pausable
 from securefl.federation.client import Client
 from securefl.federation.incidents import SITS_OUT

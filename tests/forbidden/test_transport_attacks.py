@@ -24,20 +24,22 @@ from securefl.errors import (
     KeyFileError,
     UnknownClient,
 )
-from securefl_keys import sound_bundle, transport_certificates
-from securefl_keys.certificate_file import CertificateFile, issue_file
-from securefl_keys.certificate_parts import require_issued
-from securefl_keys.certificate_text import pem_blocks, pem_of
+from securefl_keys import live_keys, party_certificates
+from securefl_keys.certificate_form import pem_blocks, pem_of, require_issued
 from securefl_keys.certificates import holder_certificate, issue
-from securefl_keys.fingerprints import key_id_of
-from securefl_keys.holders import Holder
 from securefl_keys.identity import listed, load_identity
+from securefl_keys.live_keys import RosterTrust, SoundBundle, process_identity
+from securefl_keys.party_certificates import (
+    CertificateFile,
+    issue_file,
+    issue_transport,
+    transport_holder,
+    transport_key,
+)
 from securefl_keys.roster import VerifiedRoster, load_roster
 from securefl_keys.signed_file import now
 from securefl_keys.signer import open_signer
-from securefl_keys.sound_bundle import RosterTrust, SoundBundle, process_identity
-from securefl_keys.transport import transport_key
-from securefl_keys.transport_certificates import issue_transport, transport_holder
+from securefl_keys.subject import Holder, key_id_of
 from securefl_keys.verification import verify
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
@@ -140,8 +142,8 @@ def test_what_was_found_of_a_certificate_holds_for_its_bytes_and_authority_alone
         checked.append(certificate)
         require_issued(certificate, *about)
 
-    monkeypatch.setattr(transport_certificates, "require_issued", counted)
-    transport_certificates.transport_holder.cache_clear()
+    monkeypatch.setattr(party_certificates, "require_issued", counted)
+    party_certificates.transport_holder.cache_clear()
     certificate = transport_in(consortium.root / "alice")
     for _ in range(3):
         again = x509.load_der_x509_certificate(certificate.public_bytes(Encoding.DER))
@@ -199,7 +201,7 @@ def test_the_door_looks_at_the_clock_of_the_moment(consortium, monkeypatch):
     certificate = transport_in(consortium.root / "alice")
     assert bundle.transport_holder(certificate, "client") == "alice"
     later = now() + timedelta(days=399)
-    monkeypatch.setattr(sound_bundle, "now", lambda: later)
+    monkeypatch.setattr(live_keys, "now", lambda: later)
     with pytest.raises(CertificateExpired):
         bundle.transport_holder(certificate, "client")
 

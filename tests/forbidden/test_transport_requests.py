@@ -17,15 +17,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from securefl.errors import (
     RequestRefused,
 )
-from securefl_keys.certificate_file import CertificateFile
-from securefl_keys.certificate_text import pem_blocks
-from securefl_keys.fingerprints import key_id_of
-from securefl_keys.holders import Holder, alternative_name, subject
+from securefl_keys.certificate_form import pem_blocks
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.party_certificates import ORDER, CertificateFile
 from securefl_keys.request import make_request, read_request
 from securefl_keys.roster import load_roster
-from securefl_keys.transport import ORDER
+from securefl_keys.subject import Holder, alternative_name, key_id_of, subject
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")
 
@@ -67,7 +65,7 @@ def test_a_swapped_or_missing_second_block_has_another_fingerprint():
 def test_a_request_of_an_older_release_gets_one_certificate(consortium, tmp_path):
     """By today's fingerprint of one key; nobody makes up a transport key for it."""
     request = read_request(csr(EVE, Ed25519PrivateKey.generate()))
-    approve(consortium.keys, [Approval(request, tmp_path / "eve.crt")], PASSPHRASE)
+    approve(consortium.keys, [JoinApproval(request, tmp_path / "eve.crt")], PASSPHRASE)
     assert CertificateFile.parse((tmp_path / "eve.crt").read_text()).transport is None
 
 
@@ -178,7 +176,7 @@ def test_members_of_several_requests_get_each_their_own(consortium):
     requests = make_identities(folder, ["dora", "ella"], "client", "theirs")
     approve(
         consortium.keys,
-        [Approval(r, folder / r.name / "identity.crt") for r in requests],
+        [JoinApproval(r, folder / r.name / "identity.crt") for r in requests],
         PASSPHRASE,
     )
     for request in requests:

@@ -29,7 +29,7 @@ from securefl.errors import (
     TooFewContributions,
     UnknownSender,
 )
-from securefl.exchange.base import Sender
+from securefl.exchange.sums import Sender
 from securefl.federation.message import Roster, encode_message, header_for, split_message
 from securefl.federation.server import ServerSum
 

@@ -21,26 +21,22 @@ from securefl.build.simulation import simulated
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.one_time import OneTimeKey
 from securefl.errors import DataError
-from securefl.exchange.base import MessageId, Sender
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE, SCORE, UNIT
-from securefl.exchange.officer import Officer
+from securefl.exchange.officer import KeySet, Officer, OneTimeOpener
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer, profile_bytes
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.exchange.profile import MAX_SECOND_MOMENT, Profile
+from securefl.exchange.profile_match import MAX_SECOND_MOMENT, PROFILE, SCORE, UNIT, Profile
+from securefl.exchange.sums import MessageId, Sender
 from securefl.federation import server, survey
-from securefl.federation.authority import Authority
+from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.client import Client
 from securefl.federation.ledger import SERVER
 from securefl.federation.message import split_message
 from securefl.federation.profile_match import ProfileQuestion
-from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
-from securefl.report import readings
-from securefl.report.readings import IN_THE_CLEAR
+from securefl.report import selection
+from securefl.report.selection import IN_THE_CLEAR
 from securefl.types import Kind
+from securefl_cli.compare import what_the_server_reads
 from securefl_cli.main import main
-from securefl_cli.table import what_the_server_reads
 
 pytestmark = pytest.mark.usefixtures("no_hang", "quick")
 
@@ -276,7 +272,7 @@ def test_what_is_said_is_what_the_ledger_has(observed, tmp_path):
 
 def test_names_in_the_readings_are_those_of_the_messages():
     """The report does not import the exchange's names; they are the same."""
-    assert (readings.SCORE, readings.UNIT) == (SCORE, UNIT)
+    assert (selection.SCORE, selection.UNIT) == (SCORE, UNIT)
     assert PROFILE in IN_THE_CLEAR
 
 

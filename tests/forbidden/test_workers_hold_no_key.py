@@ -6,10 +6,10 @@ import pytest
 from process_memory import thirds_of
 
 import securefl
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.federation.cards import Cards
-from securefl.federation.identities import Identities
+from securefl.federation.client import Identities
 from securefl.simulation.processes import worker_process
 from securefl.simulation.processes.ipc import packed
 

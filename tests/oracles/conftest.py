@@ -6,7 +6,7 @@ import pytest
 from site_files import written
 from threads import one_torch_thread
 
-from securefl.privacy.meter import Meter
+from securefl.privacy.odometer import Odometer
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,5 +26,5 @@ def files(tmp_path_factory):
 def uncounted():
     """Runs with differential privacy whose ε nobody works out, round by round: half a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Meter, "epsilon", lambda _self, _done: 0.0)
+        patch.setattr(Odometer, "epsilon", lambda _self, _done: 0.0)
         yield

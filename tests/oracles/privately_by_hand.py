@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from securefl.algorithms.base import Sgd, Work
+from securefl.algorithms.algorithm import Sgd, Work
 from securefl.data.samples import samples
 from securefl.federation.training import round_generator
 from securefl.types import Memory

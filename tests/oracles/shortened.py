@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from securefl import Config
 from securefl.recipes.recipe import load_recipe
-from securefl_cli.shipped import shipped_recipes
+from securefl_cli.reproduce import shipped_recipes
 
 
 def shortened(recipe: str, row: str, seed: int, rounds: int, column: str | None = None) -> Config:

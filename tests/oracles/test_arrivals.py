@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from securefl.algorithms.base import update_messages
+from securefl.algorithms.algorithm import update_messages
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
 from securefl.federation.clients_round import RoundContext

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.audit.bounds import one_run
-from securefl.audit.bounds.client_canaries import canary_bound, gaussian_epsilon
-from securefl.audit.bounds.one_run import one_run_bound, probability_of, refuted_epsilon
+from securefl.audit.bounds import canary_bounds
+from securefl.audit.bounds.canary_bounds import (
+    canary_bound,
+    gaussian_epsilon,
+    one_run_bound,
+    probability_of,
+    refuted_epsilon,
+)
 from securefl.errors import DataError
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian
@@ -43,7 +48,9 @@ def test_more_right_guesses_refute_more(canaries, data):
 
 def test_pure_noise_alarms_in_at_most_five_of_a_hundred_runs(monkeypatch):
     """Over 400 runs; the best of twenty numbers of guesses, uncorrected, alarms more often."""
-    monkeypatch.setattr(one_run, "refuted_epsilon", cache(refuted_epsilon))  # of the same numbers
+    monkeypatch.setattr(
+        canary_bounds, "refuted_epsilon", cache(refuted_epsilon)
+    )  # of the same numbers
     rng = np.random.default_rng(0)
     m, alarms, uncorrected = 400, 0, 0
     for _ in range(400):

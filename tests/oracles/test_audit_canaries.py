@@ -13,21 +13,20 @@ from torch import nn
 from torch.nn import functional
 
 from securefl import Task, load_config
-from securefl.audit.bounds.chapter import (
+from securefl.audit.bounds.canary_bounds import OneRunBound, canary_bound, gaussian_epsilon
+from securefl.audit.bounds.client_rounds import canary_round
+from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
+from securefl.audit.bounds.report_section import (
     ALARM,
     DIMENSIONS,
     client_test,
     epsilon_chapter,
     record_bound,
 )
-from securefl.audit.bounds.client_canaries import canary_bound, gaussian_epsilon
-from securefl.audit.bounds.client_rounds import canary_round
-from securefl.audit.bounds.one_run import OneRunBound
-from securefl.audit.bounds.record_canaries import alignment, drawn_canaries, with_canaries
 from securefl.audit.findings import Verdict
 from securefl.errors import DataError
-from securefl.privacy import client_level, client_noise
-from securefl.privacy.bounded import Bounded
+from securefl.privacy import client_level, distributed_noise
+from securefl.privacy.clipped import Bounded
 from securefl.privacy.events import Gaussian, Level
 from securefl.privacy.history import History
 
@@ -84,9 +83,9 @@ def test_honest_noise_is_not_refuted():
 
 def test_half_the_noise_is_found(monkeypatch):
     """In 95 % of runs and more."""
-    deviation = client_noise.ClientNoise.deviation
+    deviation = distributed_noise.ClientNoise.deviation
     monkeypatch.setattr(
-        client_noise.ClientNoise, "deviation", lambda self, *sizes: deviation(self, *sizes) / 2
+        distributed_noise.ClientNoise, "deviation", lambda self, *sizes: deviation(self, *sizes) / 2
     )
     assert found_in(6, private(clients=5)) >= 0.95
 

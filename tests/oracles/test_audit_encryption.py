@@ -14,8 +14,6 @@ from without_error import encrypted_without_error
 
 import securefl
 from securefl import Config
-from securefl.audit.encryption.chapter import encryption_chapter
-from securefl.audit.encryption.evidence import Evidence
 from securefl.audit.encryption.flow_graph import Flow, graph
 from securefl.audit.encryption.measured import (
     precision_bits,
@@ -26,6 +24,7 @@ from securefl.audit.encryption.measured import (
     sum_precision,
 )
 from securefl.audit.encryption.opened import (
+    EncryptionEvidence,
     answered_again,
     differing_by_one,
     key_uses,
@@ -33,12 +32,13 @@ from securefl.audit.encryption.opened import (
     opened_by_name,
     refusals,
 )
+from securefl.audit.encryption.report_section import encryption_chapter
 from securefl.audit.findings import Findings, Verdict
 from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, SumParameters
 from securefl.crypto.seal_ring import SealRing
+from securefl.exchange.card_keys import Quorum
 from securefl.exchange.policy import OpeningRule, Policy
-from securefl.exchange.profile import Profile
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.profile_match import Profile
 from securefl.federation.ledger import Entry
 from securefl.federation.opening import Opening
 from securefl.runs.folder_reader import OPENINGS, read_rows, read_run
@@ -71,7 +71,7 @@ OPENED = (opening(),)
 
 def evidence(openings=OPENED, ledger=LEDGER, consortium=None, **exchange):
     config = Config.model_validate({"exchange": exchange} if exchange else {})
-    return Evidence(config, list(openings), ledger, consortium)
+    return EncryptionEvidence(config, list(openings), ledger, consortium)
 
 
 def numbers_of(chapter):
@@ -332,7 +332,7 @@ def test_the_chapter_reads_real_runs(tmp_path, how):
         securefl.run(Config.model_validate(changes), out=tmp_path / "run")
     record = read_run(tmp_path / "run")
     openings = read_rows(tmp_path / "run" / OPENINGS, Opening)
-    found = Evidence(record.config, openings, record.ledger)
+    found = EncryptionEvidence(record.config, openings, record.ledger)
     chapter = encryption_chapter(found, 0)
     assert chapter.verdict is Verdict.HOLDS
     whom = {"officers": "2 of 3 officers"}.get(how, "authority")

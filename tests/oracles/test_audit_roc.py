@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from securefl.audit.roc import Roc
+from securefl.audit.statistics import Roc
 from securefl.errors import DataError
 
 

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from securefl.exchange.moments import along_channels, channel_mean
-from securefl.norms.batch_moments import batch_moments
-from securefl.norms.normalised import normalised
+from securefl.norms.bn_function import batch_moments, normalised
 
 pytestmark = pytest.mark.shapes
 

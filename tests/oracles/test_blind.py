@@ -22,18 +22,18 @@ from processes import authority_process
 from securefl import resume, run
 from securefl.build.exchange import policy_of
 from securefl.build.simulation import simulated
-from securefl.config.load import load_config
 from securefl.crypto.derived import group_secret
 from securefl.errors import ConfigError
-from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.blind import BlindTotal, n_answer_bytes, n_client_bytes
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeSealer
+from securefl.exchange.sums import MessageId, Sender
 from securefl.federation.client import Client
 from securefl.federation.ledger import AUTHORITY, SERVER
 from securefl.runs.folder_reader import read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl.runs.loop import Record
+from securefl.settings.load import load_config
 from securefl.simulation.processes import worker_process
 from securefl.types import Kind
 from securefl_cli.main import main

@@ -24,18 +24,16 @@ import securefl
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import SUMS
 from securefl.errors import ConfigError, TooFewContributions
-from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.plain import PlainChannel
+from securefl.exchange.sums import MessageId, Sender
 from securefl.federation.round import ServerRound
 from securefl.privacy import client_level
-from securefl.privacy.adaptive import MAX_CLIP, MIN_CLIP, Quantile
-from securefl.privacy.bounded import Bounded, clipped
 from securefl.privacy.client_level import LEAST_VARIANCE
-from securefl.privacy.client_noise import ClientNoise, NoisyExchange
+from securefl.privacy.clipped import MAX_CLIP, MIN_CLIP, Bounded, Quantile, clipped
 from securefl.privacy.clipping import Clipping
+from securefl.privacy.distributed_noise import ClientNoise, DistributedNoise, NoisyExchange
 from securefl.privacy.randomness import Seeded
-from securefl.privacy.shares import Shares
 from securefl.runs.checkpoint import Checkpoint
 from securefl.types import Kind, Total
 
@@ -160,7 +158,7 @@ def test_one_share_of_many_is_missed_on_ciphertext_too(n, width, lost, monkeypat
 
 def noise_of(n=5, *, sigma=1.0, clip=CLIP, clipping=Clipping.FLAT, **shares):
     """Of n clients."""
-    return ClientNoise(sigma, clip, clipping, Shares(n, **shares))
+    return ClientNoise(sigma, clip, clipping, DistributedNoise(n, **shares))
 
 
 @dataclass
@@ -205,7 +203,7 @@ def test_a_client_does_not_go_on_from_a_sum_with_too_little_noise():
 def test_no_share_left_is_refused(counts):
     """With the keys to change."""
     with pytest.raises(ConfigError, match=r"privacy\.dropouts = .*privacy\.colluders"):
-        Shares(*counts)
+        DistributedNoise(*counts)
 
 
 # --- the clip ---
@@ -316,7 +314,7 @@ def test_rounding_moves_a_sum_by_no_more_than_is_accounted_for(
     seed, sigma, clip, n_values, length, counts
 ):
     """‖fl(clip(Δ) + noise) - fl(0 + noise)‖ ≤ C', for any Δ and where rounding is at its worst."""
-    noise = ClientNoise(sigma, clip, Clipping.FLAT, Shares(*counts))
+    noise = ClientNoise(sigma, clip, Clipping.FLAT, DistributedNoise(*counts))
     try:
         bound, deviation = accounted(noise, n_values)
     except ConfigError:  # so much noise is refused: see below

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from securefl.algorithms.base import trained_parameters
+from securefl.algorithms.algorithm import trained_parameters
 from securefl.errors import ConfigError, DataError
 from securefl.models import build_model
 from securefl.norms.find import batch_norm_layers

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from securefl.algorithms.base import Sgd
-from securefl.algorithms.descent import descent
+from securefl.algorithms.algorithm import Sgd
 from securefl.algorithms.federated import _sgd
-from securefl.algorithms.solvers.base import Start
+from securefl.algorithms.local_sgd import local_sgd
+from securefl.algorithms.solvers.solver import Start
 
 
 def noise(rng, *shape):
@@ -35,7 +35,7 @@ def test_it_steps_as_torchs_own_does(momentum):
     """Also along sparse gradients, in other layouts, and where a parameter is reached late."""
     rng = torch.Generator().manual_seed(1)
     ours, theirs = parameters(), parameters()
-    one = descent(ours, Sgd(0.1, momentum))
+    one = local_sgd(ours, Sgd(0.1, momentum))
     other = torch.optim.SGD(theirs, lr=0.1, momentum=momentum)
     for step in range(4):
         late = noise(rng, 4) if step >= 2 else None
@@ -53,7 +53,7 @@ def test_it_steps_as_torchs_own_does(momentum):
 def test_shorter_floats_step_too(dtype):
     """Of torch 2.13 the kernel leaves them as they are."""
     ours, theirs = (nn.Parameter(torch.ones(20, 16, dtype=dtype)) for _ in range(2))
-    one, other = descent([ours], Sgd(0.5, 0.9)), torch.optim.SGD([theirs], lr=0.5, momentum=0.9)
+    one, other = local_sgd([ours], Sgd(0.5, 0.9)), torch.optim.SGD([theirs], lr=0.5, momentum=0.9)
     for _ in range(2):
         ours.grad = theirs.grad = torch.full_like(ours, 0.25)
         one.step()
@@ -67,7 +67,7 @@ def test_a_parameter_with_gaps_steps_as_torchs_own_does():
     whole = torch.arange(12.0).view(3, 4)
     parameter = nn.Parameter(whole[:, ::2])
     parameter.grad = torch.ones(3, 2)
-    descent([parameter], Sgd(0.5)).step()
+    local_sgd([parameter], Sgd(0.5)).step()
     assert whole.flatten().tolist() == [x - 0.5 if x % 2 == 0 else x for x in range(12)]
 
 
@@ -84,7 +84,7 @@ def test_a_rounds_buffers_lie_as_their_parameters():
 def test_a_momentum_buffer_goes_on():
     """V ← 0.5 · 4 + (1 + 1 · 1) and w ← 1 - 0.5 v, in the buffer that was given."""
     parameter, buffer = nn.Parameter(torch.ones(3)), torch.full((3,), 4.0)
-    optimiser = descent([parameter], Sgd(0.5, momentum=0.5, weight_decay=1.0))
+    optimiser = local_sgd([parameter], Sgd(0.5, momentum=0.5, weight_decay=1.0))
     optimiser.state[parameter]["momentum_buffer"] = buffer
     parameter.grad = torch.ones(3)
     optimiser.step()

@@ -26,10 +26,10 @@ from securefl.errors import ConfigError, DataError, TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.training import round_generator
 from securefl.models import batch_norm_1d, mlp
+from securefl.privacy.distributed_noise import DistributedNoise
 from securefl.privacy.dp_fixbn import StatisticsRelease, evenly
-from securefl.privacy.moments import MomentRelease
 from securefl.privacy.randomness import Seeded
-from securefl.privacy.shares import Shares
+from securefl.privacy.record_moments import MomentRelease
 from securefl.types import Kind, Total
 
 pytestmark = pytest.mark.usefixtures("quick", "uncounted")
@@ -303,7 +303,7 @@ class Answering:
 
 
 def release_of(clip=1.5, sigma=0.01, randomness=Silent):
-    return StatisticsRelease(clip, sigma, Shares(1), RECORDS, randomness)
+    return StatisticsRelease(clip, sigma, DistributedNoise(1), RECORDS, randomness)
 
 
 def sent_by(model, data, answers=None):

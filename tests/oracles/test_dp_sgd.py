@@ -23,15 +23,15 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import securefl
-from securefl.algorithms.base import copied, trained_parameters
+from securefl.algorithms.algorithm import copied, trained_parameters
 from securefl.algorithms.federated import Federated
-from securefl.algorithms.solvers.base import Start
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.scaffold import Scaffold
 from securefl.algorithms.solvers.sgd import SGD
+from securefl.algorithms.solvers.solver import Start
 from securefl.errors import ConfigError
-from securefl.privacy.adaptive import Quantile
+from securefl.privacy.clipped import Quantile
 from securefl.privacy.clipping import ClippedGradients, Clipping
 from securefl.privacy.dp_sgd import DpSgd, PrivateStep
 from securefl.privacy.randomness import Seeded, secret

@@ -17,8 +17,7 @@ from torch import nn
 
 import securefl
 from securefl.errors import ConfigError
-from securefl.federation.client import Client
-from securefl.federation.identities import Identities
+from securefl.federation.client import Client, Identities
 from securefl.federation.message import Roster
 from securefl.simulation import choice
 from securefl.simulation.stacked import engine as vectorised

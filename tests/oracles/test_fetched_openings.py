@@ -7,12 +7,12 @@ import json
 import pytest
 from over_loopback import NAMES, Consortium, Job, OnTask, made_up_task
 
-from securefl.audit.exposure.evidence import Evidence, leaks_in
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.replay import replayed
 from securefl.build.training import precision_of
 from securefl.errors import RunFolderError
 from securefl.federation.opening import Opening
-from securefl.network.authority import Log
+from securefl.network.authority import AuthorityLog
 from securefl.runs.folder_reader import OPENINGS, read_rows
 from securefl.runs.folder_writer import RunFolder
 
@@ -78,11 +78,11 @@ def leaks(here, scores=None):
     record = here.record
     again = replayed(record.config, here.task, lambda _done, _all: None, record.participants)
     dtype = precision_of(here.task.model)
-    return leaks_in(Evidence.of(record), again.ledger, dtype, scores or {})
+    return leaks_in(FolderEvidence.of(record), again.ledger, dtype, scores or {})
 
 
 def test_long_logs_come_in_pages(tmp_path, monkeypatch):
-    log = Log(tmp_path, "")
+    log = AuthorityLog(tmp_path, "")
     rows = [Opening(n, "x", 1, ("a", "b", "c"), 3, run=run) for n in range(1, 9) for run in "ab"]
     for row in rows:
         log.note(row)
@@ -97,14 +97,14 @@ def test_long_logs_come_in_pages(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("sent", ["another session", "no row", "{}"])
 def test_what_is_no_log_of_the_run_is_not_written(job, monkeypatch, sent):
-    here, rows = job(), Log.rows
+    here, rows = job(), AuthorityLog.rows
 
     def lies(self, run, known):
         if sent == "another session":
             return rows(self, run, known).replace(run.encode(), b"0" * 64) or b""
         return sent.encode()
 
-    monkeypatch.setattr(Log, "rows", lies)
+    monkeypatch.setattr(AuthorityLog, "rows", lies)
     loop = OnTask(here)
     loop.run()
     assert not (here.folder / "run" / OPENINGS).exists()

@@ -12,17 +12,17 @@ from threading import Barrier, BrokenBarrierError, Thread
 
 import pytest
 
-from securefl.config.load import load_config
 from securefl.errors import KeyFileError, RunFolderError
 from securefl.federation.opening import Opening
-from securefl.federation.terms import Terms
+from securefl.federation.total import Terms
 from securefl.io import files
 from securefl.io.files import append_whole, read_bounded, read_lines, write_new, write_whole
-from securefl.network.authority import RELEASES, Log
+from securefl.network.authority import RELEASES, AuthorityLog
 from securefl.privacy.history import History
 from securefl.runs import folder_writer as runfolder
 from securefl.runs.folder_reader import read_config
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.load import load_config
 from securefl_keys import key_files
 
 HANDLES = Path("/proc/self/fd")
@@ -58,9 +58,11 @@ ROUNDS = count(1)
 APPENDING = {
     "a log": lambda folder: append_whole(folder / "openings.jsonl", b"{}\n"),
     "a run's opening": lambda folder: RunFolder(folder).note_opening(OPENING),
-    "an authority's opening": lambda folder: Log(folder, "").note(OPENING),
-    "an asked total": lambda folder: Log(folder, "").history.claim(("ab", next(ROUNDS), "x")),
-    "a released total": lambda folder: Log(folder, "").history.release(
+    "an authority's opening": lambda folder: AuthorityLog(folder, "").note(OPENING),
+    "an asked total": lambda folder: AuthorityLog(folder, "").history.claim(
+        ("ab", next(ROUNDS), "x")
+    ),
+    "a released total": lambda folder: AuthorityLog(folder, "").history.release(
         ("ab", 1, "x"), {"alice": Terms()}
     ),
 }
@@ -95,7 +97,7 @@ def made_whole(folder):
 
 
 MAKING = {
-    "an authority's log": lambda folder: Log(folder, ""),
+    "an authority's log": lambda folder: AuthorityLog(folder, ""),
     "a run's folder": lambda folder: RunFolder.create(folder, load_config()),
     "a key folder": made_whole,
 }
@@ -231,7 +233,7 @@ def test_a_line_that_is_no_total_is_refused(tmp_path, line):
     """Whatever JSON it is."""
     (tmp_path / RELEASES).write_text(line + "\n")
     with pytest.raises(RunFolderError, match="opened twice"):
-        Log(tmp_path, "")
+        AuthorityLog(tmp_path, "")
 
 
 def test_a_key_file_is_bounded(tmp_path):

@@ -16,10 +16,10 @@ from securefl.algorithms.federated import Federated
 from securefl.algorithms.participation import Aggregation, Participating
 from securefl.algorithms.servers.average import Average
 from securefl.algorithms.servers.drift import DriftServer
-from securefl.algorithms.solvers.base import Start
 from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.algorithms.solvers.scaffold import Scaffold
+from securefl.algorithms.solvers.solver import Start
 from securefl.types import Kind, Memory, Total
 
 N, DIM, STEPS, LR = 6, 3, 2, 0.2

@@ -15,8 +15,8 @@ from side_by_side import vector
 from torch import nn
 
 import securefl
-from securefl.algorithms.base import averaged_tensors, snapshot
-from securefl.algorithms.descent import _walkable
+from securefl.algorithms.algorithm import averaged_tensors, snapshot
+from securefl.algorithms.local_sgd import _walkable
 from securefl.build.simulation import simulated
 from securefl.errors import ValueRefused
 from securefl.federation.client import Client

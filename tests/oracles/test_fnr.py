@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 import securefl
-from securefl.algorithms.base import Sgd
-from securefl.algorithms.class_norms import ClassNorms, class_norms
+from securefl.algorithms.algorithm import Sgd
+from securefl.algorithms.features import ClassNorms, class_norms
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR, Match, literal_penalty, matched_penalty
 from securefl.algorithms.normalisation.client_bn import ClientBN, Keep

@@ -29,7 +29,7 @@ from securefl.data.samples import minibatches, samples
 from securefl.errors import TooFewContributions
 from securefl.federation.client import Client
 from securefl.federation.training import round_generator
-from securefl.privacy import client_noise
+from securefl.privacy import distributed_noise
 from securefl.privacy.randomness import Seeded
 from securefl.types import Total
 
@@ -218,14 +218,14 @@ def test_a_round_that_has_lost_too_many_to_refine_any_is_no_fault_of_the_setting
 
 def test_what_a_client_says_of_itself_is_bounded(monkeypatch):
     """A one in the histogram, and class norms clipped to 0.2 √(2 classes); the noise is of both."""
-    asked, sent, noisy = [], [], client_noise.noisy
+    asked, sent, noisy = [], [], distributed_noise.noisy
 
     def noted(value, randomness, deviation):
         sent.append(value)
         asked.append(deviation)
         return noisy(value, randomness, deviation)
 
-    monkeypatch.setattr(client_noise, "noisy", noted)
+    monkeypatch.setattr(distributed_noise, "noisy", noted)
     config = settings().model_dump()
     config["privacy"] |= {"statistics_clip": 0.2, "sigma": 0.3, "colluders": 2}
     played(Config.model_validate(config), job())

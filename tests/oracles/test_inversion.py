@@ -11,16 +11,16 @@ from torch import nn
 from torch.nn import functional
 
 from securefl.audit.findings import Findings, Verdict
-from securefl.audit.inversion.chapter import Effort, inversion_chapter
+from securefl.audit.inversion.assumptions import Attacker, fixed, measured
 from securefl.audit.inversion.first_layer import first_linear, inputs_of
-from securefl.audit.inversion.given_away import feeding, given_away
+from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
+from securefl.audit.inversion.hidden_statistics import compared, protection
 from securefl.audit.inversion.image_quality import BEST_PSNR, matched, mean_interval, psnr, ssim
-from securefl.audit.inversion.knowledge import Attacker, fixed, measured
-from securefl.audit.inversion.matching import Prior, Search, Seen, match
-from securefl.audit.inversion.protection import compared, protection
 from securefl.audit.inversion.rebuilding import attacked
-from securefl.audit.inversion.subject import Normalised, Subject, mini_batches, pooled
-from securefl.audit.inversion.victim import Assumed, batch_gradient
+from securefl.audit.inversion.recover_bn_statistics import feeding, given_away
+from securefl.audit.inversion.report_section import InversionEffort, inversion_chapter
+from securefl.audit.inversion.target import NormalisedBatch, Target, mini_batches, pooled
+from securefl.audit.inversion.victim_gradient import Assumed, batch_gradient
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
@@ -46,18 +46,18 @@ def parameters(net):
     return {name: p.detach() for name, p in net.named_parameters()}
 
 
-def subject(normalised=Normalised.GIVEN, name="mlp", n=40, dtype=torch.float32):
+def subject(normalised=NormalisedBatch.GIVEN, name="mlp", n=40, dtype=torch.float32):
     """Constants are those of other clients' images."""
     d, net = digits(dtype), model(name, dtype)
     other = (shaped(d.train_x[900:932], name), d.train_y[900:932])
-    return Subject(
+    return Target(
         "first round",
         net,
         (shaped(d.train_x[:n], name), d.train_y[:n]),
         (shaped(d.test_x, name), d.test_y),
         normalised,
-        measured(net.eval(), other[0]) if normalised is Normalised.GIVEN else None,
-        other if normalised is Normalised.POOLED else None,
+        measured(net.eval(), other[0]) if normalised is NormalisedBatch.GIVEN else None,
+        other if normalised is NormalisedBatch.POOLED else None,
     )
 
 
@@ -233,7 +233,7 @@ def test_matching_starts_from_the_seed_alone():
 
 def test_eight_images_in_one_batch_are_reported_as_they_are():
     """Whatever it comes to, with an interval, and batch normalisation of their own."""
-    found = attacked(subject(Normalised.BATCH), 4, 8, Search(60, 1), seed=0)
+    found = attacked(subject(NormalisedBatch.BATCH), 4, 8, Search(60, 1), seed=0)
     assert found.by[Attacker.EXACT].psnr_NB.shape == (4, 8)
     assert Attacker.DERIVED not in found.by
     assert Attacker.FIRST_LAYER not in found.by
@@ -248,7 +248,7 @@ def test_a_gradient_that_says_nothing_leaves_the_baseline(scale):
     batches = mini_batches(one, 8, 1, rng)
     noise = {k: scale * torch.randn(g.shape, generator=rng) for k, g in batches.gradients.items()}
     prior = Prior.of(*one.public, 10)
-    seen = Seen(one.model, noise, batches.y_NB, torch.Size([64]), prior)
+    seen = SeenGradient(one.model, noise, batches.y_NB, torch.Size([64]), prior)
     found = match(seen, fixed(one.model, batches.exact, 8), BRIEF, rng).reshape(8, 8, 8)
     originals = batches.x_NB.reshape(8, 8, 8)
     baseline = prior.mean_KD[batches.y_NB].reshape(8, 8, 8)
@@ -298,7 +298,7 @@ def test_one_lucky_attacker_does_not_hide_a_sure_one():
 
 def test_the_chapter_is_the_same_every_time():
     """Numbers, tables and pictures, of batches of one and of eight."""
-    effort = Effort(8, 2, Search(3, 1))
+    effort = InversionEffort(8, 2, Search(3, 1))
     one, other = (inversion_chapter([subject(n=16)], 7, effort) for _ in range(2))
     assert Findings("r", "quick", 7, chapters=[one]).to_json() == (
         Findings("r", "quick", 7, chapters=[other]).to_json()
@@ -314,19 +314,19 @@ def test_what_cannot_be_attacked_is_refused():
     d, good = digits(), subject()
     images, public = (d.train_x, d.train_y), (d.test_x, d.test_y)
     with pytest.raises(DataError, match="8 images at least"):
-        Subject("x", good.model, (images[0][:7], images[1][:7]), public, Normalised.GIVEN)
+        Target("x", good.model, (images[0][:7], images[1][:7]), public, NormalisedBatch.GIVEN)
     with pytest.raises(DataError, match="no BN layer"):
-        Subject("x", model(norm="group"), images, public, Normalised.GIVEN)
+        Target("x", model(norm="group"), images, public, NormalisedBatch.GIVEN)
     with pytest.raises(DataError, match=r"0\.\.1"):
-        Subject("x", good.model, (16 * images[0], images[1]), public, Normalised.GIVEN)
+        Target("x", good.model, (16 * images[0], images[1]), public, NormalisedBatch.GIVEN)
     with pytest.raises(DataError, match="POOLED"):
-        Subject("x", good.model, images, public, Normalised.POOLED)
+        Target("x", good.model, images, public, NormalisedBatch.POOLED)
     with pytest.raises(DataError, match="no model"):
         inversion_chapter([], 0)
     batches = mini_batches(good, 1, 1, torch.Generator().manual_seed(0))
     broken = {k: torch.full_like(g, torch.nan) for k, g in batches.gradients.items()}
     with pytest.raises(DataError, match="not finite"):
-        Seen(good.model, broken, batches.y_NB, torch.Size([64]), Prior.of(*public, 10))
+        SeenGradient(good.model, broken, batches.y_NB, torch.Size([64]), Prior.of(*public, 10))
 
 
 def test_the_audited_model_is_left_as_it_was():

@@ -10,12 +10,12 @@ import torch
 import securefl
 from securefl.build.simulation import simulated
 from securefl.errors import KeyMismatch
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
-from securefl.exchange.quorum import Quorum
 from securefl.federation.authority import Authority
 from securefl.federation.officers import Officers
-from securefl_keys.folder import init_folder
+from securefl_keys.consortium import init_folder
 from securefl_keys.loading import load_all
 from securefl_keys.rotation import rotate
 

@@ -14,14 +14,14 @@ from played import place, played
 from torch.nn import functional
 
 import securefl
-from securefl.algorithms.base import load_tensors
-from securefl.exchange.profile import Profile, divergence, range_unit
+from securefl.algorithms.algorithm import load_tensors
+from securefl.exchange.profile_match import Profile, divergence, range_unit
 from securefl.federation.ledger import SERVER
 from securefl.federation.training import SELECTION, round_generator
 from securefl.selection.afl import Afl
-from securefl.selection.base import Standing
 from securefl.selection.data_share import ByDataShare
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1
+from securefl.selection.selector import Standing
 
 SIZES = (5, 9, 14, 8, 11, 7)
 CLIENTS = tuple(f"client-{i}" for i in range(1, 7))

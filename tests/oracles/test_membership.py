@@ -23,9 +23,8 @@ from securefl.audit.membership.attacks import (
     own_models,
     rmia,
 )
-from securefl.audit.membership.chance import chance_of_area, chance_of_rate, least_visible_area
 from securefl.audit.membership.confidences import confidences, losses, of_losses
-from securefl.audit.roc import Roc
+from securefl.audit.statistics import Roc, chance_of_area, chance_of_rate, least_visible_area
 from securefl.data.samples import samples
 from securefl.errors import DataError
 

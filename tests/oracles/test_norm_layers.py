@@ -15,7 +15,7 @@ from securefl.errors import DataError
 from securefl.models import build_model, fixup_resnet20, group_norm, instance_norm, layer_norm
 from securefl.models.fixup import FixupBlock, ScalarBias, ScalarMultiplier
 from securefl.models.resnet import Shortcut
-from securefl.norms.standardised import standardise_weights
+from securefl.norms.weight_standardization import standardise_weights
 
 pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("quick")]
 

@@ -52,7 +52,7 @@ import securefl.nvflare.calls
 from securefl.errors import ConfigError, KeyFileError, PeerError, RunFolderError
 from securefl.network.connect import connected
 from securefl.network.frames import Frame
-from securefl.network.proof import Challenge
+from securefl.network.identity import Challenge
 from securefl.network.settings import settings_digest, table_digests
 from securefl.nvflare.calls import FULL, OVER, TAKEN, ByCalls, CallersWay
 from securefl.nvflare.handshake import callers_tls, greeted, introduced, listeners_tls
@@ -60,7 +60,7 @@ from securefl.nvflare.stream import PIECE_BYTES, TlsStream
 from securefl.runs.folder_reader import OPENINGS, read_run
 from securefl.runs.folder_writer import RunFolder
 from securefl_cli.main import main
-from securefl_cli.nvflare_export import SIDES, write_job
+from securefl_cli.nvflare import SIDES, write_job
 from securefl_cli.nvflare_site import party, server, site_file
 from securefl_keys import layout
 from securefl_keys.signed_file import now

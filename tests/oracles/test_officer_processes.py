@@ -12,7 +12,7 @@ from over_loopback import NAMES, incidents_of, made_up_task, model_of
 from process_axes import SELECTIONS
 from with_officers import OFFICERS, OTHERS, SEALED, Officers, OfficersJob, WithOfficers
 
-from securefl.audit.exposure.evidence import Evidence, leaks_in
+from securefl.audit.exposure.evidence import FolderEvidence, leaks_in
 from securefl.audit.replay import replayed
 from securefl.build.training import precision_of
 from securefl.crypto.one_time import KEY_SUM_BYTES
@@ -291,7 +291,7 @@ def test_settings_of_other_officers_than_the_consortiums_are_refused(job):
 def leaks(here):
     record = here.record
     again = replayed(record.config, here.task, lambda _done, _all: None, record.participants)
-    return leaks_in(Evidence.of(record), again.ledger, precision_of(here.task.model))
+    return leaks_in(FolderEvidence.of(record), again.ledger, precision_of(here.task.model))
 
 
 def test_an_audit_finds_lists_that_officers_were_shown(job):

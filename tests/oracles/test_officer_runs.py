@@ -12,13 +12,12 @@ from reachability import reachable
 
 from securefl import run
 from securefl.build.simulation import simulated
-from securefl.config.load import load_config
 from securefl.crypto.card_secret import CardSecret
 from securefl.errors import ConfigError, OpeningRefused, PeerError
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.officer import Officer
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet, Officer
 from securefl.network.settings import check_officers, check_scope
+from securefl.settings.load import load_config
 from securefl.types import MessageSpec
 from securefl_cli.main import main
 

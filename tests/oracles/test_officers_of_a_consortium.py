@@ -12,19 +12,18 @@ from over_loopback import NAMES, Consortium, Job, OnTask, incidents_of, model_of
 from processes import PASSPHRASE, passphrase_of
 
 from securefl.errors import KeyFileError
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.opener import Opener
-from securefl.exchange.quorum import Quorum
-from securefl.network.authority import AuthorityProcess, Log
-from securefl.network.officer import BundleKeeper
+from securefl.network.authority import AuthorityLog, AuthorityProcess
+from securefl.network.bundle_keeper import BundleKeeper
 from securefl.network.settings import settings_digest, study_digest
 from securefl.runs.folder_reader import OFFICERS_OPENINGS, OPENINGS
 from securefl_cli.roles import officer_process
-from securefl_keys.keeper import FolderKeeper
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
 from securefl_keys.loading import load_authority, load_client
-from securefl_keys.officer_card import load_officer, make_card
+from securefl_keys.officers import load_officer, make_card
 from securefl_keys.rotation import rotate, set_officers
-from securefl_keys.sound_bundle import SoundBundle
 
 pytestmark = pytest.mark.usefixtures("quick", "no_hang", "cheap_guesses")
 OTHERS = ("olga", "otto")
@@ -72,7 +71,7 @@ class WithOfficers(OnTask):
         keeper = BundleKeeper(
             consortium.bundle("officer"), lambda bundle: consortium.secret_of(name, bundle)
         )
-        log = Log(self.site.folder / name, settings_digest(config), study_digest(config))
+        log = AuthorityLog(self.site.folder / name, settings_digest(config), study_digest(config))
         process = AuthorityProcess(keeper, config, log, self.said.append, keeper.take_up)
         own = consortium.identity(name, "officer")
         return asyncio.create_task(process.run(own, self.at))

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ring_by_hand import coefficients
 
 from securefl.crypto import seal_ring
+from securefl.crypto.ciphertext_codec import unpacked
 from securefl.crypto.derived import common_polynomial, key_polynomial, key_seed
 from securefl.crypto.one_time import CipherSum, KeySum, OneTimeKey, ring
 from securefl.crypto.params import KEY_DEVIATION, SUMS
-from securefl.crypto.ring import unpacked
 from securefl.errors import ConfigError, MessageRefused
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
 
 Q, N = 4503599627366401, 2048
 ABOUT, NONCE = bytes(range(32)), bytes(range(16))

@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.audit.exposure.opened_profile import ERROR, NOISE, require_profile
+from securefl.audit.exposure.opened_messages import NOISE, PROFILE_ERROR, require_profile
 from securefl.audit.exposure.sealed_messages import SealedMessages
 from securefl.errors import MessageRefused
-from securefl.exchange.base import MessageId
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import HEADER_BYTES, PROFILE
+from securefl.exchange.card_keys import Quorum
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import OneTimeProfileSealer
-from securefl.exchange.profile import MAX_SECOND_MOMENT, VARIANCE_FLOOR, Profile
-from securefl.exchange.quorum import Quorum
-from securefl.federation.client import Client
-from securefl.federation.identities import Identities
+from securefl.exchange.profile_match import (
+    HEADER_BYTES,
+    MAX_SECOND_MOMENT,
+    PROFILE,
+    VARIANCE_FLOOR,
+    Profile,
+)
+from securefl.exchange.sums import MessageId
+from securefl.federation.client import Client, Identities
 
 RUN, N = "1" * 64, 4096
 SIZES = (1, 2, 6, 64, 1000, 1023, 1024, 2047, 2048, 5000)
@@ -77,7 +81,7 @@ def test_slots_err_as_the_parameters_say(parties):
     x = np.concatenate([*values, [profile.variance_Q.log().mean()]])
     errors = parties.slots(profile)[0, : 2 * 2001] - np.tile(x, 2)
     assert errors.std() == pytest.approx(NOISE, rel=0.1)
-    assert np.abs(errors).max() < ERROR / 2
+    assert np.abs(errors).max() < PROFILE_ERROR / 2
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +96,7 @@ def changed(slots, change):
     return slots
 
 
-@pytest.mark.parametrize("size", [2 * ERROR, 1.0])
+@pytest.mark.parametrize("size", [2 * PROFILE_ERROR, 1.0])
 @pytest.mark.parametrize("place", [31 * 129, N - 1])
 def test_nothing_may_stand_behind_the_copies(opened, place, size):
     """The first slot there, and the last one."""
@@ -109,7 +113,7 @@ def test_copies_must_be_alike(opened, place):
     """All of them, in the first value and in the last."""
 
     def change(slots):
-        slots[place] += 2 * ERROR
+        slots[place] += 2 * PROFILE_ERROR
 
     with pytest.raises(MessageRefused, match="not alike"):
         require_profile(changed(opened, change), 64)

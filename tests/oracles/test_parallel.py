@@ -17,7 +17,7 @@ from side_by_side import vector
 import securefl
 from securefl.errors import Diverged
 from securefl.models import build_model
-from securefl.runs.threads import torch_threads
+from securefl.runs.session import torch_threads
 from securefl.simulation.processes import worker_process
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))

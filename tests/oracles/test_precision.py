@@ -14,7 +14,7 @@ from side_by_side import vector
 from torch import nn
 
 import securefl
-from securefl.algorithms import class_norms
+from securefl.algorithms import features
 from securefl.errors import ConfigError
 from securefl.federation.clients_round import ClientsRound
 
@@ -154,13 +154,13 @@ def test_pooled_moments_are_summed_in_float32(moments):
 )
 def test_public_samples_are_assessed_as_exactly_as_the_model(fnr, engine, monkeypatch):
     """Class norms are sums over many samples, and who is refined hangs on a few outputs."""
-    seen, norms = set(), class_norms.class_norms
+    seen, norms = set(), features.class_norms
 
     def watched(features, y, n_classes):
         seen.add((features.requires_grad, features.dtype))
         return norms(features, y, n_classes)
 
-    monkeypatch.setattr(class_norms, "class_norms", watched)
+    monkeypatch.setattr(features, "class_norms", watched)
     job = single()
     x, y = job.test
     job = replace(job, clients=[*job.clients, *job.clients], public=(x + 1, y))

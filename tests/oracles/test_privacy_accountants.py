@@ -10,10 +10,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from securefl.errors import ConfigError
-from securefl.privacy.accountants import Accountant, epsilon
+from securefl.privacy.accountants import Accountant, epsilon, prv_epsilon
 from securefl.privacy.calibration import sigma_for
 from securefl.privacy.events import Gaussian, SampledGaussian, WithoutPrivacy
-from securefl.privacy.prv import prv_epsilon
 
 CONFIGURATIONS = {
     "MNIST in Abadi et al.": ([SampledGaussian(1.1, 256 / 60000, 14100)], 1e-5),

@@ -20,22 +20,20 @@ from securefl.algorithms.profiling import View, profile
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import MATCHES
 from securefl.errors import DataError
-from securefl.exchange import gaussian as gaussian_module
-from securefl.exchange.gaussian import gaussian
-from securefl.exchange.keyset import KeySet
+from securefl.exchange import noise as gaussian_module
+from securefl.exchange.noise import ScoreNoise, gaussian
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time_match import OneTimeMatcher, OneTimeProfileSealer
 from securefl.exchange.policy import Policy
-from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.score_noise import ScoreNoise
-from securefl.federation.authority import Authority
+from securefl.exchange.profile_match import Profile, divergence
+from securefl.federation.authority import Authority, ScoreAuthority
 from securefl.federation.client import Client
 from securefl.federation.message import Roster
-from securefl.federation.score_authority import ScoreAuthority
 from securefl.federation.server import Server
 from securefl.federation.training import PROFILING, round_generator
-from securefl.privacy.moments import MomentRelease
-from securefl.privacy.profiles import PrivateProfiler
+from securefl.privacy.private_profiles import PrivateProfiler
 from securefl.privacy.randomness import Secret, Seeded
+from securefl.privacy.record_moments import MomentRelease
 
 pytestmark = [pytest.mark.shapes, pytest.mark.usefixtures("no_hang", "quick")]
 

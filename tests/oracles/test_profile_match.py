@@ -22,14 +22,19 @@ from match_parties import (
 )
 from scipy import stats
 
+from securefl.crypto.ciphertext_codec import unpacked
 from securefl.crypto.one_time import OneTimeKey, polynomial_in, ring, score_of, weighed
 from securefl.crypto.params import KEY_DEVIATION, MATCHES
-from securefl.crypto.ring import unpacked
 from securefl.errors import DataError, ValueRefused
-from securefl.exchange.match_plain import PlainMatch
+from securefl.exchange.card_keys import Quorum
 from securefl.exchange.one_time_match import SCORE_BYTES, split_score
-from securefl.exchange.profile import VARIANCE_FLOOR, Profile, divergence, range_unit
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.profile_match import (
+    VARIANCE_FLOOR,
+    PlainMatch,
+    Profile,
+    divergence,
+    range_unit,
+)
 
 SIZES = (1, 8, 64, 512, 2047, 2048, 5000)
 """In the last two a profile takes two ciphertexts, and three."""

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefl.algorithms.profiles import profiles
-from securefl.algorithms.profiling import View, profile
+from securefl.algorithms.profiling import View, profile, profiles
 from securefl.data.samples import BATCH, samples
 from securefl.errors import DataError
 

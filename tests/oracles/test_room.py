@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from securefl.algorithms.base import update_messages
+from securefl.algorithms.algorithm import update_messages
 from securefl.errors import PeerError
 from securefl.exchange.plain import PlainChannel
 from securefl.federation.client import Client
@@ -17,8 +17,8 @@ from securefl.federation.remote import RemoteRound
 from securefl.federation.round import ServerRound
 from securefl.federation.server import Server
 from securefl.network.frames import Frame, Link
+from securefl.network.limits import Room
 from securefl.network.members import Members
-from securefl.network.room import Room
 from securefl.network.sites import NetworkSites
 from securefl.types import Kind, MessageSpec, Plan, State
 

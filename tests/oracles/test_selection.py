@@ -12,12 +12,12 @@ import torch
 from securefl.algorithms.participation import full_aggregation
 from securefl.errors import ConfigError, DataError
 from securefl.selection.afl import Afl
-from securefl.selection.base import Standing, clients_per_round
 from securefl.selection.cfcfm import Cfcfm
 from securefl.selection.data_share import ByDataShare
 from securefl.selection.draw import Replacement
 from securefl.selection.fairness import FairnessFloor
 from securefl.selection.fedprof import Alpha, FedProf, Theorem1, theorem1
+from securefl.selection.selector import Standing, clients_per_round
 from securefl.selection.uniform import Random
 
 pytestmark = pytest.mark.shapes

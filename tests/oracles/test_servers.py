@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 import securefl
-from securefl.algorithms.base import Sgd, Work
+from securefl.algorithms.algorithm import Sgd, Work
 from securefl.algorithms.servers.adaptive import Adaptive, Rule
-from securefl.algorithms.servers.base import Averaged
 from securefl.algorithms.servers.drift import DriftServer
 from securefl.algorithms.servers.fednova import effective_steps
+from securefl.algorithms.servers.server_optimiser import Averaged
 from securefl.build.algorithm import chosen_algorithm
 from securefl.data.samples import minibatches, samples
 from securefl.federation.training import round_generator

@@ -11,7 +11,7 @@ from securefl.build.job import planned_spending
 from securefl.privacy.accountants import epsilon
 from securefl.recipes.recipe import load_recipe
 from securefl.task import configured_task
-from securefl_cli.shipped import SCALES, shipped_recipes
+from securefl_cli.reproduce import SCALES, shipped_recipes
 
 NAMES = sorted(shipped_recipes("paper"))
 OURS = ["cures", "fedprof", "fnr", "momentum", "privacy", "privacy-releases"]

@@ -13,10 +13,10 @@ from side_by_side import require_same, trained, vector
 from torch import nn
 
 import securefl
-from securefl.algorithms.base import Sgd
+from securefl.algorithms.algorithm import Sgd
 from securefl.errors import ConfigError, DataError
 from securefl.federation.training import Training
-from securefl.norms.batch_moments import batch_moments
+from securefl.norms.bn_function import batch_moments
 from securefl.norms.frozen import Freeze, frozen_batch_norm
 from securefl.norms.padded import Present, moments_of, padded_batch_norm
 from securefl.simulation.stacked.engine import Stacked

@@ -16,13 +16,13 @@ from torch import nn
 from torch.nn import functional
 
 import securefl
-from securefl.algorithms.base import Sgd, Work, trained_parameters
-from securefl.algorithms.solvers.base import Start
+from securefl.algorithms.algorithm import Sgd, Work, trained_parameters
 from securefl.algorithms.solvers.feddc import FedDC
 from securefl.algorithms.solvers.feddyn import FedDyn
 from securefl.algorithms.solvers.fedprox import FedProx
 from securefl.algorithms.solvers.moon import Moon
 from securefl.algorithms.solvers.scaffold import Scaffold
+from securefl.algorithms.solvers.solver import Start
 from securefl.data.samples import minibatches, samples
 from securefl.errors import ConfigError, DataError
 from securefl.federation.training import round_generator

@@ -16,11 +16,10 @@ from scipy.stats import multivariate_normal, norm
 
 from securefl.algorithms.profiling import View, profile
 from securefl.audit.findings import Findings, Verdict
-from securefl.audit.roc import Interval
-from securefl.audit.tracing import bench
-from securefl.audit.tracing.bench import Sent, Shown
-from securefl.audit.tracing.chapter import tracing_chapter
+from securefl.audit.statistics import Interval
+from securefl.audit.tracing import setup
 from securefl.audit.tracing.differencing import Setting, differenced
+from securefl.audit.tracing.experiment import Others, drawn, traced
 from securefl.audit.tracing.likelihood import (
     FEWEST_PUBLIC,
     IMPOSSIBLE,
@@ -30,15 +29,21 @@ from securefl.audit.tracing.likelihood import (
     impossible,
     private_limit,
 )
-from securefl.audit.tracing.seen_layers import Seen, seen_by_batch_norm, seen_by_profiles
-from securefl.audit.tracing.traceable import LayerStatistics, Means, Moments, PrivateSums, Profiles
-from securefl.audit.tracing.trials import Others, drawn, traced
-from securefl.audit.tracing.verdict import judged
+from securefl.audit.tracing.report_section import judged, tracing_chapter
+from securefl.audit.tracing.seen_layers import SeenLayers, seen_by_batch_norm, seen_by_profiles
+from securefl.audit.tracing.setup import SentStatistics, Shown
+from securefl.audit.tracing.traceable import (
+    LayerStatistics,
+    Means,
+    PrivateSums,
+    Profiles,
+    TraceableMoments,
+)
 from securefl.data.digits import load_digits
 from securefl.errors import DataError
 from securefl.models import build_model
 from securefl.norms.find import batch_norm_layers
-from securefl.privacy.profiles import PrivateProfiler
+from securefl.privacy.private_profiles import PrivateProfiler
 from securefl.privacy.randomness import Seeded
 
 SPLIT = load_digits(0)
@@ -71,7 +76,7 @@ def generator(seed=0):
 
 
 def seen_of(h):
-    return Seen(h, h**2)
+    return SeenLayers(h, h**2)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
@@ -214,7 +219,7 @@ def test_a_member_is_never_impossible(n, seed):
 
 
 def test_an_impossible_record_scores_below_all():
-    moments = Moments.of(*digits_seen("mlp"))
+    moments = TraceableMoments.of(*digits_seen("mlp"))
     members = np.arange(4)
     released = moments.pool_NV[members].mean(axis=0)
     scores = moments.scores(moments.population.ratio(4), released, np.arange(len(LABELS)))
@@ -309,7 +314,7 @@ def interval(value):
     return Interval(value, value - 0.02, value + 0.02)
 
 
-SENT = Sent(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
+SENT = SentStatistics(Shown.TOTALS, Shown.NOT_SENT, n_clients=5, n_records=32)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +342,7 @@ def test_verdicts(sent, auc, difference, verdict):
 @pytest.mark.slow
 def test_the_chapter_is_the_same_for_the_same_seed(monkeypatch):
     """And names what was measured; the model is left as it was."""
-    monkeypatch.setitem(bench.EFFORTS, "quick", bench.Effort(80, (4, 16), 600, 600))
+    monkeypatch.setitem(setup.EFFORTS, "quick", setup.Effort(80, (4, 16), 600, 600))
     model = build_model("mlp", "batch", in_channels=1, n_features=64, n_classes=10, seed=0)
     pool = SPLIT.train_x, SPLIT.train_y
     chapters = [tracing_chapter(model, pool, SPLIT.test_x, SENT, 3) for _ in range(2)]

@@ -7,9 +7,9 @@ import pytest
 from ring_by_hand import untransformed
 
 from securefl.audit.exposure.uniform import coefficients, uneven
+from securefl.crypto.ciphertext_codec import packed
 from securefl.crypto.one_time import OneTimeKey, ring
 from securefl.crypto.params import MATCHES, SUMS
-from securefl.crypto.ring import packed
 from securefl.errors import MessageRefused
 
 

@@ -9,7 +9,7 @@ import pytest
 from browser import CHROMIUM, browser
 from made_findings import FINDINGS, LEAK, LONG, NASTY, NUMBER
 
-from securefl.audit.findings import Chapter, Number, Table, Verdict
+from securefl.audit.findings import FindingsTable, Number, Section, Verdict
 from securefl.audit.page import html_page
 
 
@@ -24,19 +24,19 @@ def tab(tmp_path_factory):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """A page of all that is hard to fit: long words, many columns, wide pictures."""
-    wide = Table(
+    wide = FindingsTable(
         "Many columns",
         [f"column {i}" for i in range(8)],
         [[f"{10**9 + i:,}" for i in range(8)], ["a cell of some words"] * 8],
         frozenset({0}),
     )
-    hard = Chapter(
+    hard = Section(
         "hard",
         LONG,
         Verdict.WEAK,
         f"`{LONG}` {LONG}",
         (Number(LONG, 1e14, LONG, 2**31 - 1, -1e14, 1e14, "bytes"), NUMBER),
-        (wide, Table(LONG, (LONG, "b"), ((LONG, "b"), ("a", LONG)))),
+        (wide, FindingsTable(LONG, (LONG, "b"), ((LONG, "b"), ("a", LONG)))),
         LEAK.pictures,
         (LONG, *NASTY),
     )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from made_findings import FINDINGS, LEAK, findings
 
-from securefl.audit.findings import Chapter, Number, Verdict, holds_findings
+from securefl.audit.findings import Number, Section, Verdict, holds_findings
 from securefl.audit.page import BADGES, html_page, in_short, interval_said, value_said
 from securefl.io.text import printable
 
@@ -175,7 +175,7 @@ def test_the_verdicts_come_first_and_the_worst_on_top():
     ],
 )
 def test_the_worst_chapter_gives_the_run_its_verdict(verdicts, worst, sentence):
-    found = replace(FINDINGS, chapters=[Chapter(v, v, Verdict(v), "") for v in verdicts.split()])
+    found = replace(FINDINGS, chapters=[Section(v, v, Verdict(v), "") for v in verdicts.split()])
     assert f'class="verdict is-{worst}"' in html_page(found)
     assert in_short(found).endswith(sentence) or in_short(found).startswith(sentence)
 

@@ -17,13 +17,13 @@ from standard_files import (
 )
 
 import securefl
-from securefl.config.load import load_config
-from securefl.config.schema import Config
 from securefl.data import load_digits, sources
-from securefl.data.cifar_c import CIFAR10_C, load_cifar10_c
+from securefl.data.cifar import CIFAR10_C, load_cifar10_c
 from securefl.data.corruptions import CORRUPTIONS, corrupt
 from securefl.data.mnist import EMNIST_CLASSES, load_mnist
 from securefl.errors import ConfigError, DataError
+from securefl.settings.load import load_config
+from securefl.settings.tables import Config
 from securefl.task import configured_task, domains
 
 pytestmark = pytest.mark.shapes

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.config.load import load_config
 from securefl.data import load_digits
 from securefl.data.quality import Quality, assign_qualities
 from securefl.errors import ConfigError
+from securefl.settings.load import load_config
 from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes

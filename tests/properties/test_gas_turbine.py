@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from sklearn.metrics import r2_score
 
 import securefl
-from securefl.config.load import load_config
 from securefl.data.gas_turbine import INPUTS, TARGETS, YEARS, load_gas_turbine
 from securefl.data.public import carve_public
 from securefl.errors import ConfigError, DataError
 from securefl.runs.folder_writer import RunFolder
+from securefl.settings.load import load_config
 from securefl.task import configured_task
 from securefl_cli.main import main
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from securefl.exchange.gaussian import gaussian
+from securefl.exchange.noise import gaussian
 
 
 def test_noise_is_gaussian():

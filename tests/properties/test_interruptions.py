@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from securefl.federation.interruptions import FORGOTTEN, MOST_OUT, Interruptions
+from securefl.federation.left_out import FORGOTTEN, MOST_OUT, Interruptions
 
 EVERYONE = ["a", "b", "c", "d"]
 

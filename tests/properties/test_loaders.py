@@ -27,12 +27,16 @@ from standard_files import (
     write_picture,
 )
 
-from securefl.data.cifar import Cifar100Target, load_cifar10, load_cifar100
-from securefl.data.cifar_c import load_cifar10_c
+from securefl.data.cifar import Cifar100Target, load_cifar10, load_cifar10_c, load_cifar100
 from securefl.data.files import check_md5
 from securefl.data.folders import load_camelyon17, load_domain_folders
-from securefl.data.idx import read_idx
-from securefl.data.mnist import FASHION_MNIST_SHA256, MNIST_SHA256, load_emnist, load_mnist
+from securefl.data.mnist import (
+    FASHION_MNIST_SHA256,
+    MNIST_SHA256,
+    load_emnist,
+    load_mnist,
+    read_idx,
+)
 from securefl.errors import ConfigError, DataError
 
 # MNIST and EMNIST

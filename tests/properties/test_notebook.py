@@ -10,13 +10,13 @@ import matplotlib.pyplot as plt
 import pytest
 
 from securefl.audit import audits
-from securefl.audit.inversion import chapter as inversion
-from securefl.audit.inversion.matching import Search
-from securefl.audit.tracing import bench
+from securefl.audit.inversion import report_section as inversion
+from securefl.audit.inversion.gradient_matching import Search
+from securefl.audit.tracing import setup
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "audit.ipynb"
 SMALL = audits.Effort("quick", 1, 2, 20, inversion.Effort(8, 2, Search(steps=30, restarts=1)))
-FEW = bench.Effort(trials=100, sizes=(16,), pool=600, public=300)
+FEW = setup.Effort(trials=100, sizes=(16,), pool=600, public=300)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_its_first_code_has_the_parameters(cells):
 def test_the_notebook_runs_from_top_to_bottom(cells, tmp_path, monkeypatch, capsys):
     """With small efforts: it compares both runs, refutes too little noise, and rebuilds images."""
     monkeypatch.setattr(audits, "WORKERS", 1)
-    monkeypatch.setitem(bench.EFFORTS, "quick", FEW)
+    monkeypatch.setitem(setup.EFFORTS, "quick", FEW)
     parameters, *rest = code_of(cells)
     namespace = {}
     exec(compile(parameters, "parameters", "exec"), namespace)

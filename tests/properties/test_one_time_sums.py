@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from securefl.crypto.params import SUMS
 from securefl.errors import MessageRefused
-from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.plain import LARGEST, PlainChannel
+from securefl.exchange.sums import MessageId, Sender
 
 PRECISION_BITS = 30
 RUN = "ab" * 32

@@ -17,10 +17,10 @@ from securefl_cli.log import FORMS
 from securefl_cli.main import main
 from securefl_keys import sealed_file
 from securefl_keys.certificates import AUTHORITY_LIFETIME, MEMBER_LIFETIME
-from securefl_keys.dates import SOON
-from securefl_keys.folder import init_folder
+from securefl_keys.consortium import init_folder
 from securefl_keys.identity import make_identities
-from securefl_keys.membership import Approval, approve
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.renewal import SOON
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -49,7 +49,7 @@ def test_all_other_commands_run_in_their_order(tmp_path, monkeypatch, quick):
     monkeypatch.setattr(sealed_file, "KDF_COST", sealed_file.KdfCost(1, 1, 8))
     init_folder(Path("my-keys"), PASSPHRASE, consortium="Nord")
     (request,) = make_identities(Path(), ["alice"], "client", PASSPHRASE)
-    approve(Path("my-keys"), [Approval(request, Path("alice/identity.crt"))], PASSPHRASE)
+    approve(Path("my-keys"), [JoinApproval(request, Path("alice/identity.crt"))], PASSPHRASE)
     config = securefl.load_config(None, ["run.rounds=1", 'exchange.encrypt="none"'])
     securefl.run(config, out="runs/first")
     Path("runs/first", TRAFFIC).touch()  # pictures are left out here

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from click.types import FloatParamType, IntParamType
 
-from securefl.config.load import load_config
-from securefl.config.schema import Config, Encrypt
 from securefl.errors import ConfigError
+from securefl.settings.load import load_config
+from securefl.settings.tables import Config, Encrypt
 from securefl_cli.main import main
 from securefl_cli.options import KEYS, settings_of
 from securefl_cli.run import run

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from interruptible import SECUREFL
 
 import securefl
-from securefl.config.load import load_config
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.card_keys import Quorum
 from securefl.runs.folder_reader import read_run
+from securefl.settings.load import load_config
 from securefl_cli.main import main
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.live_keys import SoundBundle
 
 PAGE = Path(__file__).parents[2] / "docs/own-data.md"
 

@@ -11,12 +11,9 @@ from hand_made import PARTICIPANTS, QUALITIES, metrics, plain_match, write_run
 from matplotlib.colors import to_hex
 
 from securefl.report import plots
-from securefl.report.cost import cost_figure
-from securefl.report.drawing import png
-from securefl.report.pictures import pictures
-from securefl.report.scores import scores_figure
-from securefl.report.selections import PALETTE, selections_figure
-from securefl.selection.round_participants import RoundParticipants
+from securefl.report.finish import pictures
+from securefl.report.plots import PALETTE, cost_figure, png, scores_figure, selections_figure
+from securefl.selection.participation import RoundParticipants
 
 FEDPROF = "selection.name=fedprof"
 ALL_TRAIN = (RoundParticipants(1, {"client-2": 1, "client-3": 1}, ("client-2", "client-3")),)

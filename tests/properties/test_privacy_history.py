@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from securefl.errors import ConfigError, RunFolderError
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
 from securefl.privacy.history import History
-from securefl.privacy.spending import MARKS, Spending
-from securefl.privacy.words import epsilon_words
+from securefl.privacy.odometer import MARKS, Spending
+from securefl.privacy.wording import epsilon_words
 
 DELTA = 1e-5
 ROUND = SampledGaussian(1.0, 0.02, 5)

@@ -12,8 +12,8 @@ from scipy import stats
 from silent import Silent
 
 from securefl.errors import DataError
-from securefl.privacy.moments import ChannelMoments, MomentRelease
 from securefl.privacy.randomness import Secret, Seeded, noisy
+from securefl.privacy.record_moments import ChannelMoments, MomentRelease
 
 pytestmark = pytest.mark.shapes
 

@@ -19,10 +19,9 @@ from securefl.federation.client import Client
 from securefl.privacy.accountants import epsilon
 from securefl.privacy.events import Gaussian, Level, SampledGaussian, WithoutPrivacy
 from securefl.privacy.history import History
-from securefl.privacy.meter import Meter
-from securefl.privacy.spending import Spending
+from securefl.privacy.odometer import Odometer, Spending
 from securefl.report import finish
-from securefl.report.pictures import pictures
+from securefl.report.finish import pictures
 from securefl_cli.main import main
 
 DELTA = 1e-3
@@ -331,7 +330,7 @@ def test_a_round_after_which_the_budget_ends_the_run_has_its_exact_epsilon():
         return epsilon([Gaussian(40.0, n)], DELTA)
 
     spending = Spending(Level.CLIENT, DELTA, 41, lambda done: (Gaussian(40.0),), exact(20))
-    meter = Meter(spending)
+    meter = Odometer(spending)
     assert meter.last_round == 20
     for done in range(20):
         meter.charge(done)

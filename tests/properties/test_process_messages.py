@@ -25,21 +25,19 @@ from securefl.errors import (
     OpeningRefused,
     PeerError,
 )
-from securefl.exchange.base import MessageId, OpenedSum, Sender
 from securefl.exchange.blind import BlindTotal
 from securefl.exchange.one_time import OneTimeAdder
 from securefl.exchange.plain import PlainChannel
 from securefl.exchange.policy import Policy
+from securefl.exchange.sums import MessageId, OpenedSum, Sender
 from securefl.federation.message import MAGIC, claimed_name
 from securefl.federation.server import DueWeight
-from securefl.federation.terms import Terms
-from securefl.federation.total import MAX_CLIENTS, n_total_bytes, read_total, total_bytes
+from securefl.federation.total import MAX_CLIENTS, Terms, n_total_bytes, read_total, total_bytes
 from securefl.network import bodies
 from securefl.network.frames import SMALL, Frame, Link
 from securefl.network.members import Members
 from securefl.types import Kind, State
-from securefl_keys.keeper import FolderKeeper
-from securefl_keys.sound_bundle import SoundBundle
+from securefl_keys.live_keys import FolderKeeper, SoundBundle
 
 STATE = State(
     3,

@@ -17,8 +17,7 @@ from hand_made import (
 )
 
 from securefl.federation.ledger import AUTHORITY, SERVER
-from securefl.report.profiles import client_lines, quality_lines
-from securefl.report.readings import who_read_what
+from securefl.report.selection import client_lines, quality_lines, who_read_what
 from securefl.types import Kind
 from securefl_cli.main import main
 

@@ -9,16 +9,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from securefl.data import Dominant, load_digits, parse_partition, split_clients
-from securefl.data.dominant import dominant_sizes
 from securefl.data.quality import (
     DENSITY,
-    Population,
+    ClientQualities,
     Quality,
     assign_qualities,
     spoilt_clients,
     spoilt_images,
     spoilt_readings,
 )
+from securefl.data.sizes import dominant_sizes
 from securefl.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.shapes
@@ -134,7 +134,7 @@ def test_irrelevant_images_have_nothing_of_the_clients_own():
 def test_a_noisy_sensor_errs_by_one_deviation_of_each_feature():
     """Independently for each reading."""
     x = torch.randn(4000, 5, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 6)
-    population = Population.of(x)
+    population = ClientQualities.of(x)
     error = spoilt_readings(x, Quality.NOISY, population, rng()) - x
     torch.testing.assert_close(error.std(dim=0), population.std, rtol=0.05, atol=0)
     assert error.mean(dim=0).abs().max() < 0.3
@@ -144,7 +144,7 @@ def test_a_noisy_sensor_errs_by_one_deviation_of_each_feature():
 def test_a_polluted_sensor_reads_one_invalid_value_for_half_its_features(d, seed):
     """Beyond anything measured, for all samples alike; the other features are untouched."""
     x = torch.rand(30, d, generator=torch.Generator().manual_seed(1))
-    spoilt = spoilt_readings(x, Quality.POLLUTED, Population.of(x), rng(seed))
+    spoilt = spoilt_readings(x, Quality.POLLUTED, ClientQualities.of(x), rng(seed))
     broken = (spoilt != x).any(dim=0)
     assert int(broken.sum()) == d // 2
     assert torch.equal(spoilt[:, ~broken], x[:, ~broken])
@@ -159,7 +159,7 @@ def test_a_quality_of_the_other_kind_of_data_is_refused():
         spoilt_images(x, Quality.NOISY, rng())
     flat = x.flatten(1)
     with pytest.raises(ConfigError, match='"blurred" is of images'):
-        spoilt_readings(flat, Quality.BLURRED, Population.of(flat), rng())
+        spoilt_readings(flat, Quality.BLURRED, ClientQualities.of(flat), rng())
 
 
 def test_data_that_cannot_be_spoilt_are_refused():
@@ -168,7 +168,7 @@ def test_data_that_cannot_be_spoilt_are_refused():
         spoilt_images(images(3) * 255, Quality.NORMAL, rng())
     one = torch.rand(4, 1)
     with pytest.raises(DataError, match="1 feature"):
-        spoilt_readings(one, Quality.POLLUTED, Population.of(one), rng())
+        spoilt_readings(one, Quality.POLLUTED, ClientQualities.of(one), rng())
 
 
 # --- who has what ---
@@ -246,7 +246,7 @@ def test_pixels_are_readings_where_a_sensor_is_meant():
     clients = some_clients(4, (1, 8, 8))
     (spoilt, _), population = (
         spoilt_clients(clients, {Quality.POLLUTED: 1.0}, rng()),
-        Population.of(torch.cat([x.flatten(1) for x, _ in clients])),
+        ClientQualities.of(torch.cat([x.flatten(1) for x, _ in clients])),
     )
     for (x, _), (before, _) in zip(spoilt, clients, strict=True):
         broken = (x != before).any(dim=0).flatten()

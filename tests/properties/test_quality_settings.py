@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from standard_files import write_cifar10
 
 import securefl
-from securefl.config.data import LowQuality
-from securefl.config.load import load_config
 from securefl.data import federation, load_digits
 from securefl.data.federation import load_federation
 from securefl.data.public import content_digests
 from securefl.data.quality import Quality
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError
+from securefl.settings.data import LowQuality
+from securefl.settings.load import load_config
 from securefl.task import configured_task
 
 pytestmark = pytest.mark.shapes

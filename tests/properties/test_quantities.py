@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from securefl.data.quality import Quality
 from securefl.errors import ConfigError, RunFolderError
-from securefl.recipes.measure import DECIMALS, Measure, QualityName, Quantity
-from securefl.recipes.measured import measured
+from securefl.recipes.quantities import DECIMALS, Measure, QualityName, Quantity, measured
 from securefl.recipes.recipe import load_recipe
 
 SELECTED = {"quantity": "selected-share", "qualities": ["irrelevant", "blurred"]}

@@ -13,9 +13,9 @@ import securefl
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.fnr import FNR
 from securefl.algorithms.public_training import PublicData
-from securefl.config.load import load_config
 from securefl.data.samples import samples
 from securefl.errors import ConfigError, DataError, TooFewContributions
+from securefl.settings.load import load_config
 
 SMALL = (
     "run.rounds=2",

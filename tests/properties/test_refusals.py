@@ -5,8 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.network.refusals import MOST_LINES, WITHIN_S, Refusals
-from securefl.network.saying import Warned
+from securefl.network.refusals import MOST_LINES, WITHIN_S, Refusals, Warned
 
 
 def refused(calls):

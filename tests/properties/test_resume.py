@@ -20,9 +20,8 @@ from torch import nn
 import securefl
 from securefl import Config
 from securefl.errors import ConfigError, RunFolderError
-from securefl.runs.environment import PROCESSES
 from securefl.runs.folder_writer import RunFolder
-from securefl.runs.server_start import ServerStart
+from securefl.runs.session import PROCESSES, ServerStart
 from securefl.task import configured_task
 from securefl_cli.main import main
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.crypto import seal_ring
+from securefl.crypto.ciphertext_codec import packed, split_payload, unpacked
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import MATCHES, SUMS
-from securefl.crypto.ring import packed, split_payload, unpacked
 from securefl.errors import MessageRefused
 
 BOTH = st.sampled_from([SUMS, MATCHES])

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from processes import SERVER, federations
 
-from securefl_cli.join import join
 from securefl_cli.main import main
 from securefl_cli.serve import serve_key_sums, serve_openings, serve_rounds
+from securefl_cli.site import join
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
 ROLES = {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from securefl.build.algorithm import switch_round
 from securefl.build.training import rate_said, schedule
-from securefl.config.load import load_config
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
+from securefl.settings.load import load_config
+from securefl.settings.tables import Config
 
 
 @given(st.integers(1, 999), st.integers(2, 5000))

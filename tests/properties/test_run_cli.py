@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from securefl.config.load import load_config
+from securefl.settings.load import load_config
 from securefl_cli.main import main
 
 pytestmark = pytest.mark.usefixtures("cheap_guesses")

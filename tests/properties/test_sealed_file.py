@@ -16,17 +16,18 @@ from hypothesis import strategies as st
 from securefl.crypto.card_secret import CardSecret
 from securefl.crypto.cards import CardKey
 from securefl.errors import ConfigError, KeyFileError, WrongPassphrase
-from securefl_keys import kdf, sealed_file
-from securefl_keys.holders import Holder
-from securefl_keys.sealed_identity import seal_ca_key, seal_identity_key
-from securefl_keys.sealed_keys import (
+from securefl_keys import sealed_file
+from securefl_keys.sealed_secrets import (
     SealedKey,
     SealedOfficerKey,
     open_officer_secret,
     open_secret,
+    seal_ca_key,
+    seal_identity_key,
     seal_officer_secret,
     seal_secret,
 )
+from securefl_keys.subject import Holder
 
 PASSPHRASE = "correct horse battery staple"
 RECOMMENDED = sealed_file.KDF_COST
@@ -76,7 +77,7 @@ def changed(sealed, **fields):
 
 
 def changed_kdf(sealed, **fields):
-    return changed(sealed, kdf=json.loads(sealed)["kdf"] | fields)
+    return changed(sealed, sealed_file=json.loads(sealed)["kdf"] | fields)
 
 
 def test_a_sealed_key_opens_the_cards_of_its_public_half():
@@ -232,7 +233,7 @@ def test_headers_of_two_files_cannot_be_swapped(kind, sealed):
 def test_costs_out_of_bounds_are_refused_before_they_are_paid(kind, sealed, costs, monkeypatch):
     """A file cannot make its reader compute for hours or take all of its memory."""
     if costs != {"lanes": 16}:  # in bounds, but Argon2 itself wants 8 KiB a lane
-        monkeypatch.setattr(kdf, "Argon2id", lambda **_: pytest.fail("Argon2id was run"))
+        monkeypatch.setattr(sealed_file, "Argon2id", lambda **_: pytest.fail("Argon2id was run"))
     with pytest.raises(KeyFileError) as refusal:
         kind.open(changed_kdf(sealed, **costs), PASSPHRASE)
     assert type(refusal.value) is KeyFileError
@@ -244,7 +245,7 @@ def test_too_little_memory_is_an_error_with_a_way_out(kind, sealed, monkeypatch)
     def out_of_memory(**_):
         raise MemoryError
 
-    monkeypatch.setattr(kdf, "Argon2id", out_of_memory)
+    monkeypatch.setattr(sealed_file, "Argon2id", out_of_memory)
     with pytest.raises(KeyFileError, match="larger machine"):
         kind.open(sealed, PASSPHRASE)
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from securefl.algorithms.base import with_gains
+from securefl.algorithms.algorithm import with_gains
 from securefl.crypto.params import SUMS, SumParameters
 from securefl.errors import MessageRefused, ValueRefused
-from securefl.exchange.base import MessageId, Sender
 from securefl.exchange.decode_total import TotalDecoder
 from securefl.exchange.digits import MOST_CLIENTS, SURE, UNIT_BITS, Digits, is_exact
 from securefl.exchange.layout import gains_of, pack
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
+from securefl.exchange.sums import MessageId, Sender
 from securefl.types import Kind, MessageSpec
 
 pytestmark = pytest.mark.usefixtures("quick")

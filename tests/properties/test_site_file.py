@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from securefl.config.load import load_config
-from securefl.config.samples import SamplesTable
 from securefl.data.site_file import load_site
 from securefl.errors import ConfigError, DataError
+from securefl.settings.load import load_config
+from securefl.settings.samples import SamplesTable
 
 FORM = SamplesTable(
     columns=("age", "smokes", "pressure"),

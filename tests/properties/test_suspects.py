@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from securefl.federation.suspects import Suspects
+from securefl.federation.left_out import Suspects
 
 LEAST = 3
 

@@ -19,7 +19,7 @@ from securefl.errors import (
     Replayed,
     SignatureRefused,
 )
-from securefl.exchange.base import ONE_TIME, Sealed
+from securefl.exchange.sums import ONE_TIME, Sealed
 from securefl.federation.message import (
     MAGIC,
     MAX_HEADER_BYTES,

@@ -14,16 +14,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from securefl.exchange.base import Sender
+from securefl.exchange.sums import Sender
 from securefl_keys import layout
+from securefl_keys.consortium import init_folder
 from securefl_keys.export import export
-from securefl_keys.folder import init_folder
-from securefl_keys.holders import Role
 from securefl_keys.identity import make_identities
 from securefl_keys.loading import load_client
-from securefl_keys.membership import Approval, approve
-from securefl_keys.officer_card import make_card
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.officers import make_card
 from securefl_keys.rotation import set_officers
+from securefl_keys.subject import Role
 
 PASSPHRASE = "correct horse battery staple"
 OUT = Path(__file__).parent / "v4/officers"
@@ -44,7 +44,7 @@ def make(root: Path) -> None:
     ca = init_folder(keys, PASSPHRASE, consortium="Nord").consortium
     for name, role in MEMBERS.items():
         (request,) = make_identities(root, [name], role, f"of {name}")
-        approve(keys, [Approval(request, root / name / "identity.crt")], PASSPHRASE)
+        approve(keys, [JoinApproval(request, root / name / "identity.crt")], PASSPHRASE)
     cards = [
         make_card(root / name, 2, f"of {name}", root / f"{name}.json") for name in OFFICERS[1:]
     ]

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.errors import MessageRefused
-from securefl.exchange.base import Sealed
+from securefl.exchange.sums import Sealed
 from securefl.federation.message import Expected, Roster, encode_message, header_for, split_message
 
 FILES = Path(__file__).parent

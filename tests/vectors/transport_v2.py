@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 from securefl_keys import layout
-from securefl_keys.folder import init_folder
-from securefl_keys.holders import Role
+from securefl_keys.consortium import init_folder
 from securefl_keys.identity import load_identity, make_identities
-from securefl_keys.membership import Approval, approve
-from securefl_keys.transport import transport_key
+from securefl_keys.membership import JoinApproval, approve
+from securefl_keys.party_certificates import transport_key
+from securefl_keys.subject import Role
 
 PASSPHRASE = "correct horse battery staple"
 OUT = Path(__file__).parent / "v2/transport"
@@ -36,7 +36,7 @@ def make(root: Path) -> None:
     folders = {"authority": keys / layout.AUTHORITY}
     for name, role in MEMBERS.items():
         (request,) = make_identities(root, [name], role, f"of {name}")
-        approve(keys, [Approval(request, root / name / "identity.crt")], PASSPHRASE)
+        approve(keys, [JoinApproval(request, root / name / "identity.crt")], PASSPHRASE)
         kept |= {root / name / f: f"{name}/{f}" for f in map(str, MEMBER_FILES)}
         folders[name] = root / name
         print(f'{name.upper()} = "{request.fingerprint}"')  # noqa: T201

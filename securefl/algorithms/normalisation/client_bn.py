@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from torch import nn
 
-from securefl.algorithms.base import averaged_tensors
-from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.algorithms.algorithm import averaged_tensors
+from securefl.algorithms.normalisation.policy import RoundNorm, required_layers
 from securefl.norms.find import affine, statistics
 from securefl.types import State
 

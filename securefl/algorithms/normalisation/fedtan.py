@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.normalisation.base import (
+from securefl.algorithms.normalisation.policy import (
     Pooling,
     RoundNorm,
     references,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.normalisation.base import RoundNorm, required_layers
+from securefl.algorithms.normalisation.policy import RoundNorm, required_layers
 from securefl.algorithms.normalisation.window import Window
 from securefl.norms.frozen import Freeze
 from securefl.types import State

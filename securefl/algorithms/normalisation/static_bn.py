@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from securefl.algorithms.normalisation.base import RoundNorm, required_normalising
+from securefl.algorithms.normalisation.policy import RoundNorm, required_normalising
 from securefl.types import State
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from securefl.errors import DataError
-from securefl.norms.observed import Seen
+from securefl.norms.watch import WatchedMoments
 from securefl.types import Kind, NamedTensors, State
 
 VARIATION = "fixbn/variation"
@@ -46,7 +46,9 @@ class Window:
         """What clients' sums say before the first round."""
         return {VARIATION: like.new_zeros(()), FILLED: like.new_zeros(())}
 
-    def follow(self, seen: Seen, kept: NamedTensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def follow(
+        self, seen: WatchedMoments, kept: NamedTensors
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What a client sends, and what it keeps, after a round whose batches were `seen`.
 
         Raises:

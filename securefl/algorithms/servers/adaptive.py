@@ -18,7 +18,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from securefl.algorithms.servers.base import Averaged, Stepped
+from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
 from securefl.types import NamedTensors
 
 

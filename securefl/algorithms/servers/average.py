@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from securefl.algorithms.servers.base import Averaged, Stepped
+from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
 from securefl.types import NamedTensors
 
 

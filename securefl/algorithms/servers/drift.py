@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from securefl.algorithms.servers.base import Averaged, Stepped
+from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
 from securefl.types import NamedTensors
 
 DRIFT = "drift"

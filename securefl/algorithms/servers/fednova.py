@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.base import trained_parameters
-from securefl.algorithms.servers.base import Averaged, Stepped
-from securefl.algorithms.solvers.base import Around, End, Session, Solver, Start
+from securefl.algorithms.algorithm import trained_parameters
+from securefl.algorithms.servers.server_optimiser import Averaged, Stepped
+from securefl.algorithms.solvers.solver import End, LocalSession, Solver, Start, StepContext
 from securefl.types import NamedTensors
 
 STEPS = "fednova/steps"
@@ -58,7 +58,7 @@ class Normalised:
         like = next(iter(trained_parameters(model).values()))
         return {**self.solver.control(model), STEPS: like.new_tensor(self.expected_steps)}
 
-    def begin(self, start: Start) -> Session:
+    def begin(self, start: Start) -> LocalSession:
         """The solver's own round."""
         return _Session(start, self.solver.begin(start))
 
@@ -66,9 +66,9 @@ class Normalised:
 @dataclass(frozen=True, slots=True)
 class _Session:
     start: Start
-    session: Session
+    session: LocalSession
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.session.gradients(around)
 
     def end(self) -> End:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from securefl.algorithms.base import trained_parameters
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.algorithm import trained_parameters
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.types import NamedTensors
 
 DRIFT, GRADIENT = "drift", "gradient"
@@ -61,7 +61,7 @@ class _Session:
     """c_i"""
     gradient_sum: NamedTensors
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.start.backward(around)
         moved = self.start.moved()
         for name, gradient in self.start.gradients():

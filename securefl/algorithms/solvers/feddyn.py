@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.types import NamedTensors
 
 
@@ -44,7 +44,7 @@ class _Session:
     gradient_own: NamedTensors
     """h_i"""
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.start.backward(around)
         moved = self.start.moved()
         for name, gradient in self.start.gradients():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.types import NamedTensors
 
 
@@ -31,7 +31,7 @@ class _Session:
     start: Start
     mu: float
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.start.backward(around)
         moved = self.start.moved()
         for name, gradient in self.start.gradients():

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from securefl.algorithms.base import copied
+from securefl.algorithms.algorithm import copied
 from securefl.algorithms.features import last_linear, observed_features
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.errors import DataError
 from securefl.norms.find import batch_norm_layers
-from securefl.norms.full import full
+from securefl.norms.patch_forward import full
 from securefl.types import NamedTensors
 
 
@@ -57,7 +57,7 @@ class _Session:
     references: list[nn.Module]
     """The client's last model and the global one; none in its first round."""
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         if not self.references:
             self.start.backward(around)
             return

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from securefl.algorithms.base import copied
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.algorithm import copied
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.types import NamedTensors
 
 
@@ -43,7 +43,7 @@ class _Session:
     start: Start
     inner_lr: float
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.start.backward(around)
         with _ahead(self.start, self.inner_lr):
             self.start.backward(nullcontext)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from securefl.algorithms.base import trained_parameters
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.algorithm import trained_parameters
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.types import NamedTensors
 
 
@@ -41,7 +41,7 @@ class _Session:
     """c_i"""
     gradient_sum: NamedTensors
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.start.backward(around)
         for name, gradient in self.start.gradients():
             self.gradient_sum[name].add_(gradient)

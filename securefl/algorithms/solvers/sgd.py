@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from securefl.algorithms.solvers.base import Around, End, Start, trained
+from securefl.algorithms.solvers.solver import End, Start, StepContext, trained
 from securefl.types import NamedTensors
 
 
@@ -28,7 +28,7 @@ class SGD:
 class _Session:
     start: Start
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self.start.backward(around)
 
     def end(self) -> End:

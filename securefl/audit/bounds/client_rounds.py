@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, norm  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Sgd, Work
-from securefl.audit.kolmogorov import too_far
-from securefl.audit.roc import Interval
+from securefl.algorithms.algorithm import Sgd, Work
+from securefl.audit.statistics import Interval, too_far
 from securefl.build.privacy import client_level
-from securefl.config.fnr import FnrTable
-from securefl.config.schema import Config
 from securefl.data.samples import samples
 from securefl.errors import DataError
-from securefl.exchange.base import Exchange
+from securefl.exchange.sums import Exchange
 from securefl.privacy.client_level import ClientLevel
+from securefl.settings.fnr import FnrTable
+from securefl.settings.tables import Config
 from securefl.types import Contribution, Kind, Memory, MessageSpec, Plan, State, Total
 
 Vector = NDArray[np.float64]

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import ConcatDataset, TensorDataset
 
-from securefl.algorithms.base import Loss, trained_parameters
-from securefl.config.schema import Config
+from securefl.algorithms.algorithm import Loss, trained_parameters
 from securefl.data.samples import ClientData, samples, whole
+from securefl.settings.tables import Config
 from securefl.task import Task
 from securefl.types import NamedTensors
 

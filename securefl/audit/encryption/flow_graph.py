@@ -8,7 +8,7 @@ from html import escape
 from textwrap import wrap
 from typing import final
 
-from securefl.report.drawing import COLOURS
+from securefl.report.plots import COLOURS
 
 WIDTH, MIDDLE = 360, 180
 """Of the drawing, in its own units: a phone's width."""

@@ -18,10 +18,9 @@ from securefl.audit.tracing.seen_layers import Array
 from securefl.build.training import equal_weight
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.params import MATCHES, MAX_MODULUS_BITS, SUMS, RingParameters
-from securefl.exchange.base import MessageId, Sender
+from securefl.exchange.card_keys import Quorum
 from securefl.exchange.decode_total import UNROUNDED_BITS
-from securefl.exchange.keyset import KeySet
-from securefl.exchange.matching import PROFILE
+from securefl.exchange.officer import KeySet
 from securefl.exchange.one_time import OneTimeAdder, OneTimeSealer
 from securefl.exchange.one_time_match import (
     MOMENT_UNIT,
@@ -29,8 +28,8 @@ from securefl.exchange.one_time_match import (
     OneTimeProfileSealer,
 )
 from securefl.exchange.policy import Policy
-from securefl.exchange.profile import Profile, divergence
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.profile_match import PROFILE, Profile, divergence
+from securefl.exchange.sums import MessageId, Sender
 
 PROFILE_ELEMENTS = 64
 _RUN = "0" * 64

@@ -17,21 +17,18 @@ from typing import Any, final
 
 from pydantic import TypeAdapter
 
-from securefl.audit.exposure.cards import wrongly_carded
-from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.lengths import Lengths
-from securefl.audit.exposure.openings import Log, wrongly_opened
+from securefl.audit.exposure.openings import OpeningsLog, wrongly_carded, wrongly_opened
 from securefl.audit.exposure.planned import Absences, unplanned
+from securefl.audit.exposure.views import Leak
 from securefl.build.exchange import is_blind, quorum_of, sealed_kinds
-from securefl.config.schema import Config
 from securefl.errors import RunFolderError
 from securefl.federation.incidents import SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Ledger
 from securefl.federation.opening import Opening
 from securefl.io.files import read_lines
 from securefl.io.json import parsed
-from securefl.report.pictures import PICTURES
-from securefl.runs.environment import PROCESSES, read_environment
+from securefl.report.finish import PICTURES
 from securefl.runs.folder_reader import (
     ENVIRONMENT,
     FILES,
@@ -46,10 +43,12 @@ from securefl.runs.folder_reader import (
     read_rows,
     read_soundly,
 )
-from securefl.selection.round_participants import RoundParticipants
+from securefl.runs.session import PROCESSES, read_environment
+from securefl.selection.participation import RoundParticipants
+from securefl.settings.tables import Config
 from securefl.types import Floats
 
-__all__ = ["FINDINGS", "PAGE", "Evidence", "Leak", "leaks_in"]
+__all__ = ["FINDINGS", "PAGE", "FolderEvidence", "Leak", "leaks_in"]
 
 PAGE, FINDINGS = "audit.html", "audit.json"
 """What an audit leaves in the run's folder."""
@@ -75,7 +74,7 @@ _MEASURED = re.compile(
 
 @final
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FolderEvidence:
     """What a run's folder says of its messages."""
 
     run: RunRecord
@@ -92,7 +91,7 @@ class Evidence:
     """Files and what stands in a row of theirs that no run writes."""
 
     @classmethod
-    def of(cls, run: RunRecord) -> Evidence:
+    def of(cls, run: RunRecord) -> FolderEvidence:
         """Raises RunFolderError where a file is damaged."""
         path = run.path
         sessions = read_environment(path / ENVIRONMENT).sessions
@@ -109,7 +108,7 @@ class Evidence:
 
 
 def leaks_in(
-    evidence: Evidence,
+    evidence: FolderEvidence,
     expected: Sequence[Entry],
     dtype: Floats,
     scores: Mapping[str, int] = MappingProxyType({}),
@@ -132,7 +131,7 @@ def leaks_in(
     # Clients that are processes come and go.
     latecomers = config.exchange.seals_sums and not evidence.in_one_process
     absences = Absences(finished, evidence.incidents, latecomers)
-    log = Log(evidence.openings, evidence.sessions, logged, evidence.officers)
+    log = OpeningsLog(evidence.openings, evidence.sessions, logged, evidence.officers)
     opened = finished - absences.spoiled
     openings = evidence.openings
     lengths = Lengths.of(dtype, openings, quorum_of(config))
@@ -158,7 +157,7 @@ def _scores(ledger: Sequence[Entry], scores: Mapping[str, int]) -> list[Entry]:
     return [replace(entry, n_values=scores[entry.name]) for entry in found.values()]
 
 
-def _wrong_forms(evidence: Evidence) -> Iterator[Leak]:
+def _wrong_forms(evidence: FolderEvidence) -> Iterator[Leak]:
     sealed = sealed_kinds(evidence.run.config)
     for entry in evidence.run.ledger:
         if entry.sender in {SERVER, AUTHORITY}:
@@ -185,7 +184,7 @@ def _wrong_lengths(ledger: Sequence[Entry], lengths: Lengths) -> Iterator[Leak]:
             yield Leak.of(entry, f"{entry.bytes:,} bytes, where {entry.form} has {min(due):,}")
 
 
-def _uncounted_bytes(evidence: Evidence) -> Iterator[Leak]:
+def _uncounted_bytes(evidence: FolderEvidence) -> Iterator[Leak]:
     """What rounds say that clients have sent, against the ledger's messages."""
     by_round: dict[int, list[Entry]] = defaultdict(list)
     for entry in evidence.run.ledger:
@@ -197,7 +196,7 @@ def _uncounted_bytes(evidence: Evidence) -> Iterator[Leak]:
             yield Leak(metrics.round, "uploads", f"clients -> {SERVER}", why)
 
 
-def _told(evidence: Evidence) -> Iterator[Leak]:
+def _told(evidence: FolderEvidence) -> Iterator[Leak]:
     """What files tell beside messages."""
     for incident in evidence.incidents:
         of_one = incident.name != SPOILED  # a total's weight and count are everybody's

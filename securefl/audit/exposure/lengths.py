@@ -10,14 +10,12 @@ from typing import final
 import numpy as np
 
 from securefl.crypto.params import SUMS
-from securefl.exchange.base import ONE_TIME, ONE_TIME_PROFILE
 from securefl.exchange.blind import n_answer_bytes, n_client_bytes
-from securefl.exchange.card_keys import cards_bytes
-from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.matching import SCORE, UNIT
+from securefl.exchange.card_keys import Quorum, cards_bytes
 from securefl.exchange.one_time_match import profile_bytes
 from securefl.exchange.plain import PlainChannel
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.profile_match import SCORE, UNIT, PlainMatch
+from securefl.exchange.sums import ONE_TIME, ONE_TIME_PROFILE
 from securefl.federation.incidents import BOOKKEEPING_BYTES
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.federation.message import (

@@ -1,4 +1,4 @@
-"""Whether the authority opened what it may, once, and wrote it down."""
+"""Openings by the authority: what it may open, once, and written down; and cards of a session."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from securefl.audit.exposure.leak import Leak
 from securefl.audit.exposure.planned import planned_sums
-from securefl.exchange.matching import SCORE
+from securefl.audit.exposure.views import Leak
+from securefl.exchange.profile_match import SCORE
+from securefl.federation.incidents import Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
+from securefl.federation.message import CARD
 from securefl.federation.opening import Opening
 from securefl.types import Kind
 
@@ -19,7 +21,7 @@ _WHO = f"{AUTHORITY} -> {SERVER}"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Log:
+class OpeningsLog:
     """The authority's, as a run's folder has it."""
 
     openings: Sequence[Opening]
@@ -32,7 +34,7 @@ class Log:
 
 
 def wrongly_opened(
-    log: Log,
+    log: OpeningsLog,
     ledger: Sequence[Entry],
     expected: Sequence[Entry],
     finished: Collection[int],
@@ -126,7 +128,7 @@ def is_sealed(entry: Entry) -> bool:
 
 
 def _not_written_down(
-    log: Log, ledger: Sequence[Entry], finished: Collection[int]
+    log: OpeningsLog, ledger: Sequence[Entry], finished: Collection[int]
 ) -> Iterator[Leak]:
     opened = Counter((o.round, o.name) for o in log.openings if not o.refused)
     sent = Counter((e.round, e.name) for e in ledger if e.sender == AUTHORITY)
@@ -141,3 +143,35 @@ def _not_written_down(
     for number, name in opened.keys() - sent.keys():
         if number in finished:
             yield Leak(number, name, _WHO, "opened, and not written down as sent")
+
+
+def wrongly_carded(
+    ledger: Sequence[Entry],
+    openings: Sequence[Opening],
+    incidents: Sequence[Incident],
+    sessions: int,
+) -> Iterator[Leak]:
+    """Yield cards that no session asks for, and what is sealed by clients without a card.
+
+    A client is asked once a session and for each new key, and again where its card was refused. The
+    authority gets each that arrives in its form, the same bytes.
+    """
+    given = [e for e in ledger if e.kind is Kind.CARDS and e.receiver == SERVER]
+    passed_on = [e for e in ledger if e.kind is Kind.CARDS and e.sender == SERVER]
+    refused = Counter(i.client for i in incidents if i.name == CARD)
+    keys = {o.key_id for o in openings}
+    usual = sessions + max(0, len(keys) - 1) if any(map(is_sealed, ledger)) else 0
+    for client, times in Counter(e.sender for e in given).items():
+        if times > usual + refused[client]:
+            why = f"{times} cards, where {usual + refused[client]} are due"
+            yield Leak(0, CARD, f"{client} -> {SERVER}", why)
+    sizes = Counter((e.round, e.bytes) for e in given)
+    for entry in passed_on:
+        sizes[entry.round, entry.bytes] -= 1
+        if sizes[entry.round, entry.bytes] < 0:
+            yield Leak.of(entry, "passed on, and no client has sent it")
+    first = {e.sender: e.round for e in reversed(given)}
+    sealed = {e.sender: e for e in reversed(ledger) if is_sealed(e)}
+    for client, entry in sealed.items():
+        if first.get(client, entry.round + 1) > entry.round:
+            yield Leak.of(entry, "sealed, and its sender has handed over no card")

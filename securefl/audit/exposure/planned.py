@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from securefl.audit.exposure.leak import Leak, way
+from securefl.audit.exposure.views import Leak, way
 from securefl.federation.incidents import PASSED, SPOILED, Incident
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry
 from securefl.types import Kind

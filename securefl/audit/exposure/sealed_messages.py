@@ -15,20 +15,18 @@ from typing import final
 import numpy as np
 
 from securefl.audit.exposure.uniform import UNEVEN, uneven
+from securefl.crypto.ciphertext_codec import split_payload
 from securefl.crypto.derived import SEED_BYTES
 from securefl.crypto.one_time import KeySum, OneTimeKey, Rows, ring
 from securefl.crypto.params import KEY_DEVIATION, MATCHES, SUMS, RingParameters
-from securefl.crypto.ring import split_payload
 from securefl.errors import MessageRefused, PeerError
-from securefl.exchange.base import NONCE_BYTES, MessageId, Values
 from securefl.exchange.blind import BlindTotal, n_sealed_bytes, names_in
 from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.keyset import KeySet
+from securefl.exchange.officer import KeySet, OneTimeOpener
 from securefl.exchange.one_time import OneTimeSealer
 from securefl.exchange.one_time_match import SCORE_BYTES, split_score
-from securefl.exchange.one_time_open import OneTimeOpener
-from securefl.federation.client import Client
-from securefl.federation.identities import Identities
+from securefl.exchange.sums import NONCE_BYTES, MessageId, Values
+from securefl.federation.client import Client, Identities
 from securefl.federation.ledger import AUTHORITY
 from securefl.federation.message import split_message
 from securefl.federation.total import RELEASED, n_total_bytes, read_total

@@ -12,10 +12,10 @@ from functools import cache
 
 import numpy as np
 
-from securefl.audit.kolmogorov import too_far
+from securefl.audit.statistics import too_far
+from securefl.crypto.ciphertext_codec import Residues, unpacked
 from securefl.crypto.one_time import ring
 from securefl.crypto.params import RingParameters
-from securefl.crypto.ring import Residues, unpacked
 
 UNEVEN = 1e-9
 """The probability that a uniform polynomial looks as uneven as is called readable here."""

@@ -1,4 +1,4 @@
-"""What each party of a run received: every byte of the ledger, by field, form and sender."""
+"""Views of each party of a run: every byte of the ledger; and leaks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,30 @@ from typing import final
 
 from securefl.federation.ledger import AUTHORITY, SERVER, Entry, Form
 from securefl.types import Kind
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class Leak:
+    """One message or file."""
+
+    round: int
+    what: str
+    """The field."""
+    who: str
+    """Sender and receiver, or the file."""
+    why: str
+
+    @classmethod
+    def of(cls, entry: Entry, why: str) -> Leak:
+        """About one message."""
+        return cls(entry.round, entry.name, way(entry), why)
+
+
+def way(entry: Entry) -> str:
+    """From whom to whom."""
+    return f"{entry.sender} -> {entry.receiver}"
+
 
 OUTSIDER = "outside reader"
 _NUMBERS = re.compile(r"\d+")
@@ -44,7 +68,7 @@ class Field:
 
 @final
 @dataclass(frozen=True, slots=True)
-class View:
+class PartyView:
     """What one party received."""
 
     party: str
@@ -61,7 +85,7 @@ class View:
         return tuple(f for f in self.fields if f.shows is Shows.ONE_CLIENT)
 
 
-def views(ledger: Sequence[Entry]) -> tuple[View, ...]:
+def views(ledger: Sequence[Entry]) -> tuple[PartyView, ...]:
     """Of the server, the authority, each client, and a reader of the wire.
 
     Every message has one receiver, so that the first views' bytes add up to the ledger's. The last
@@ -71,12 +95,12 @@ def views(ledger: Sequence[Entry]) -> tuple[View, ...]:
     clients = sorted((r for r in receivers if r not in {SERVER, AUTHORITY}), key=_natural)
     parties = [r for r in (SERVER, AUTHORITY) if r in receivers] + clients
     own = [view_of(party, (e for e in ledger if e.receiver == party)) for party in parties]
-    return (*own, View(OUTSIDER, _fields(ledger, lambda _entry: Shows.LENGTH)))
+    return (*own, PartyView(OUTSIDER, _fields(ledger, lambda _entry: Shows.LENGTH)))
 
 
-def view_of(party: str, received: Iterable[Entry]) -> View:
+def view_of(party: str, received: Iterable[Entry]) -> PartyView:
     """Of one party, from what it received."""
-    return View(party, _fields(received, shown))
+    return PartyView(party, _fields(received, shown))
 
 
 def shown(entry: Entry) -> Shows:

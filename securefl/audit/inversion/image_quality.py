@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped,
 from scipy.stats import t  # type: ignore[import-untyped, unused-ignore]
 from skimage.metrics import structural_similarity
 
-from securefl.audit.roc import CONFIDENCE, Interval
+from securefl.audit.statistics import CONFIDENCE, Interval
 from securefl.errors import DataError
 
 BEST_PSNR = 60.0

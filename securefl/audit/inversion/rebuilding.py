@@ -15,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from securefl.audit.inversion.first_layer import first_linear, inputs_of
-from securefl.audit.inversion.image_quality import Images, matched, psnr, ssim
-from securefl.audit.inversion.knowledge import (
+from securefl.audit.inversion.assumptions import (
     Attacker,
     Beliefs,
     derived,
@@ -27,9 +25,11 @@ from securefl.audit.inversion.knowledge import (
     measured,
     running,
 )
-from securefl.audit.inversion.matching import Prior, Search, Seen, match
-from securefl.audit.inversion.subject import MiniBatches, Normalised, Subject, mini_batches
-from securefl.audit.inversion.victim import Statistics
+from securefl.audit.inversion.first_layer import first_linear, inputs_of
+from securefl.audit.inversion.gradient_matching import Prior, Search, SeenGradient, match
+from securefl.audit.inversion.image_quality import Images, matched, psnr, ssim
+from securefl.audit.inversion.target import MiniBatches, NormalisedBatch, Target, mini_batches
+from securefl.audit.inversion.victim_gradient import Statistics
 
 OUTSIDE = 0.1
 """By how much a pixel may leave 0..1 before a rebuilt image is taken for a failure."""
@@ -51,7 +51,7 @@ class Rebuilt:
 class Attacked:
     """One subject at one size of mini-batches."""
 
-    subject: Subject
+    subject: Target
     batch: int
     originals: Images
     baseline: Rebuilt
@@ -59,7 +59,7 @@ class Attacked:
     by: Mapping[Attacker, Rebuilt]
 
 
-def attacked(subject: Subject, n: int, batch: int, search: Search, seed: int) -> Attacked:
+def attacked(subject: Target, n: int, batch: int, search: Search, seed: int) -> Attacked:
     """All attacks on n mini-batches; the same seed gives the same images.
 
     All have the same model, gradients, labels, public images, starts and steps.
@@ -83,7 +83,7 @@ def attacked(subject: Subject, n: int, batch: int, search: Search, seed: int) ->
     return Attacked(subject, batch, originals, scored(mean_NBD), found)
 
 
-def attackers(subject: Subject, batches: MiniBatches) -> list[Attacker]:
+def attackers(subject: Target, batches: MiniBatches) -> list[Attacker]:
     """Those that there are, for some need a bias, a linear layer, or constant statistics.
 
     The running statistics are no case of their own where they are the exact ones, or fresh.
@@ -93,10 +93,10 @@ def attackers(subject: Subject, batches: MiniBatches) -> list[Attacker]:
     known, others = running(subject.model), (batches.exact, fresh(subject.model))
     if known and not any(_same(known, other) for other in others):
         found.insert(1, Attacker.POPULATION)
-    if subject.normalised is Normalised.GIVEN:
+    if subject.normalised is NormalisedBatch.GIVEN:
         found.append(Attacker.DERIVED)
-    rank_one = batch == 1 and subject.normalised is not Normalised.BATCH
-    if (rank_one or subject.normalised is Normalised.GIVEN) and first_linear(
+    rank_one = batch == 1 and subject.normalised is not NormalisedBatch.BATCH
+    if (rank_one or subject.normalised is NormalisedBatch.GIVEN) and first_linear(
         subject.model, batches.x_NB[0]
     ):
         found.append(Attacker.FIRST_LAYER)
@@ -111,33 +111,35 @@ def _same(known: Statistics, other: Statistics) -> bool:
     )
 
 
-def _seen(subject: Subject, batches: MiniBatches) -> Seen:
+def _seen(subject: Target, batches: MiniBatches) -> SeenGradient:
     x, y = subject.public
     n_classes = int(max(y.max(), subject.client[1].max())) + 1
     prior = Prior.of(x, y, n_classes)
     shape = subject.client[0].shape[1:]
-    return Seen(subject.model, batches.gradients, batches.y_NB, shape, prior, batches.totals)
+    return SeenGradient(
+        subject.model, batches.gradients, batches.y_NB, shape, prior, batches.totals
+    )
 
 
 def _rebuilt(
     attacker: Attacker,
-    subject: Subject,
+    subject: Target,
     batches: MiniBatches,
-    seen: Seen,
+    seen: SeenGradient,
     search: Search,
     rng: torch.Generator,
 ) -> Tensor:
     if attacker is Attacker.FIRST_LAYER:
         return _read_off(subject, batches, seen, rng)
     beliefs = _beliefs(attacker, subject, batches)
-    by_batch = subject.normalised is Normalised.BATCH
+    by_batch = subject.normalised is NormalisedBatch.BATCH
     known = batches.exact if by_batch and attacker is Attacker.EXACT else None
     return match(seen, beliefs, search, rng, known)
 
 
-def _beliefs(attacker: Attacker, subject: Subject, batches: MiniBatches) -> Beliefs:
+def _beliefs(attacker: Attacker, subject: Target, batches: MiniBatches) -> Beliefs:
     model, n = subject.model, len(batches.y_NB)
-    own = subject.normalised is Normalised.BATCH
+    own = subject.normalised is NormalisedBatch.BATCH
     if own and attacker in (Attacker.EXACT, Attacker.JOINT):
         return {}
     if attacker is Attacker.EXACT:
@@ -150,7 +152,9 @@ def _beliefs(attacker: Attacker, subject: Subject, batches: MiniBatches) -> Beli
     return freed(public) if attacker is Attacker.JOINT else public
 
 
-def _read_off(subject: Subject, batches: MiniBatches, seen: Seen, rng: torch.Generator) -> Tensor:
+def _read_off(
+    subject: Target, batches: MiniBatches, seen: SeenGradient, rng: torch.Generator
+) -> Tensor:
     """By the first layer alone; where that fails, the mean public image."""
     name = first_linear(subject.model, batches.x_NB[0])
     n, batch = batches.y_NB.shape

@@ -32,7 +32,7 @@ SERVER = "a server that reads single clients' updates"
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class SeenModels:
     """φ of all of a pool's samples by the models that somebody saw (`confidences`)."""
 
     final_S: Phi
@@ -56,7 +56,7 @@ class Attack:
     score_S: Phi
 
 
-def attacks(pool: Candidates, seen: Seen, shadows: Shadows | None) -> Sequence[Attack]:
+def attacks(pool: Candidates, seen: SeenModels, shadows: Shadows | None) -> Sequence[Attack]:
     """All attacks that what was seen allows, with every sample of the pool scored.
 
     Of rounds the second half counts, fixed beforehand: what is memorised shows late.

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Loss
+from securefl.algorithms.algorithm import Loss
 from securefl.data.samples import Samples, in_order
 from securefl.errors import DataError
 

@@ -27,11 +27,11 @@ from securefl.audit.membership.attacks import Shadows
 from securefl.audit.membership.candidates import Candidates
 from securefl.audit.membership.confidences import Phi, confidences
 from securefl.build.run import run
-from securefl.config.load import parse_tables
-from securefl.config.schema import Config
 from securefl.errors import ConfigError
 from securefl.runs.folder_reader import RoundMetrics
-from securefl.simulation.processes.interrupts import deaf_to_interrupts
+from securefl.settings.load import parse_tables
+from securefl.settings.tables import Config
+from securefl.simulation.processes.worker_process import deaf_to_interrupts
 from securefl.task import Task
 
 MOST_PARTS = 8

@@ -16,16 +16,15 @@ from typing import final
 import numpy as np
 import torch
 
-from securefl.audit.roc import Roc
-from securefl.audit.tracing.asked import Asked
+from securefl.audit.statistics import Roc
+from securefl.audit.tracing.adversarial_server import AdversarialServer
+from securefl.audit.tracing.experiment import Others, drawn
 from securefl.audit.tracing.seen_layers import Array, Indices
 from securefl.audit.tracing.traceable import Profiles
-from securefl.audit.tracing.trials import Others, drawn
 from securefl.exchange.policy import Policy
-from securefl.privacy.client_noise import ClientNoise, NoisyExchange
 from securefl.privacy.clipping import Clipping
+from securefl.privacy.distributed_noise import ClientNoise, DistributedNoise, NoisyExchange
 from securefl.privacy.randomness import Seeded
-from securefl.privacy.shares import Shares
 from securefl.types import NamedTensors, Total
 
 NAME = "layer/moments"
@@ -75,7 +74,7 @@ def differenced(
         DataError: too few records.
     """
     n, least = setting.n, setting.least
-    asked = Asked(least + 1, Policy(min_contributions=least))
+    asked = AdversarialServer(least + 1, Policy(min_contributions=least))
     first_TKV, other_TKV, pairs = _clients(release, labels_N, setting, rng)
     same_TKV, noise = first_TKV[:, :-1], _Noise.of(release, setting)
     exact_TV = _differences(asked, NAME, first_TKV, same_TKV)
@@ -115,7 +114,7 @@ def _clients(
     return all_TKV[:, : setting.least + 1], all_TKV[:, setting.least + 1 :], pairs
 
 
-def _differences(asked: Asked, name: str, first_TKV: Array, second_TKV: Array) -> Array:
+def _differences(asked: AdversarialServer, name: str, first_TKV: Array, second_TKV: Array) -> Array:
     """The last client's values, from a total of all in round 1 and one of the others in round 2."""
     found = list[Array]()
     n_values = first_TKV.shape[2]
@@ -147,7 +146,7 @@ class _Noise:
         """All of it is there when one client is missing."""
         mean_V = release.moments.population.mean_V
         clip = CLIP * float(np.linalg.norm(mean_V))
-        shares, bounds = Shares(setting.least + 1, dropouts=1), {NAME: clip}
+        shares, bounds = DistributedNoise(setting.least + 1, dropouts=1), {NAME: clip}
         noise = ClientNoise(setting.sigma, clip, Clipping.FLAT, shares, bounds=bounds)
         return cls(noise, noise.deviation(setting.sigma, clip, len(mean_V)))
 

@@ -29,7 +29,7 @@ from scipy.stats import norm  # type: ignore[import-untyped, unused-ignore]
 from sklearn.covariance import LedoitWolf
 
 from securefl.errors import DataError
-from securefl.exchange.profile import VARIANCE_FLOOR
+from securefl.exchange.profile_match import VARIANCE_FLOOR
 
 Array = NDArray[np.float64]
 

@@ -28,7 +28,7 @@ _BATCH = 256
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class SeenLayers:
     """Mean and mean square of each element over a record's pixels; where it has none, h and h²."""
 
     first_NQ: Array
@@ -46,14 +46,14 @@ def represented(model: nn.Module, layer: str | None, x: Tensor) -> Array:
     return _few(np.concatenate(rows))
 
 
-def seen_by_profiles(model: nn.Module, layer: str | None, x: Tensor) -> Seen:
+def seen_by_profiles(model: nn.Module, layer: str | None, x: Tensor) -> SeenLayers:
     """What a profile is made of."""
     h_NQ = represented(model, layer, x)
-    return Seen(h_NQ, h_NQ**2)
+    return SeenLayers(h_NQ, h_NQ**2)
 
 
 @torch.no_grad()
-def seen_by_batch_norm(model: nn.Module, x: Tensor) -> Seen:
+def seen_by_batch_norm(model: nn.Module, x: Tensor) -> SeenLayers:
     """What all BN layers get, of a model at rest: their statistics are means of this.
 
     In training, layers above the first see records through the batch's own statistics, and differ.
@@ -67,7 +67,7 @@ def seen_by_batch_norm(model: nn.Module, x: Tensor) -> Seen:
             y = [i.double().reshape(len(i), i.shape[1], -1) for i in inputs]
             first.append(np.concatenate([i.mean(2).cpu().numpy() for i in y], axis=1))
             second.append(np.concatenate([i.square().mean(2).cpu().numpy() for i in y], axis=1))
-    return Seen(_few(np.concatenate(first)), _few(np.concatenate(second)))
+    return SeenLayers(_few(np.concatenate(first)), _few(np.concatenate(second)))
 
 
 @contextmanager

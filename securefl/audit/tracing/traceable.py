@@ -21,14 +21,14 @@ from securefl.audit.tracing.likelihood import (
     Population,
     impossible,
 )
-from securefl.audit.tracing.seen_layers import Array, Indices, Seen
-from securefl.privacy.moments import ChannelMoments, MomentRelease
+from securefl.audit.tracing.seen_layers import Array, Indices, SeenLayers
 from securefl.privacy.randomness import Randomness, noisy
+from securefl.privacy.record_moments import ChannelMoments, MomentRelease
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Moments:
+class TraceableMoments:
     """What is known of (z, z²) of a layer, or of several: the pool's vectors and the public's."""
 
     at: Coordinates
@@ -36,7 +36,7 @@ class Moments:
     population: Population
 
     @classmethod
-    def of(cls, pool: Seen, public: Seen) -> Moments:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> TraceableMoments:
         """In the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         of_public = at.moments(public.first_NQ, public.second_NQ)
@@ -55,13 +55,13 @@ class Moments:
 class Profiles:
     """FedProf's profile of all clients' records together: mean and variance, exact."""
 
-    moments: Moments
+    moments: TraceableMoments
     represented_NQ: Array
 
     @classmethod
-    def of(cls, pool: Seen, public: Seen) -> Profiles:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> Profiles:
         """Of what `seen_by_profiles` gives."""
-        return cls(Moments.of(pool, public), pool.first_NQ)
+        return cls(TraceableMoments.of(pool, public), pool.first_NQ)
 
     def ratio(self, n: int) -> LikelihoodRatio:
         """Without noise."""
@@ -85,12 +85,12 @@ class Profiles:
 class LayerStatistics:
     """Mean and variance of what BN layers get, of a model at rest, exact."""
 
-    moments: Moments
+    moments: TraceableMoments
 
     @classmethod
-    def of(cls, pool: Seen, public: Seen) -> LayerStatistics:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> LayerStatistics:
         """Of what `seen_by_batch_norm` gives."""
-        return cls(Moments.of(pool, public))
+        return cls(TraceableMoments.of(pool, public))
 
     def ratio(self, n: int) -> LikelihoodRatio:
         """Without noise."""
@@ -115,7 +115,7 @@ class Means:
     population: Population
 
     @classmethod
-    def of(cls, pool: Seen, public: Seen) -> Means:
+    def of(cls, pool: SeenLayers, public: SeenLayers) -> Means:
         """In the public's coordinates."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))
@@ -150,7 +150,7 @@ class PrivateSums:
     population: Population
 
     @classmethod
-    def of(cls, pool: Seen, public: Seen, rms_clip: float, sigma: float) -> PrivateSums:
+    def of(cls, pool: SeenLayers, public: SeenLayers, rms_clip: float, sigma: float) -> PrivateSums:
         """Of what `seen_by_profiles` gives, about the public mean and in its unit."""
         at = Coordinates.of(public.first_NQ, public.second_NQ)
         z_NQ, z_PQ = ((s.first_NQ - at.mean_Q) / at.unit_Q for s in (pool, public))

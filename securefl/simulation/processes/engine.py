@@ -20,8 +20,7 @@ from securefl.data.samples import TensorSamples
 from securefl.errors import ConfigError, PeerError, WorkerLost
 from securefl.federation.client import Client
 from securefl.federation.contribution import Refused
-from securefl.federation.profiling import Profiling
-from securefl.federation.query import Query
+from securefl.federation.query import Profiling, Query
 from securefl.federation.remote import Outcome, RemoteRound, answers, counted
 from securefl.federation.round import OpenSum, ServerRound
 from securefl.federation.site import Ask, Reply, Request

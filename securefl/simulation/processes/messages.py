@@ -11,16 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefl.crypto.cards import CardKey
 from securefl.errors import ConfigError
-from securefl.exchange.base import Sealer
-from securefl.exchange.card_keys import CardKeys
-from securefl.exchange.match_plain import PlainMatch
-from securefl.exchange.matching import ProfileSealer
+from securefl.exchange.card_keys import CardKeys, Quorum
 from securefl.exchange.one_time import OneTimeSealer, UnderCards
 from securefl.exchange.one_time_match import OneTimeProfileSealer
 from securefl.exchange.plain import PlainChannel
-from securefl.exchange.quorum import Quorum
+from securefl.exchange.profile_match import PlainMatch, ProfileSealer
+from securefl.exchange.sums import Sealer
 from securefl.federation.client import Client
-from securefl.federation.profiling import Profiling
+from securefl.federation.query import Profiling
 from securefl.simulation.clients import Clients
 from securefl.types import Floats, Kind, Memory
 

@@ -1,9 +1,13 @@
-"""Workers in processes of this machine: their processes and their pipes."""
+"""Processes that ignore Ctrl-C, which the main process handles for them.
+
+Workers in processes of this machine: their processes and their pipes.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,11 +16,24 @@ from typing import Any
 
 import torch
 
-from securefl.simulation.processes.interrupts import deaf_to_interrupts
 from securefl.simulation.processes.ipc import Gone, receive, send
 from securefl.simulation.processes.machines import Death, Wanted
 from securefl.simulation.processes.messages import TorchSettings
 from securefl.simulation.processes.worker import work
+
+
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Block Ctrl-C in processes started within: a pool whose processes it kills may hang."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+
 
 WITHHELD = "SECUREFL_PASSPHRASE"
 """Variable of the command line's passphrase; a worker opens nothing."""

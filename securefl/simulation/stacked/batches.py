@@ -1,4 +1,4 @@
-"""Mini-batches of a block of clients."""
+"""Mini-batches of a block of clients, and their loss."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from securefl.algorithms.algorithm import Loss
 from securefl.data.resident import Resident
 from securefl.data.samples import Samples, TensorSamples, batches_of
+from securefl.metrics import IGNORED
+from securefl.norms.padded import Present
 
 
 def block_batches(
@@ -78,3 +82,39 @@ def _indices(drawers: Sequence[_Drawer], device: torch.device) -> Iterator[list[
             for i, order in zip(ended, moved, strict=True):
                 left[i].extend(batches_of(order, drawers[i].batch_size))
         yield [of.popleft() for of in left]
+
+
+def block_loss(loss: Loss, n_clients: int, present: Present | None = None) -> Loss:
+    """Build the sum of the clients' losses of outputs (B, K C, ...) and labels (K, B, ...).
+
+    In padded batches, only samples that are `present` count.
+    """
+
+    def summed(outputs: Tensor, y_KB: Tensor) -> Tensor:
+        outputs_KB = outputs.unflatten(1, (n_clients, -1)).transpose(0, 1).contiguous()
+        y_KB = y_KB.contiguous()
+        if loss is functional.cross_entropy and not y_KB.is_floating_point():
+            return _cross_entropies(outputs_KB, _ignoring(y_KB.long(), present))
+        if loss is functional.mse_loss and outputs_KB.shape == y_KB.shape and not present:
+            return n_clients * loss(outputs_KB, y_KB)
+        sizes = present.sizes if present else [len(outputs)] * n_clients
+        each = zip(outputs_KB, y_KB, sizes, strict=True)
+        return torch.stack([loss(o[:n], y[:n]) for o, y, n in each]).sum()
+
+    return summed
+
+
+def _ignoring(y_KB: Tensor, present: Present | None) -> Tensor:
+    if not present:
+        return y_KB
+    absent_KB = present.absent_BK.T
+    return y_KB.masked_fill(absent_KB.view(*absent_KB.shape, *(1,) * (y_KB.dim() - 2)), IGNORED)
+
+
+def _cross_entropies(outputs_KB: Tensor, y_KB: Tensor) -> Tensor:
+    """Sum each client's mean over its own labels."""
+    losses = functional.cross_entropy(
+        outputs_KB.flatten(0, 1), y_KB.flatten(0, 1), ignore_index=IGNORED, reduction="none"
+    )
+    counted_K = (y_KB != IGNORED).flatten(1).sum(dim=1)
+    return (losses.view(len(y_KB), -1).sum(dim=1) / counted_K).sum()

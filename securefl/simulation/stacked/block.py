@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from securefl.algorithms.base import copied
+from securefl.algorithms.algorithm import copied
 from securefl.exchange.layout import Row, Rows
 from securefl.federation.clients_round import ClientsRound
-from securefl.simulation.stacked.model import parts, repeated
+from securefl.simulation.stacked.wide_model import parts, repeated
 from securefl.types import Contribution, Kind, Memory, NamedTensors, State, Total
 
 

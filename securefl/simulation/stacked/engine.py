@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import Algorithm, Loss, Work
+from securefl.algorithms.algorithm import Algorithm, Loss, Work
 from securefl.algorithms.federated import Federated
 from securefl.algorithms.participation import Participating
 from securefl.algorithms.public_training import ServerTuned
@@ -34,7 +34,7 @@ from securefl.federation.training import round_generator
 from securefl.norms.padded import Present, padded_batch_norm
 from securefl.simulation.clients import Clients
 from securefl.simulation.sequential import Sequential
-from securefl.simulation.stacked.batches import block_batches
+from securefl.simulation.stacked.batches import block_batches, block_loss
 from securefl.simulation.stacked.block import (
     AllLeft,
     BlockEnd,
@@ -42,11 +42,9 @@ from securefl.simulation.stacked.block import (
     block_state,
     separate,
 )
-from securefl.simulation.stacked.grouping import Grouping
-from securefl.simulation.stacked.loss import block_loss
-from securefl.simulation.stacked.trial import require_padded, require_separate
+from securefl.simulation.stacked.grouping import Grouping, Workspaces
+from securefl.simulation.stacked.separation_check import require_padded, require_separate
 from securefl.simulation.stacked.unequal_steps import UnequalSteps
-from securefl.simulation.stacked.workspaces import Workspaces
 from securefl.types import Contribution
 
 SOLVERS = (SGD, FedProx, Scaffold, FedDyn, FedDC, PerFedAvg)

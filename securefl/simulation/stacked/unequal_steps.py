@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from securefl.algorithms.base import averaged_tensors
-from securefl.algorithms.solvers.base import Around, End, Session, Solver, Start
-from securefl.simulation.stacked.model import parts
+from securefl.algorithms.algorithm import averaged_tensors
+from securefl.algorithms.solvers.solver import End, LocalSession, Solver, Start, StepContext
+from securefl.simulation.stacked.wide_model import parts
 from securefl.types import NamedTensors
 
 
@@ -29,21 +29,21 @@ class UnequalSteps:
         """See `Solver.control`."""
         return self.solver.control(model)
 
-    def begin(self, start: Start) -> Session:
+    def begin(self, start: Start) -> LocalSession:
         """See `Solver.begin`."""
         return _Session(self.solver.begin(start), start.work.model, self.steps)
 
 
 @dataclass(slots=True)
 class _Session:
-    session: Session
+    session: LocalSession
     model: nn.Module
     steps: Sequence[int]
     _n_taken: int = 0
     _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Tensors of clients that have ended: a view of the wide model, and a copy."""
 
-    def gradients(self, around: Around) -> None:
+    def gradients(self, around: StepContext) -> None:
         self._keep_those_who_ended()
         self.session.gradients(around)
         self._n_taken += 1

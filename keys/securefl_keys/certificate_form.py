@@ -1,0 +1,218 @@
+"""Certificates in their one form: PEM and DER, and the parts that all of a consortium have."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from securefl.errors import CertificateExpired, CertificateRefused, ForeignAuthority, KeyFileError
+from securefl.io.text import printable
+from securefl_keys.subject import require_name, subject
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    UserWarning,
+)
+"""What `cryptography` raises for X.509 that it does not read, or reads for the last time."""
+
+_ED25519 = bytes.fromhex("300506032b6570")
+_BIT_STRING = bytes.fromhex("034100")
+
+
+@contextmanager
+def strictly() -> Iterator[None]:
+    """Makes errors of `cryptography`'s warnings, such as of serial numbers below one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
+
+
+def require_one_form(der: bytes, signed: bytes, signature: bytes) -> None:
+    """Raises ValueError unless signed part, Ed25519's name and signature are the whole.
+
+    A parser may take the bits around a signature in more forms than one.
+    """
+    if not der.endswith(signed + _ED25519 + _BIT_STRING + signature):
+        raise ValueError("not in its one form")
+
+
+def pem_blocks(text: str) -> list[str]:
+    """Split a text before each block that follows another; nothing is checked."""
+    return re.split(r"(?<=-----\n)(?=-----BEGIN )", text)
+
+
+def read_pem(text: str) -> x509.Certificate:
+    """A certificate in its one text form; raises KeyFileError."""
+    certificate = _read(x509.load_pem_x509_certificate, text.encode())
+    if pem_of(certificate) != text:
+        raise KeyFileError("not a certificate in its one form: it was changed")
+    return certificate
+
+
+def read_der(data: bytes) -> x509.Certificate:
+    """Raises KeyFileError."""
+    return _read(x509.load_der_x509_certificate, data)
+
+
+def _read(load: Callable[[bytes], x509.Certificate], data: bytes) -> x509.Certificate:
+    try:
+        with strictly():
+            certificate = load(data)
+        signed, signature = certificate.tbs_certificate_bytes, certificate.signature
+        require_one_form(der_of(certificate), signed, signature)
+    except UNREADABLE:
+        raise KeyFileError("no certificate, or a damaged one") from None
+    return certificate
+
+
+def public_key_of(certificate: x509.Certificate) -> Ed25519PublicKey:
+    """Whom it is for; raises CertificateRefused for a key of another algorithm than ours."""
+    try:
+        key = certificate.public_key()
+    except UNREADABLE:  # of an algorithm that `cryptography` does not know
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise CertificateRefused("its key is not Ed25519, as all of a consortium are")
+    return key
+
+
+def der_of(certificate: x509.Certificate) -> bytes:
+    """Its bytes."""
+    return certificate.public_bytes(Encoding.DER)
+
+
+def pem_of(certificate: x509.Certificate) -> str:
+    """Its text."""
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+CLOCK_SKEW = timedelta(hours=1)
+"""A certificate begins so much earlier, for machines whose clock is behind."""
+PublicKey: TypeAlias = Ed25519PublicKey | EllipticCurvePublicKey
+Extensions: TypeAlias = list[x509.Extension[x509.ExtensionType]]
+_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+def lasting(at: datetime, lifetime: timedelta) -> tuple[datetime, datetime]:
+    """Return the first and the last second of a certificate that is made at this time."""
+    at = at.astimezone(UTC).replace(microsecond=0)
+    return at - CLOCK_SKEW, at + lifetime
+
+
+def unissued(
+    name: str, key: PublicKey, extensions: Extensions, dates: tuple[datetime, datetime]
+) -> x509.CertificateBuilder:
+    """Build a certificate without its issuer."""
+    first, last = dates
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject(name))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(first)
+        .not_valid_after(last)
+    )
+    for part in extensions:
+        builder = builder.add_extension(part.value, part.critical)
+    return builder
+
+
+def leaf_extensions(
+    uses: list[x509.ObjectIdentifier],
+    names: x509.SubjectAlternativeName,
+    key: PublicKey,
+    issuer: Ed25519PublicKey,
+) -> Extensions:
+    """Return the extensions of a holder's certificate: all of them, in their order."""
+    return [
+        extension(x509.BasicConstraints(ca=False, path_length=None), critical=True),
+        extension(key_usage("digital_signature"), critical=True),
+        extension(x509.ExtendedKeyUsage(uses)),
+        extension(names),
+        extension(x509.SubjectKeyIdentifier.from_public_key(key)),
+        extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)),
+    ]
+
+
+def key_usage(*uses: str) -> x509.KeyUsage:
+    """Return the extension that allows these uses alone."""
+    return x509.KeyUsage(**{use: use in uses for use in _USES})
+
+
+def extension(
+    value: x509.ExtensionType, *, critical: bool = False
+) -> x509.Extension[x509.ExtensionType]:
+    """Return the extension with its identifier."""
+    return x509.Extension(value.oid, critical, value)
+
+
+def has(certificate: x509.Certificate, extensions: Extensions) -> bool:
+    """Whether a certificate has these extensions, in this order, and no other."""
+    return list(certificate.extensions) == extensions
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """Return the name that is the whole subject.
+
+    Raises:
+        ValueError: the subject holds something else.
+        CertificateRefused: nobody may have that name.
+    """
+    with strictly():
+        attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(attributes[0].value) if attributes else ""
+    if certificate.subject != subject(name or "?"):
+        raise ValueError(f"its subject is {printable(certificate.subject.rfc4514_string())!r:.80}")
+    require_name(name, CertificateRefused)
+    return name
+
+
+def require_issued(certificate: x509.Certificate, ca: x509.Certificate, consortium: str) -> None:
+    """Raises ForeignAuthority where this certificate authority has not signed it."""
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (InvalidSignature, *UNREADABLE):
+        raise ForeignAuthority(
+            f"a certificate that consortium {consortium!r} has not issued, or that was changed"
+        ) from None
+
+
+def is_current(certificate: x509.Certificate, at: datetime) -> bool:
+    """Whether it is valid at this time."""
+    return certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc
+
+
+def require_current(certificate: x509.Certificate, at: datetime, what: str, way_out: str) -> None:
+    """Raises CertificateExpired where it is not valid at this time."""
+    if not is_current(certificate, at):
+        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        raise CertificateExpired(
+            f"{what} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is "
+            f"{at.astimezone(UTC):%Y-%m-%d %H:%M}: {way_out}, or set this machine's clock"
+        )

@@ -1,0 +1,227 @@
+"""Certificates of one party in one file: of its identity, and of its P-256 key for TLS.
+
+BoringSSL, which gRPC brings, takes no Ed25519 key at either end of a connection. A derived key
+needs no file, no passphrase and no backup of its own, and goes when the identity goes.
+
+The certificate authority issues one beside each identity certificate, with the same dates. No
+roster lists it: who revokes the identity revokes it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from securefl.errors import CertificateRefused, KeyFileError
+from securefl.network.identity import host_of
+from securefl_keys.certificate_form import (
+    UNREADABLE,
+    Extensions,
+    has,
+    leaf_extensions,
+    name_of,
+    pem_blocks,
+    pem_of,
+    read_pem,
+    require_current,
+    require_issued,
+    unissued,
+)
+from securefl_keys.certificates import (
+    ConsortiumAuthority,
+    HolderCertificate,
+    holder_certificate,
+    issue,
+    require_role,
+    way_out,
+)
+from securefl_keys.subject import ROLES, Holder, Role, holder_uri
+
+INFO = b"SecureFL transport key 1"
+SEED_BYTES = 48
+"""128 bits more than the curve's order has, so that the reduction favours no key."""
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Number of points of P-256."""
+
+
+def transport_key(identity: Ed25519PrivateKey) -> ec.EllipticCurvePrivateKey:
+    """Derive the P-256 key: HKDF-SHA256 of the raw private key, then FIPS 186-5, A.2.1."""
+    hkdf = HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=INFO)
+    seed = int.from_bytes(hkdf.derive(identity.private_bytes_raw()), "big")
+    return ec.derive_private_key(seed % (ORDER - 1) + 1, ec.SECP256R1())
+
+
+def is_p256(key: object) -> bool:
+    """Whether it is a public key on P-256."""
+    return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+
+
+def transport_public_key_of(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
+    """Return the key in a transport certificate; raises CertificateRefused for another kind."""
+    try:
+        key = certificate.public_key()
+    except UNREADABLE:  # of an algorithm that `cryptography` does not know
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not is_p256(key):
+        raise CertificateRefused("its key is not P-256, as all transport keys are")
+    return key
+
+
+_USES: dict[Role, list[x509.ObjectIdentifier]] = {
+    "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "server": [ExtendedKeyUsageOID.SERVER_AUTH],
+    # They call out to the server, as clients do.
+    "authority": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "officer": [ExtendedKeyUsageOID.CLIENT_AUTH],
+}
+_IDENTITY = "urn:securefl:identity:"
+_KEPT = 1024
+"""Certificates whose holders are kept: a server asks for each caller's role several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportCertificate(Holder):
+    """A certificate found to be this consortium's for TLS; `require_current` checks its dates."""
+
+    identity: str
+    """Key id of the Ed25519 identity key that it is bound to."""
+    public_key: EllipticCurvePublicKey = field(repr=False)
+    certificate: x509.Certificate = field(repr=False)
+
+    def require_current(self, at: datetime) -> None:
+        """Raises CertificateExpired where it is not valid at this time."""
+        require_current(self.certificate, at, f"{self.name}'s certificate for TLS", way_out(self))
+
+    def require_role(self, role: Role) -> None:
+        """Raises CertificateRefused where it is of another role."""
+        require_role(self, role)
+
+    def require_identity(self, identity: HolderCertificate) -> None:
+        """Raises CertificateRefused where it is not bound to this identity."""
+        bound = (self.name, self.role, self.identity)
+        if bound != (identity.name, identity.role, identity.key_id):
+            raise CertificateRefused(
+                f"its certificate for TLS is of {self.role} {self.name} with key "
+                f"{self.identity[:16]}…, and its identity is {identity.role} {identity.name} with "
+                f"key {identity.key_id[:16]}…"
+            )
+
+
+def issue_transport(
+    ca: ConsortiumAuthority,
+    key: Ed25519PrivateKey,
+    identity: HolderCertificate,
+    public_key: EllipticCurvePublicKey,
+) -> x509.Certificate:
+    """Issue the transport certificate of an identity, with the dates of its certificate."""
+    dates = identity.certificate.not_valid_before_utc, identity.certificate.not_valid_after_utc
+    extensions = _extensions(identity, identity.key_id, public_key, ca)
+    builder = unissued(identity.name, public_key, extensions, dates)
+    return builder.issuer_name(ca.certificate.subject).sign(key, algorithm=None)
+
+
+@lru_cache(_KEPT)  # keeps what was found alone: what this raises is found anew each time
+def transport_holder(
+    certificate: x509.Certificate, ca: ConsortiumAuthority
+) -> TransportCertificate:
+    """Return the holder of a certificate for TLS, found to be issued by this authority.
+
+    Dates are not looked at.
+
+    Raises:
+        ForeignAuthority: not issued by it.
+        CertificateRefused: no certificate for TLS of any role.
+    """
+    require_issued(certificate, ca.certificate, ca.name)
+    try:
+        name, key = name_of(certificate), transport_public_key_of(certificate)
+        identity = _identity_in(certificate)
+        as_issued = (Holder(name, role) for role in ROLES)
+        holder = next(
+            (h for h in as_issued if has(certificate, _extensions(h, identity, key, ca))), None
+        )
+    except (x509.ExtensionNotFound, *UNREADABLE) as error:
+        raise CertificateRefused(f"no certificate for TLS: {error}") from None
+    if holder is None:
+        raise CertificateRefused(f"{name}'s certificate for TLS is for no role of a consortium")
+    return TransportCertificate(name, holder.role, identity, key, certificate)
+
+
+def _extensions(
+    holder: Holder, identity: str, key: EllipticCurvePublicKey, ca: ConsortiumAuthority
+) -> Extensions:
+    names = x509.SubjectAlternativeName(
+        [
+            x509.DNSName(host_of(holder.role)),
+            x509.UniformResourceIdentifier(holder_uri(holder)),
+            x509.UniformResourceIdentifier(_IDENTITY + identity),
+        ]
+    )
+    return leaf_extensions(_USES[holder.role], names, key, ca.public_key)
+
+
+def _identity_in(certificate: x509.Certificate) -> str:
+    """Return the key id in the last of the alternative names."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = re.fullmatch(rf"{_IDENTITY}([0-9a-f]{{64}})", str(list(names)[-1].value))
+    if found is None:
+        raise ValueError("it is bound to no identity")
+    return found.group(1)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFile:
+    """The certificates in an identity.crt, one PEM block each; nothing has vouched for them yet."""
+
+    identity: x509.Certificate = field(repr=False)
+    transport: x509.Certificate | None = field(repr=False)
+    """None in a file of an older release."""
+
+    @classmethod
+    def parse(cls, text: str) -> CertificateFile:
+        """Raises KeyFileError where a block is no certificate in its one form, or one too many."""
+        blocks = pem_blocks(text)
+        if len(blocks) > 2:
+            raise KeyFileError(f"it holds {len(blocks)} certificates, and a party has two")
+        identity, *more = map(read_pem, blocks)
+        return cls(identity, more[0] if more else None)
+
+    @property
+    def text(self) -> str:
+        """PEM, the identity first."""
+        return pem_of(self.identity) + (pem_of(self.transport) if self.transport else "")
+
+
+def issue_file(
+    ca: ConsortiumAuthority,
+    key: Ed25519PrivateKey,
+    holder: Holder,
+    keys: tuple[Ed25519PublicKey, EllipticCurvePublicKey | None],
+    at: datetime,
+) -> CertificateFile:
+    """Issue the certificates of a holder's identity key and transport key, if it has one."""
+    public_key, transport = keys
+    return with_transport(ca, key, issue(ca, key, holder, public_key, at), transport)
+
+
+def with_transport(
+    ca: ConsortiumAuthority,
+    key: Ed25519PrivateKey,
+    identity: x509.Certificate,
+    transport: EllipticCurvePublicKey | None,
+) -> CertificateFile:
+    """Issue the transport certificate that goes with an identity certificate of this authority."""
+    if transport is None:
+        return CertificateFile(identity, None)
+    holder = holder_certificate(identity, ca)
+    return CertificateFile(identity, issue_transport(ca, key, holder, transport))

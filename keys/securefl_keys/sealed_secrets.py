@@ -1,0 +1,168 @@
+"""Secrets at rest: those that open cards, and Ed25519 keys of identities and the CA."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeVar, final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from securefl.crypto.artefact import Origin
+from securefl.crypto.card_secret import CardSecret
+from securefl.errors import KeyFileError
+from securefl_keys.sealed_file import SealedFile
+from securefl_keys.subject import ROLES, Holder, Role, key_id_of
+
+SEALED_KEY_FORMAT: Literal["securefl-card-secret-key/3"] = "securefl-card-secret-key/3"
+
+
+class _SealedCardKey(SealedFile):
+    use: ClassVar[str] = "cards"
+    serialisation: ClassVar[str] = "mlkem768-seed-x25519-raw"
+    replaced: ClassVar[tuple[str, ...]] = ("securefl-secret-key",)
+
+    format: Literal["securefl-card-secret-key/3"]
+
+
+@final
+class SealedKey(_SealedCardKey):
+    """The authority's secret key that opens cards."""
+
+
+@final
+class SealedOfficerKey(_SealedCardKey):
+    """An officer's secret key that opens cards."""
+
+    holders: ClassVar[tuple[Role, ...]] = ("officer",)
+
+
+def seal_secret(key: CardSecret, passphrase: str) -> str:
+    """The text of a file that only `passphrase` opens, for the authority.
+
+    Raises:
+        ConfigError: the passphrase is empty or is no text.
+    """
+    return _sealed(SealedKey, key, passphrase, "authority")
+
+
+def seal_officer_secret(key: CardSecret, passphrase: str) -> str:
+    """The text of a file that only `passphrase` opens, for an officer; raises as `seal_secret`."""
+    return _sealed(SealedOfficerKey, key, passphrase, "officer")
+
+
+def open_secret(text: str, passphrase: str) -> CardSecret:
+    """The key in a file that `seal_secret` wrote.
+
+    Raises:
+        WrongPassphrase: another passphrase, or a field was changed.
+        KeyFileError: not a sealed secret key, damaged, or of an older SecureFL.
+        ConfigError: the passphrase is empty or is no text.
+    """
+    return _opened(SealedKey.parse(text), passphrase)
+
+
+def open_officer_secret(text: str, passphrase: str) -> CardSecret:
+    """The key in a file that `seal_officer_secret` wrote; raises as `open_secret`."""
+    return _opened(SealedOfficerKey.parse(text), passphrase)
+
+
+def _sealed(kind: type[_SealedCardKey], key: CardSecret, passphrase: str, role: Role) -> str:
+    return kind.sealing(
+        key.to_secret_bytes(),
+        passphrase,
+        key.origin,
+        role,
+        format=SEALED_KEY_FORMAT,
+        key_id=key.key_id,
+    )
+
+
+def _opened(file: _SealedCardKey, passphrase: str) -> CardSecret:
+    secret = file.opened(passphrase)
+    try:
+        key = CardSecret.from_secret_bytes(secret, file.origin)
+    except (ValueError, KeyFileError) as error:
+        raise KeyFileError(f"what was sealed is no such secret key: {error}") from error
+    if key.key_id != file.key_id:
+        raise KeyFileError(f"the header names key {file.key_id[:16]}…, inside is {key!r}")
+    return key
+
+
+SEALED_CA_KEY_FORMAT: Literal["securefl-ca-secret-key/2"] = "securefl-ca-secret-key/2"
+SEALED_IDENTITY_FORMAT: Literal["securefl-identity-secret-key/2"] = "securefl-identity-secret-key/2"
+
+
+class _SealedEd25519(SealedFile):
+    serialisation: ClassVar[str] = "ed25519-raw"
+
+
+@final
+class SealedCaKey(_SealedEd25519):
+    """The key that issues certificates and signs the consortium's files."""
+
+    use: ClassVar[str] = "certificates"
+
+    format: Literal["securefl-ca-secret-key/2"]
+
+
+@final
+class SealedIdentityKey(_SealedEd25519):
+    """The key by which a client, a server or the authority is known."""
+
+    holders: ClassVar[tuple[Role, ...]] = ROLES
+    use: ClassVar[str] = "signatures"
+
+    format: Literal["securefl-identity-secret-key/2"]
+    name: str
+
+    @property
+    def owner(self) -> Holder:
+        """Whose key it is."""
+        return Holder(self.name, self.role)
+
+
+_Sealed = TypeVar("_Sealed", SealedCaKey, SealedIdentityKey)
+
+
+def seal_ca_key(key: Ed25519PrivateKey, passphrase: str) -> str:
+    """The text of a file that only `passphrase` opens; raises ConfigError where it is empty."""
+    return SealedCaKey.sealing(
+        key.private_bytes_raw(),
+        passphrase,
+        Origin.now(),
+        format=SEALED_CA_KEY_FORMAT,
+        key_id=key_id_of(key.public_key()),
+    )
+
+
+def seal_identity_key(key: Ed25519PrivateKey, owner: Holder, passphrase: str) -> str:
+    """As `seal_ca_key`, for an identity."""
+    return SealedIdentityKey.sealing(
+        key.private_bytes_raw(),
+        passphrase,
+        Origin.now(),
+        owner.role,
+        format=SEALED_IDENTITY_FORMAT,
+        key_id=key_id_of(key.public_key()),
+        name=owner.name,
+    )
+
+
+def open_ca_key(text: str, passphrase: str) -> Ed25519PrivateKey:
+    """The key in a file that `seal_ca_key` wrote; raises as `open_secret`."""
+    return _opened_ed25519(SealedCaKey.parse(text), passphrase)
+
+
+def open_identity_key(text: str, passphrase: str) -> tuple[Holder, Ed25519PrivateKey]:
+    """Owner and key in a file that `seal_identity_key` wrote; raises as `open_secret`."""
+    file = SealedIdentityKey.parse(text)
+    return file.owner, _opened_ed25519(file, passphrase)
+
+
+def _opened_ed25519(file: _Sealed, passphrase: str) -> Ed25519PrivateKey:
+    try:
+        key = Ed25519PrivateKey.from_private_bytes(file.opened(passphrase))
+    except ValueError as error:
+        raise KeyFileError(f"what was sealed is no Ed25519 key: {error}") from None
+    if key_id_of(key.public_key()) != file.key_id:
+        raise KeyFileError(f"the header names key {file.key_id[:16]}…, another is inside")
+    return key

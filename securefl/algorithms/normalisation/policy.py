@@ -1,0 +1,209 @@
+"""A normalisation policy says, round by round, what happens to a model's BN layers.
+
+It is a function of the state, and a round's answer is a value of seven fields. What travels, what
+stays and how the layers behave in training follow from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.algorithm import Work, copied
+from securefl.algorithms.normalisation.window import FILLED, VARIATION, Window
+from securefl.errors import DataError
+from securefl.exchange.moments import Gradients, Moments, moment_messages
+from securefl.exchange.sums import Exchange
+from securefl.norms.find import (
+    BatchNorm,
+    affine,
+    batch_norm_layers,
+    batch_normalising,
+    statistics,
+)
+from securefl.norms.frozen import Freeze, frozen_batch_norm
+from securefl.norms.outside import in_layers_alone
+from securefl.norms.pooled import pooled_batch_norm
+from securefl.norms.static import measure_statistics
+from securefl.types import Kind, MessageSpec, NamedTensors, State
+
+REFERENCE = "fedtan/reference/"
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """The first local step uses the moments of all clients' batches (FedTAN)."""
+
+    moments: Moments
+    gradients: Gradients
+    references: NamedTensors = field(default_factory=dict)
+    """By layer, the last pooled mean, which fused moments are about."""
+
+    def of(self, layer: str) -> Moments:
+        """Returns how a layer's moments travel: in two passes where no pooled mean is known yet."""
+        return self.moments if layer in self.references else Moments.TWO_PASS
+
+
+def references(state: State) -> dict[str, Tensor]:
+    """Returns by layer the last pooled mean that a state carries; none before the first round."""
+    if not state.round:
+        return {}
+    carried = state.tensors.get(Kind.STATISTICS, {})
+    return {n.removeprefix(REFERENCE): v for n, v in carried.items() if n.startswith(REFERENCE)}
+
+
+class Measurement(Protocol):
+    """Statistics that all clients find together at a round's start, by sums over clients."""
+
+    def messages(self, model: nn.Module) -> tuple[MessageSpec, ...]:
+        """The sums that it asks for."""
+
+    def measure(self, work: Work, exchange: Exchange) -> None:
+        """Write the statistics, the same at every client, into the model's BN layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNorm:
+    """One round's batch normalisation. With no field set it is FedAvg's: averaged like weights."""
+
+    pooling: Pooling | None = None
+    freeze: Freeze | None = None
+    local: frozenset[str] = frozenset()
+    """Names of the tensors that stay each client's own."""
+    static: bool = False
+    """Statistics are measured on the round's first model and do not follow training."""
+    window: Window | None = None
+    """Watches for the batch statistics to settle."""
+    measurement: Measurement | None = None
+    """Where statistics come from that are then frozen."""
+    layers_alone: bool = False
+    """Does something to BN layers, in this round or another, that reaches no functional call."""
+
+    def sums(self, model: nn.Module) -> tuple[MessageSpec, ...]:
+        """What clients ask for in the middle of their round."""
+        if self.measurement:
+            return self.measurement.messages(model)
+        if self.pooling is None:
+            return ()
+        return tuple(
+            spec
+            for name, layer in batch_normalising(model).items()
+            for spec in moment_messages(
+                name, layer.num_features, self.pooling.of(name), self.pooling.gradients
+            )
+        )
+
+    def carried(self, model: nn.Module) -> dict[str, Tensor]:
+        """Returns what a state carries beside the model's statistics, as before the first round."""
+        like = next(model.parameters())
+        if self.window:
+            return self.window.start(like)
+        if self.pooling and self.pooling.moments is Moments.FUSED:
+            layers = batch_normalising(model).items()
+            return {REFERENCE + name: like.new_zeros(layer.num_features) for name, layer in layers}
+        return {}
+
+    def stays(self, model: nn.Module) -> set[str]:
+        """Names that do not travel: what is local, and what is frozen, since all have it."""
+        frozen = set() if self.window else {VARIATION, FILLED}
+        if self.pooling is None:
+            frozen |= {REFERENCE + name for name in batch_norm_layers(model)}
+        if self.freeze in (Freeze.STATISTICS, Freeze.BOTH) and not self.measurement:
+            frozen |= statistics(model).keys()
+        if self.freeze in (Freeze.AFFINE, Freeze.BOTH):
+            frozen |= affine(model).keys()
+        return frozen | self.local
+
+    @contextmanager
+    def training(self, work: Work) -> Iterator[None]:
+        """Around all local steps."""
+        if self.static:
+            n_batches = len(work.data) // len((first := next(work.batches))[0])
+            others = islice(work.batches, n_batches - 1)
+            measure_statistics(work.model, (x for x, _ in chain([first], others)))
+        with self.more_training(work.model):
+            yield
+
+    @contextmanager
+    def more_training(self, model: nn.Module) -> Iterator[None]:
+        """Around steps on other samples: what is frozen or measured stays."""
+        if self.freeze:
+            with frozen_batch_norm(model, self.freeze):
+                yield
+        elif self.static:
+            measured = copied(statistics(model))
+            yield
+            with torch.no_grad():
+                for name, buffer in statistics(model).items():
+                    buffer.copy_(measured[name])
+        else:
+            yield
+
+    @contextmanager
+    def first_step(
+        self, model: nn.Module, exchange: Exchange, means: dict[str, Tensor]
+    ) -> Iterator[None]:
+        """Around the first forward and backward pass, whose pooled means are put into `means`."""
+        pooling = self.pooling
+        with ExitStack() as stack:
+            if self.layers_alone:
+                stack.enter_context(in_layers_alone(model))
+            if pooling is None:
+                yield
+                return
+            pooled = pooled_batch_norm(model, exchange, pooling.references, pooling.gradients)
+            seen = stack.enter_context(pooled)
+            yield
+        means.update({REFERENCE + name: mean_C for name, mean_C in seen.items()})
+
+
+Normalisation: TypeAlias = Callable[[State, nn.Module], RoundNorm]
+"""The round that follows a state; raises DataError where the model has no layer for it."""
+
+
+def required_normalising(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
+    """The model's BN layers that normalise by the batch in training.
+
+    Raises:
+        DataError: it has none, so that `policy` would do nothing.
+    """
+    required_layers(model, policy)
+    layers = batch_normalising(model)
+    if not layers:
+        raise DataError(
+            f"{policy} needs BN layers that normalise by the batch, and this model's own train() "
+            'keeps all of them in evaluation mode: use algorithm.name = "fedavg", or leave some in '
+            "training mode"
+        )
+    return layers
+
+
+def required_layers(model: nn.Module, policy: str) -> dict[str, BatchNorm]:
+    """The model's BN layers.
+
+    Raises:
+        DataError: it has none, so that `policy` would do nothing.
+    """
+    layers = batch_norm_layers(model)
+    if not layers:
+        raise DataError(
+            f"{policy} needs batch normalisation and this model has none: set "
+            'algorithm.name = "fedavg" with exchange.encrypt = "model" or "none", or give '
+            'the model BN layers (of the settings\' own models, model.norm = "batch")'
+        )
+    return layers
+
+
+def aggregated(state: State, model: nn.Module) -> RoundNorm:
+    """Average statistics, scale and shift like weights (FedTAN, Eqs. (5), (6)).
+
+    FedAvg's policy, and the only one for a model without BN.
+    """
+    del state, model
+    return RoundNorm()

@@ -1,0 +1,115 @@
+"""A local solver fills in the gradients of each local step; SGD then takes the step.
+
+w̄ is the model that the round began with, w_i this client's, K its number of local steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from securefl.algorithms.algorithm import Work
+from securefl.types import NamedTensors
+
+StepContext = Callable[[], AbstractContextManager[None]]
+"""Makes the context for the step's forward and backward pass; to be called once a step."""
+ExtraLoss = Callable[[Tensor], Tensor]
+"""A term beside the loss, from the batch's x, asked for once the model has seen it."""
+Gradients = Callable[[StepContext, ExtraLoss | None], None]
+"""Leaves a step's gradients, of the loss and the term beside it, in the parameters.
+
+The only place where training looks at data.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a solver has when a client's round begins."""
+
+    work: Work
+    parameters: Mapping[str, nn.Parameter]
+    """All that this round trains; SGD moves them between the steps."""
+    origin: NamedTensors
+    """w̄ of the parameters that travel, a copy; a client's own parameters have no w̄."""
+    control: NamedTensors
+    """The total of what clients sent in the round before, by the names of `Solver.control`."""
+    from_data: Gradients | None = None
+    """Makes gradients in another way than from the next batch: privately."""
+
+    def backward(self, around: StepContext, beside: ExtraLoss | None = None) -> None:
+        """Gradients of the loss on the next batch; those of before are cleared."""
+        if self.from_data:
+            self.from_data(around, beside)
+            return
+        work = self.work
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        x, y = next(work.batches)
+        # Backward runs in this thread: a client that waits there for a sum must not keep the
+        # autograd engine's own threads from serving the client that it waits for.
+        with around(), torch.autograd.set_multithreading_enabled(False):
+            loss = work.loss(work.model(x), y)
+            (loss + beside(x) if beside else loss).backward()
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """What SGD will step along, of the parameters that travel; to be changed in place.
+
+        Without those that the loss does not reach: SGD leaves them alone, weight decay included.
+        """
+        for name in self.origin:
+            gradient = self.parameters[name].grad
+            if gradient is not None:
+                yield name, gradient
+
+    def remembered(self) -> dict[str, Tensor]:
+        """What the solver's last round left for the parameters that travel; zeros at first."""
+        kept = self.work.memory.solver
+        return {name: kept.get(name, torch.zeros_like(w)) for name, w in self.origin.items()}
+
+    def moved(self) -> dict[str, Tensor]:
+        """w_i - w̄."""
+        return {name: self.parameters[name].detach() - w for name, w in self.origin.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a solver leaves when a client's round is over."""
+
+    parameters: NamedTensors
+    """What is averaged as this client's w_i; the names of `Start.origin`."""
+    control: NamedTensors
+    memory: NamedTensors
+
+
+class LocalSession(Protocol):
+    """One client's round."""
+
+    def gradients(self, around: StepContext) -> None:
+        """Leave one local step's gradients in the parameters."""
+
+    def end(self) -> End:
+        """After the last step."""
+
+
+class Solver(Protocol):
+    """Makes sessions."""
+
+    def control(self, model: nn.Module) -> NamedTensors:
+        """What clients exchange beside the model, as it is before the first round.
+
+        Raises:
+            DataError: the solver cannot train this model.
+        """
+
+    def begin(self, start: Start) -> LocalSession:
+        """One client's round; what its last one remembered is `start.work.memory.solver`."""
+
+
+def trained(start: Start) -> dict[str, Tensor]:
+    """w_i, as most solvers send it; references, not copies."""
+    return {name: start.parameters[name].detach() for name in start.origin}

@@ -1,0 +1,248 @@
+"""Images whose gradient matches one that was seen.
+
+Zhu et al., Deep Leakage from Gradients (NeurIPS 2019), with the cosine distance of Geiping et al.,
+Inverting Gradients (NeurIPS 2020). In place of their total variation the prior is a Gaussian of
+public images of the class, which flat inputs have as well and which is stronger. Labels are known.
+Axes: N mini-batches, R restarts, P = N R problems, B batch, D pixels, K classes, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from securefl.audit.inversion.assumptions import Beliefs
+from securefl.audit.inversion.victim_gradient import Assumed, Gradient, Statistics, batch_gradient
+from securefl.errors import DataError
+from securefl.norms.find import batch_norm_layers
+
+PIXEL_RATE, STATISTICS_RATE = 0.05, 0.02
+"""Adam's learning rates, that fall to zero along half a cosine."""
+SLOWER = 0.1
+"""Free statistics move so much more slowly in every second restart: a perceptron's must go far, a
+convolutional network's images are lost where they go too fast."""
+PRIOR = 1e-3
+"""The prior's weight against a cosine distance of 0..2: it decides only what no gradient shows."""
+START = (0.05, 0.3)
+"""Standard deviation about the class mean of where restarts begin, in turn."""
+SHRINKAGE = 0.1
+"""Of the covariance of public images towards a multiple of the identity."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """What public images say about an image of a known class."""
+
+    mean_KD: Tensor
+    precision_DD: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, n_classes: int) -> Prior:
+        """A mean for each class, and one covariance; a class without images has the mean of all."""
+        x_ND = x.flatten(1).double()
+        means = [x_ND[y == k].mean(0) if (y == k).any() else x_ND.mean(0) for k in range(n_classes)]
+        mean_KD = torch.stack(means)
+        rest_ND = x_ND - mean_KD[y]
+        cov_DD = rest_ND.T @ rest_ND / len(x_ND)
+        d = len(cov_DD)
+        level = SHRINKAGE * max(float(cov_DD.trace()) / d, 1e-6)
+        cov_DD = (1 - SHRINKAGE) * cov_DD + level * torch.eye(d, dtype=torch.float64)
+        return cls(mean_KD.to(x.dtype), torch.linalg.inv(cov_DD).to(x.dtype))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenGradient:
+    """What the attackers have in common."""
+
+    model: nn.Module
+    """As the client got it: its weights are known."""
+    gradients: Gradient
+    """Of N mini-batches, stacked: each of shape (N, …)."""
+    y_NB: Tensor
+    """The labels of each, in any order."""
+    shape: torch.Size
+    """Of one input."""
+    prior: Prior
+    totals: Statistics = field(default_factory=dict)
+    """FedTAN's, each of shape (N, C): the server computes them from all clients' gradients."""
+
+    def __post_init__(self) -> None:
+        if not batch_norm_layers(self.model):
+            raise DataError(
+                f"the model ({type(self.model).__name__}) has no BN layer, so there are no "
+                'statistics to hide: audit a model with norm = "batch"'
+            )
+        bad = sorted(k for k, v in self.gradients.items() if not v.isfinite().all())
+        if bad or not self.gradients:
+            raise DataError(
+                f"the gradient of {', '.join(bad) or 'no parameter'} is not finite: take a round "
+                "before the run was lost"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How long is searched."""
+
+    steps: int
+    restarts: int
+
+
+def match(
+    seen: SeenGradient,
+    beliefs: Beliefs,
+    search: Search,
+    rng: torch.Generator,
+    batch_statistics: Statistics | None = None,
+) -> Tensor:
+    """Images (N, B, *shape) in 0..1: of the restarts, those of the smallest objective.
+
+    `batch_statistics`, each of shape (N, C), are those that the mini-batches are known to have:
+    the images are also drawn to these (Yin et al., GradInversion, CVPR 2021).
+    """
+    n, batch = seen.y_NB.shape
+    copies = search.restarts
+    mean_PBD = seen.prior.mean_KD[seen.y_NB].repeat_interleave(copies, 0)
+    noise = torch.randn(mean_PBD.shape, generator=rng, dtype=mean_PBD.dtype)
+    far_P = torch.tensor(START, dtype=noise.dtype)[torch.arange(copies) % len(START)].repeat(n)
+    x = (
+        (mean_PBD + far_P[:, None, None] * noise)
+        .clamp(0, 1)
+        .reshape(n * copies, batch, *seen.shape)
+    )
+    problem = _Problem(seen, mean_PBD, copies, beliefs, batch_statistics)
+    x, objective_P = problem.solved(x, search.steps)
+    best_N = objective_P.reshape(n, copies).argmin(1)
+    return x.reshape(n, copies, batch, *seen.shape)[torch.arange(n), best_N]
+
+
+Moves = Mapping[str, tuple[Tensor, Tensor]]
+"""By how much each layer's μ/σ and log σ have left what was believed."""
+
+
+class _Problem:
+    """One objective for each of P problems."""
+
+    def __init__(
+        self,
+        seen: SeenGradient,
+        mean_PBD: Tensor,
+        copies: int,
+        beliefs: Beliefs,
+        batch_statistics: Statistics | None,
+    ) -> None:
+        def repeated(value: Tensor) -> Tensor:
+            return value.detach().repeat_interleave(copies, 0)
+
+        self.seen, self.mean_PBD = seen, mean_PBD
+        self.parameters = {
+            name: p.detach() for name, p in seen.model.named_parameters() if name in seen.gradients
+        }
+        self.y_PB = repeated(seen.y_NB)
+        self.targets = {name: repeated(g) for name, g in seen.gradients.items()}
+        self.beliefs: dict[str, tuple[Tensor, ...]] = {
+            name: (
+                repeated(belief.ratio_NC),
+                repeated(belief.log_sigma_NC),
+                repeated(belief.free_ratio_NC),
+                repeated(belief.free_sigma_NC),
+            )
+            for name, belief in beliefs.items()
+        }
+        self.free = any(belief.free() for belief in beliefs.values())
+        pace = torch.where(torch.arange(copies) % 2 == 0, SLOWER, 1.0)
+        self.pace_P = pace.to(mean_PBD.dtype).repeat(len(seen.y_NB))
+        known = batch_statistics or {}
+        self.known = {name: (repeated(a), repeated(b)) for name, (a, b) in known.items()}
+        totals = seen.totals.items()
+        self.totals = {name: (repeated(a), repeated(b)) for name, (a, b) in totals}
+        self.eps = {name: layer.eps for name, layer in batch_norm_layers(seen.model).items()}
+
+    def solved(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """The images after so many steps of Adam, and their objectives."""
+        x = x.clone().requires_grad_()
+        moves = {
+            name: (torch.zeros_like(b[0]).requires_grad_(), torch.zeros_like(b[0]).requires_grad_())
+            for name, b in self.beliefs.items()
+            if self.free
+        }
+        variables = [x, *(one for pair in moves.values() for one in pair)]
+        groups = [{"params": variables[:1], "lr": PIXEL_RATE}]
+        groups += [{"params": variables[1:], "lr": STATISTICS_RATE}] if self.free else []
+        adam = torch.optim.Adam(groups)
+        fall = torch.optim.lr_scheduler.LambdaLR(
+            adam, lambda step: 1e-3 + (1 + math.cos(math.pi * min(1, step / steps))) / 2
+        )
+        for _ in range(steps):
+            gradients = torch.autograd.grad(self._objectives(x, moves).sum(), variables)
+            for variable, gradient in zip(variables, gradients, strict=True):
+                variable.grad = gradient.nan_to_num(0.0)
+            adam.step()
+            fall.step()
+            with torch.no_grad():
+                x.clamp_(0, 1)
+        return x.detach(), self._objectives(x, moves).detach().nan_to_num(math.inf)
+
+    def _objectives(self, x: Tensor, moves: Moves) -> Tensor:
+        common = (self.y_PB, self.mean_PBD, self.targets, self.beliefs)
+        assumed = (self._paced(moves), self.known, self.totals)
+        found: Tensor = vmap(self._objective)(x, *common, *assumed)
+        return found
+
+    def _paced(self, moves: Moves) -> Moves:
+        pace_P1 = self.pace_P[:, None]
+        return {name: (pace_P1 * a, pace_P1 * b) for name, (a, b) in moves.items()}
+
+    def _objective(  # noqa: PLR0913, PLR0917 -- what `vmap` maps over
+        self,
+        x: Tensor,
+        y_B: Tensor,
+        mean_BD: Tensor,
+        target: Gradient,
+        beliefs: Mapping[str, tuple[Tensor, ...]],
+        moves: Moves,
+        known: Statistics,
+        totals: Statistics,
+    ) -> Tensor:
+        given = {
+            name: _statistics(belief, moves.get(name), self.eps[name])
+            for name, belief in beliefs.items()
+        }
+        assumed = Assumed(given, totals)
+        gradient, own = batch_gradient(self.seen.model, self.parameters, x, y_B, assumed)
+        found = cosine_distance(gradient, target)
+        for name, (mu_C, var_C) in known.items():
+            at_C = var_C + self.eps[name]
+            far_C = (own[name][0] - mu_C).square() / at_C
+            found = found + (far_C + ((own[name][1] - var_C) / at_C).square()).mean() / len(known)
+        off_BD = x.flatten(1) - mean_BD
+        return found + PRIOR * ((off_BD @ self.seen.prior.precision_DD) * off_BD).mean()
+
+
+def cosine_distance(gradient: Gradient, target: Gradient) -> Tensor:
+    """1 - cos of the angle between all of both; 1 where the target is zero."""
+    dot = torch.stack([(gradient[name] * target[name]).sum() for name in target]).sum()
+    squares = [
+        torch.stack([side[name].square().sum() for name in target]).sum()
+        for side in (gradient, target)
+    ]
+    return 1 - dot * torch.rsqrt(squares[0] * squares[1] + 1e-30)
+
+
+def _statistics(
+    belief: tuple[Tensor, ...], move: tuple[Tensor, Tensor] | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    ratio_C, log_sigma_C, free_ratio_C, free_sigma_C = belief
+    if move is not None:
+        ratio_C = ratio_C + free_ratio_C * move[0]
+        log_sigma_C = log_sigma_C + free_sigma_C * move[1]
+    sigma_C = log_sigma_C.exp()
+    return ratio_C * sigma_C, (sigma_C.square() - eps).clamp_min(0.0)

@@ -1,0 +1,159 @@
+"""Statistics of attacks: distances of distributions, ROC with intervals, and chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import hypergeom, mannwhitneyu, norm  # type: ignore[import-untyped, unused-ignore]
+from sklearn.metrics import roc_curve
+
+from securefl.errors import DataError
+
+
+def too_far(shares: NDArray[np.float64], alpha: float) -> bool:
+    """Whether some row's distance from the uniform distribution is more than chance makes it.
+
+    That of n independent uniform draws exceeds √(ln(2 / α) / 2n) with a probability of at most α
+    (Massart 1990).
+
+    Args:
+        shares: the distribution function's values of the samples, in [0, 1], shape (..., n).
+        alpha: the probability at which a row of chance is called too far.
+    """
+    n: int = shares.shape[-1]
+    ordered, steps = np.sort(shares), np.arange(n + 1) / n
+    farthest = max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max())
+    return bool(farthest > sqrt(log(2 / alpha) / 2 / n))
+
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+Scores = NDArray[np.float64]
+Quantity = Callable[[Scores, Scores], float]
+FEWEST_FOR = {0.01: 100, 0.001: 1000}
+"""Non-members without whom a rate at so few false alarms rests on one of them or none."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Roc:
+    """An attack's scores on members and non-members; higher for "member"."""
+
+    members: Scores
+    others: Scores
+
+    @classmethod
+    def of(cls, members: ArrayLike, others: ArrayLike) -> Roc:
+        """Raises DataError where one side is empty, or a score is NaN."""
+        found = [np.asarray(side, dtype=np.float64).ravel() for side in (members, others)]
+        if not all(len(side) for side in found) or np.isnan(np.concatenate(found)).any():
+            raise DataError("an attack's scores: must be numbers, of a member and a non-member")
+        return cls(*found)
+
+    def curve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """False and true positive rates, both rising from 0 to 1."""
+        labels = np.concatenate(
+            [np.ones(len(self.members), bool), np.zeros(len(self.others), bool)]
+        )
+        false, true, _ = roc_curve(labels, np.concatenate([self.members, self.others]))
+        return false, true
+
+    def auc(self, rng: np.random.Generator) -> Interval:
+        """The area under the curve: 1/2 for an attack that knows nothing."""
+        return self._interval(_auc, rng)
+
+    def tpr_at(self, fpr: float, rng: np.random.Generator) -> Interval:
+        """The share of members found at so many false alarms among non-members.
+
+        Raises:
+            DataError: too few non-members for so small a rate.
+        """
+        least = FEWEST_FOR.get(fpr, int(np.ceil(1 / fpr)))
+        if len(self.others) < least:
+            raise DataError(
+                f"the true positive rate at {fpr:.2%} false positives needs {least:,} non-members, "
+                f"and there are {len(self.others):,}: below that it rests on a single one of them"
+            )
+        return self._interval(lambda members, others: _tpr(members, others, fpr), rng)
+
+    def _interval(self, quantity: Quantity, rng: np.random.Generator) -> Interval:
+        """By resampling members and non-members."""
+        drawn = [
+            quantity(
+                rng.choice(self.members, len(self.members)),
+                rng.choice(self.others, len(self.others)),
+            )
+            for _ in range(RESAMPLES)
+        ]
+        tail = (1 - CONFIDENCE) / 2
+        low, high = np.quantile(drawn, [tail, 1 - tail])
+        return Interval(float(quantity(self.members, self.others)), float(low), float(high))
+
+
+def _auc(members: Scores, others: Scores) -> float:
+    """P[member > other] + P[equal] / 2 (Mann & Whitney, 1947)."""
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, members, "left") + np.searchsorted(ordered, members, "right")
+    return float(below.mean() / (2 * len(others)))
+
+
+def _tpr(members: Scores, others: Scores, fpr: float) -> float:
+    """Members above a threshold that other non-members are above with this probability.
+
+    Above the k-th highest of n lies another one with k / (n + 1): below n fpr + 1, which the
+    threshold of as many empirical false alarms would have. Ties are counted as neither.
+    """
+    threshold = np.sort(others)[::-1][allowed(fpr, len(others))]
+    return float((members > threshold).mean())
+
+
+def allowed(fpr: float, n_others: int) -> int:
+    """Of so many non-members, how many may lie above the threshold."""
+    return int(fpr * n_others) - 1
+
+
+# scipy has no type information of its own.
+
+
+def chance_of_area(roc: Roc) -> float:
+    """P of so large an AUC under no difference: Mann & Whitney's test, one-sided, with ties."""
+    scores = np.concatenate([roc.members, roc.others])
+    if (scores == scores[0]).all():
+        return 1.0
+    found = mannwhitneyu(roc.members, roc.others, alternative="greater", method="asymptotic")
+    return float(found.pvalue)
+
+
+def chance_of_rate(roc: Roc, fpr: float) -> float:
+    """P of so many members above the threshold of so many false alarms under no difference; exact.
+
+    Let b be the false alarms that are allowed, and a the members above the (b + 1)th of the others.
+    If all orders of the scores are equally likely, a or more are there where among the a + b
+    highest of all there are at most b others. Ties count against the attack, as in `Roc.tpr_at`.
+    """
+    m, n = len(roc.members), len(roc.others)
+    b = allowed(fpr, n)
+    a = int((roc.members > np.sort(roc.others)[::-1][b]).sum())
+    return float(hypergeom.cdf(b, m + n, n, a + b))
+
+
+def least_visible_area(members: int, others: int, probability: float) -> float:
+    """The AUC that has so small a probability under no difference, where nothing is tied."""
+    deviation = math.sqrt((members + others + 1) / (12 * members * others))
+    return float(0.5 + norm.isf(probability) * deviation)

@@ -1,0 +1,61 @@
+"""Another forward for a model's BN layers for a while, in full precision under autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from securefl.errors import DataError
+from securefl.norms.find import TORCH_FORWARDS, BatchNorm, batch_norm_layers
+
+
+def full(y: Tensor) -> Tensor:
+    """What autocast has made coarse of float32, exact enough for moments."""
+    coarse = y.dtype is torch.bfloat16 and torch.is_autocast_enabled(y.device.type)
+    return y.float() if coarse else y
+
+
+Forward = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def replaced_forwards(
+    model: nn.Module, forward: Callable[[str, BatchNorm], Forward]
+) -> Iterator[None]:
+    """Within, each BN layer runs the forward made for its name and itself; then the one of before.
+
+    Raises:
+        DataError: a layer has a forward of its own, so that what it computes is not known.
+    """
+    layers = batch_norm_layers(model)
+    for name, layer in layers.items():
+        if type(layer).forward not in TORCH_FORWARDS:
+            raise DataError(
+                f"BN layer {name!r} is a {type(layer).__name__} with a forward of its own, which "
+                "no other can stand in for: use torch's BatchNorm, with what it adds in a layer "
+                "behind it"
+            )
+    before = {name: vars(layer).get("forward") for name, layer in layers.items()}
+    for name, layer in layers.items():
+        layer.forward = _OfFull(forward(name, layer))  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        for name, layer in layers.items():
+            del layer.forward
+            if before[name]:
+                layer.forward = before[name]  # type: ignore[method-assign, assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFull:
+    """An object, so that a copy of the model has a copy of it."""
+
+    forward: Forward
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return self.forward(full(y))

@@ -1,0 +1,188 @@
+"""The table `[data]`: which data set, who holds what of it, and how clients' images differ."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from securefl.settings.table import ClosedShare, Table
+
+Dataset = Literal[
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "emnist-byclass",
+    "emnist-bymerge",
+    "emnist-balanced",
+    "emnist-letters",
+    "emnist-digits",
+    "emnist-mnist",
+    "cifar10",
+    "cifar100",
+    "gas-turbine",
+    "cifar10-c",
+    "folders",
+    "camelyon17",
+]
+DOMAIN_DATASETS = ("cifar10-c", "folders", "camelyon17")
+REGRESSIONS = ("gas-turbine",)
+"""Flat readings and what they predict: numbers."""
+OfImages = Literal["irrelevant", "blurred", "salt-and-pepper"]
+OfReadings = Literal["polluted", "noisy"]
+LowQuality = Literal[OfImages, OfReadings]
+_STANDARD_FILES = {
+    "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k",
+    "fashion-mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and the same of t10k",
+    "emnist": "EMNIST's gzip.zip, unpacked",
+    "cifar10": "cifar-10-binary.tar.gz, unpacked",
+    "cifar100": "cifar-100-binary.tar.gz, unpacked",
+    "gas-turbine": "gt_2011.csv to gt_2015.csv of UCI's Gas Turbine CO and NOx Emission Data Set",
+    "cifar10-c": "CIFAR-10-C.tar, unpacked",
+    "folders": "a folder per domain, in it a folder per class, in it the pictures",
+    "camelyon17": "metadata.csv and patches/ of Camelyon17-WILDS",
+}
+
+
+MAX_NAMES = 2000
+"""As many as a consortium lists."""
+ClientName = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,64}$")]
+
+
+class DataTable(Table):
+    """The table `[data]`."""
+
+    dataset: Dataset = "digits"
+    """`digits` are scikit-learn's 1797 handwritten ones, a fifth of them for testing. `gas-turbine`
+    is a regression: two emissions from nine readings, for the mlp. `cifar10-c`, `folders`
+    (root/domain/class/picture.jpg) and `camelyon17` come by domain: there each domain is a client,
+    and `partition` and `clients` do not count."""
+    root: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+    """The folder with the data set's standard files; nothing is downloaded."""
+    side: Annotated[int, Field(ge=8, le=1024, strict=True)] = 32
+    """Height and width that the pictures of `folders` and `camelyon17` are resized to."""
+    n_per_center: Annotated[int, Field(ge=6, le=10**6, strict=True)] | None = None
+    """So many patches of each hospital of `camelyon17`; all 456 000 where absent."""
+    partition: str = "classes:2"
+    """`iid`, `sizes:SHARE` (normal sizes, that share of their mean for deviation), `classes:K` (K
+    classes a client, FedTAN App. D), `dominant:SHARE` (of one class each, FedProf),
+    `dirichlet:ALPHA`, `quantity:ALPHA` or `label-quantity:ALPHA`."""
+    clients: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
+    names: Annotated[tuple[ClientName, ...], Field(max_length=MAX_NAMES)] = ()
+    """The clients', in the order of their parts, as their certificates have them; `client-1`,
+    `client-2` … where absent."""
+    public: Annotated[int, Field(ge=2, le=10**6, strict=True)] | None = None
+    """Training samples that are set aside before clients get theirs: FedProf's server profiles
+    them, FNR-FL trains on them. Where absent, 180 if something reads them, else none; with a number
+    every run sets them aside, so that runs with and without are of the same data."""
+    quality: dict[LowQuality, ClosedShare] = Field(default_factory=dict)
+    """Shares of the clients whose training data are of low quality (FedProf); the others' are
+    normal, and so is what is tested. `irrelevant`, `blurred` and `salt-and-pepper` are of images;
+    `polluted` and `noisy` are of readings, and take an image's pixels for such."""
+    feature_noise: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)] = 0.0
+    """Client i of K trains on images with normal noise of i/K of this standard deviation, beside
+    any partition; pixels are in 0..1. Testing is on clean images."""
+    corruptions: tuple[str, ...] = ()
+    """One per client, cyclically, for its training images and a test set of its own. With
+    `cifar10-c` the files to read, a client each; its fifteen where empty."""
+    severity: Annotated[int, Field(ge=1, le=5, strict=True)] = 3
+    """Of the corruptions: 1 is mild."""
+    leave_out: str | None = None
+    """A corruption, a family of them (`noise`, `blur`, `weather` or `digital`) or a domain whose
+    clients do not train: they are external, for testing alone."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> DataTable:
+        self._check_root()
+        if repeated := sorted({c for c in self.corruptions if self.corruptions.count(c) > 1}):
+            raise ValueError(
+                f"data.corruptions: {', '.join(repeated)} more than once; name it once"
+            )
+        if self.dataset in DOMAIN_DATASETS:
+            self._check_domains()
+        else:
+            self._check_dealt()
+        if self.n_per_center is not None and self.dataset != "camelyon17":
+            raise ValueError('data.n_per_center goes with data.dataset = "camelyon17" alone')
+        return self
+
+    def _check_root(self) -> None:
+        if self.dataset == "digits" and self.root is not None:
+            raise ValueError(
+                f'data.root = "{self.root}": the digits come with scikit-learn; leave data.root '
+                "out, or name the data set that lies there in data.dataset"
+            )
+        if self.dataset != "digits" and self.root is None:
+            kind = "emnist" if self.dataset.startswith("emnist-") else self.dataset
+            raise ValueError(
+                f'data.dataset = "{self.dataset}" needs data.root, the folder with '
+                f"{_STANDARD_FILES[kind]}"
+            )
+
+    def _check_domains(self) -> None:
+        if self.feature_noise:
+            raise ValueError(
+                f'data.feature_noise = {self.feature_noise}: the domains of "{self.dataset}" are '
+                "its feature skew; set data.feature_noise = 0.0"
+            )
+        if self.quality:
+            raise ValueError(
+                f'data.quality: the clients of "{self.dataset}" are its domains, and their images '
+                "stay as they are; leave it out, or take a data set that a partition deals"
+            )
+        if self.corruptions and self.dataset != "cifar10-c":
+            raise ValueError(
+                f'data.corruptions: the clients of "{self.dataset}" are its domains; leave one out'
+            )
+
+    def _check_dealt(self) -> None:
+        if self.corruptions and self.feature_noise:
+            raise ValueError(
+                "data.corruptions and data.feature_noise are both feature skew, a client has one: "
+                "leave one out"
+            )
+        if self.quality:
+            self._check_quality()
+        if self.dataset in REGRESSIONS:
+            self._check_regression()
+        if self.clients < len(self.corruptions):
+            raise ValueError(
+                f"data.clients = {self.clients}: {len(self.corruptions)} corruptions need as many "
+                "clients or more"
+            )
+        if self.leave_out is not None and not self.corruptions:
+            raise ValueError(
+                f'data.leave_out = "{self.leave_out}": the clients of "{self.dataset}" are alike; '
+                f"set data.corruptions, or a data set of domains: {', '.join(DOMAIN_DATASETS)}"
+            )
+
+    def _check_quality(self) -> None:
+        if self.corruptions or self.feature_noise:
+            other = "corruptions" if self.corruptions else "feature_noise"
+            raise ValueError(
+                f"data.quality and data.{other} both spoil a client's data, which are spoilt once: "
+                "leave one out"
+            )
+        if (total := sum(self.quality.values())) > 1 + 1e-9:
+            raise ValueError(
+                f"data.quality: shares of clients that sum to {total:.3g}; together at most 1"
+            )
+
+    def _check_regression(self) -> None:
+        """Nothing that only images or classes have."""
+        if self.corruptions:
+            raise ValueError(
+                f'data.corruptions are of images, and "{self.dataset}" has readings: leave them '
+                "out, or set data.feature_noise or data.quality"
+            )
+        if of_images := [name for name in self.quality if name in get_args(OfImages)]:
+            raise ValueError(
+                f'data.quality: {", ".join(of_images)} is of images, and "{self.dataset}" has '
+                f"readings; take {' or '.join(get_args(OfReadings))}"
+            )
+        if self.partition != "iid" and not self.partition.startswith("sizes:"):
+            raise ValueError(
+                f'data.partition = "{self.partition}": the targets of "{self.dataset}" are '
+                'numbers and have no class to be dealt by; set "iid", or "sizes:0.2" for clients '
+                "of unequal size"
+            )

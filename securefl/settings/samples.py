@@ -1,0 +1,88 @@
+"""The table `[samples]`: the form of samples that sites bring themselves."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from securefl.settings.table import Table
+
+Word = Annotated[
+    str,
+    Field(max_length=200, pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"),
+]
+
+
+class SamplesTable(Table):
+    """The table `[samples]`: what all sites' data are alike in.
+
+    The files themselves are each site's own affair. Where this table stands, `[data]` has the
+    sites' names and nothing else.
+    """
+
+    columns: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
+    """Columns of a table that the model reads, in this order. Others are passed over."""
+    levels: dict[Word, Annotated[tuple[Word, ...], Field(min_length=2, max_length=1000)]] = Field(
+        default_factory=dict
+    )
+    """Values of a column that holds words, by its name: the model reads 1 for the value that a
+    sample has, and 0 for the others."""
+    missing: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
+    """Columns that may be empty: the model reads 0 for such a value, and beside it a 1. Elsewhere
+    an empty field is an error."""
+    shape: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=4)] = ()
+    """Shape of a sample of arrays and of pictures, such as [3, 32, 32], in the place of columns."""
+    target: Word = "label"
+    """Column of what the model is to say."""
+    classes: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
+    """Values of the target, in the order of the model's outputs; folders of pictures are named so.
+    Without them the target is a number, and there are no pictures."""
+    most: Annotated[int, Field(ge=1, le=10**7, strict=True)]
+    """Samples that a site trains on, at most. It bounds the sites' weights, so that no weight tells
+    a size where totals are sealed. Name one near the largest site's: with a bound a thousand times
+    too large, sealed totals lose ten bits."""
+    public: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Digest of the public samples, where FedProf, FNR-FL or a warm-up reads any: all parties who
+    read them take the same. A party whose own file names them tells the digest where it is left
+    out here."""
+    standardise: bool = True
+    """The model begins with a BN layer that learns nothing: its statistics are the federation's
+    mean and variance of what the model reads, and travel as those of any BN layer."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SamplesTable:
+        if bool(self.columns) == bool(self.shape):
+            raise ValueError(
+                "samples.columns names the columns of tables, samples.shape is of arrays and "
+                "pictures: give one of the two"
+            )
+        named = (*self.columns, self.target)
+        if len({*named}) != len(named):
+            raise ValueError("samples.columns and samples.target: name each column once")
+        for key, of in (("levels", self.levels), ("missing", self.missing)):
+            if unknown := sorted({*of} - {*self.columns}):
+                raise ValueError(
+                    f"samples.{key}: {', '.join(unknown)} is not in samples.columns: add it there"
+                )
+        for column, words in (*self.levels.items(), ("classes", self.classes)):
+            if len({*words}) != len(words):
+                raise ValueError(f"samples: {column} has a value twice: name each once")
+        if len(self.classes) == 1:
+            raise ValueError(
+                "samples.classes has one class: name two at least, or none for numbers"
+            )
+        return self
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of what the model reads of one sample."""
+        if self.shape:
+            return self.shape
+        read = sum(len(self.levels[c]) if c in self.levels else 1 for c in self.columns)
+        return (read + len(self.missing),)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of the model's outputs."""
+        return len(self.classes) or 1

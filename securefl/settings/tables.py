@@ -1,0 +1,371 @@
+"""All settings, one model per TOML table, with their ranges and defaults.
+
+The defaults are the demo's job: digits, five clients with two classes each, FedTAN, all of it
+encrypted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from securefl.settings.clashes import reasons_against
+from securefl.settings.data import DataTable
+from securefl.settings.devices import DevicesTable
+from securefl.settings.families import FREEZE_BN
+from securefl.settings.fnr import FnrTable
+from securefl.settings.privacy import PrivacyTable
+from securefl.settings.samples import SamplesTable
+from securefl.settings.selection import SelectionTable
+from securefl.settings.sites import SitesTable
+from securefl.settings.table import Count, NotNegative, Positive, Share, Table
+
+FEWEST_ROUNDS_WITH_DROPS = 50
+DEFAULT_LR_DROPS = (0.5, 0.75)
+
+
+class Encrypt(StrEnum):
+    """What travels as ciphertext."""
+
+    STATISTICS = "statistics"
+    """BN statistics, their gradients, and the running statistics in the update."""
+    PROFILES = "profiles"
+    """The representation profiles that FedProf selects clients by."""
+    MODEL = "model"
+    """All that is added up or profiled: what clients send, but for sizes and losses."""
+
+
+def _listed(value: Any) -> Any:
+    """`"statistics,profiles"` as its parts; `"none"` as no part."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",")] if value != "none" else []
+
+
+class Weights(StrEnum):
+    """What a client's weight p_i is the share of."""
+
+    SAMPLES = "samples"
+    UNIFORM = "uniform"
+    BATCH = "batch"
+    """The size of its mini-batch: makes FedTAN equal centralised training for unequal batches."""
+
+
+class RunTable(Table):
+    """The table `[run]`."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.+-]{1,80}$")] | None = None
+    """Names the run in tables and folders; the algorithm's name where absent."""
+    seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
+    """Fixes the split, the first weights and every mini-batch of a simulation."""
+    reproducible: Annotated[bool, Field(strict=True)] = False
+    """Whether the seed fixes more, at the cost of what chance protects: in separate processes the
+    mini-batches, too, which else differ from run to run. A run in the clear then repeats to the
+    bit, a sealed one to about 1e-6, since each sealing draws noise of its own. Noise of
+    differential privacy follows `privacy.noise` alone: where that is not "seeded", no private run
+    repeats."""
+    rounds: Count = 200
+    engine: Literal["auto", "sequential", "vectorised", "parallel", "ray"] = "auto"
+    """How a simulation trains its clients: one after the other, many side by side, or one after
+    the other in several processes, of this machine (`parallel`) or of a cluster (`ray`). The result
+    is the same but for rounding, and in the clear of all but `vectorised` with as many `threads`
+    the same bits; `auto` takes one of the first two."""
+    workers: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """Processes of `parallel`, actors of `ray`; one for each core, or GPU, where absent."""
+    threads: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """With which torch computes in each process that trains; where absent as many as it takes by
+    itself, shared among the workers; one in each actor of `ray`. The last bits of a result depend
+    on it."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")] | None = None
+    """Where a simulation trains: `cpu`, `cuda` or `cuda:1`. Where the model is if absent, which is
+    the CPU for a model of the settings."""
+
+    @model_validator(mode="after")
+    def _workers_have_an_engine(self) -> RunTable:
+        if self.workers is not None and self.engine not in {"parallel", "ray"}:
+            raise ValueError(
+                f'run.workers = {self.workers} goes with run.engine = "parallel" or "ray", '
+                f'not with "{self.engine}": set that, or leave run.workers out'
+            )
+        return self
+
+
+MODELS = ("mlp", "cnn", "resnet20", "alexnet")
+_CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}:[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def _known_model(name: str) -> str:
+    if name not in MODELS and not _CODE.fullmatch(name):
+        raise ValueError(
+            f"model.name = {name!r:.100}: must be {', '.join(MODELS)}, or MODULE:FUNCTION"
+        )
+    return name
+
+
+class ModelTable(Table):
+    """The table `[model]`."""
+
+    name: Annotated[str, AfterValidator(_known_model)] = "mlp"
+    """`mlp`, `cnn`, `resnet20` or `alexnet`. Or `module:function`, code that each party has
+    installed, where sites bring their own data ([samples]): it is called with a sample's shape and
+    the number of outputs."""
+    norm: Literal["batch", "group", "layer", "instance", "group-ws", "fixup"] = "batch"
+    """`group-ws`: group normalisation with weight standardisation. `fixup`: none, with Fixup
+    initialisation (resnet20)."""
+    groups: Annotated[int, Field(ge=1, le=4096, strict=True)] = 2
+    """Of channels, for `group` and `group-ws`."""
+    width: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """Hidden units of the mlp (30), or channels of the first stage (16; alexnet 64)."""
+    dtype: Literal["float32", "float64"] = "float32"
+
+    @model_validator(mode="after")
+    def _groups_have_a_norm(self) -> ModelTable:
+        default = ModelTable.model_fields["groups"].default
+        if self.groups != default and self.norm not in {"group", "group-ws"}:
+            raise ValueError(
+                f'model.groups = {self.groups} goes with model.norm = "group" or "group-ws" '
+                f'alone, not with "{self.norm}"'
+            )
+        return self
+
+
+class AlgorithmTable(Table):
+    """The table `[algorithm]`: what happens to batch normalisation, and how much in a round."""
+
+    name: Literal[
+        "fedtan",
+        "fedtan-ii",
+        "forward-only",
+        "fixbn",
+        "fedavg",
+        "fedbn",
+        "silobn",
+        "local-affine",
+        "static-bn",
+        "singlenet",
+        "centralised",
+    ] = "fedtan"
+    """`fedavg` averages BN like all else. `fedbn` keeps BN at each client, `silobn` its statistics,
+    `local-affine` its γ and β, `singlenet` the whole model. `centralised` trains one model on all
+    data in one place: the yardstick."""
+    moments: Literal["two-pass", "fused"] = "two-pass"
+    """How FedTAN's statistics travel: 3L + 1 exchanges a round, or 2L + 1."""
+    switch: Share | Count | Literal["window"] = 0.5
+    """When `fixbn` and `fedtan-ii` freeze BN: after this share of the rounds, after so many rounds,
+    or (`fixbn`) once batch statistics settle."""
+    window: Annotated[int, Field(ge=2, le=10**4, strict=True)] = 20
+    """W, the rounds that `switch = "window"` looks back on."""
+    threshold: Positive = 0.001
+    """τ, the variance of the statistics' changes below which they have settled: the smaller, the
+    later. The defaults freeze the demo's job soon after its learning rate has dropped."""
+    freeze: Literal["statistics", "affine", "both"] = "statistics"
+    """What `fixbn` freezes."""
+    local_steps: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 5
+    """E, mini-batches a client takes in a round."""
+    local_epochs: Annotated[int, Field(ge=1, le=10**4, strict=True)] | None = None
+    """Passes over its own data that a client takes in a round, in the place of `local_steps`."""
+    weights: Weights = Weights.SAMPLES
+
+
+class SolverTable(Table):
+    """The table `[solver]`: how a client takes its local steps."""
+
+    name: Literal["sgd", "fedprox", "scaffold", "moon", "feddyn", "feddc", "per-fedavg"] = "sgd"
+    mu: NotNegative | None = None
+    """The weight of FedProx's ‖w - w̄‖²/2 (0.01 where absent), or of MOON's contrast (1)."""
+    temperature: Positive = 0.5
+    """MOON's τ."""
+    alpha: Positive = 1.0
+    """FedDyn's and FedDC's. Their corrections look back on about 1 / (α η E) rounds, η the learning
+    rate: few local steps need a large α."""
+    inner_lr: Positive = 0.01
+    """α of Per-FedAvg, the step that a client's own model is ahead."""
+
+
+class ServerTable(Table):
+    """The table `[server]`: what the server makes of the clients' average."""
+
+    name: Literal["average", "momentum", "fedadam", "fedadagrad", "fedyogi", "fednova"] = "average"
+    lr: Positive | None = None
+    """η of all but `average` and `fednova`, which have none. Where absent: 0.01 for `fedadam` and
+    `fedyogi`, 0.1 for `fedadagrad` and `momentum`."""
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    """β of `momentum`."""
+    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    beta2: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.99
+    tau: Positive = 0.001
+    """How adaptive the adaptive optimisers are: the less, the more."""
+
+
+class TrainTable(Table):
+    """The table `[train]`."""
+
+    batch_size: Annotated[int, Field(ge=2, le=10**6, strict=True)] = 32
+    """A client with fewer samples takes all of them; batch normalisation needs two."""
+    precision: Literal["model", "bfloat16"] = "model"
+    """Of what layers compute in local steps: the model's, or bfloat16 by torch's autocast. Weights,
+    statistics, what is sent and every evaluation keep the model's."""
+    lr: Positive = 0.5
+    lr_drops: tuple[Share, ...] | None = None
+    """Shares of the rounds after which the learning rate drops. Where absent: 0.5 and 0.75 in a run
+    of 50 rounds or more, or in which BN is frozen; none in a shorter one."""
+    lr_drop_factor: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.1
+    lr_decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    """By which the learning rate is multiplied after each round."""
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    momentum_across_rounds: Literal["reset", "local", "global"] = "reset"
+    """`local`: each client keeps its momentum buffers from round to round; `global`: they are
+    averaged like weights and sent back."""
+    weight_decay: NotNegative = 0.0
+
+
+class ExchangeTable(Table):
+    """The table `[exchange]`."""
+
+    encrypt: Annotated[tuple[Encrypt, ...], BeforeValidator(_listed)] = (Encrypt.MODEL,)
+    """`model` (everything), `statistics`, `profiles` or both (`statistics,profiles`), or `none`."""
+    min_clients: Annotated[int, Field(ge=3, le=10**6, strict=True)] = 3
+    """The authority opens no total of fewer: with two, each learns the other's value."""
+    precision_bits: Annotated[int, Field(ge=16, le=32, strict=True)] = 32
+    """Bits of each value that the authority releases, after its leading one."""
+    officers: Annotated[int, Field(ge=1, le=7, strict=True)] = 1
+    """Officers who open sums together, each with a key of its own (docs/one-time-keys.md). 1: one
+    authority."""
+    threshold: Annotated[int, Field(ge=1, le=7, strict=True)] | None = None
+    """Officers that are needed, more than half of them; the least such number where absent."""
+
+    blind: Annotated[bool, Field(strict=True)] = False
+    """Whether the server relays totals that it cannot read, wherever clients alone use them: all
+    encrypted sums that they ask for in the middle of their work, which are FedTAN's statistics and
+    gradients, FNR-FL's ranks and norms, and DP-FixBN's moments. The authority seals them for the
+    clients on its list. Totals that the server applies itself it reads: updates, and means of
+    scores."""
+
+    @property
+    def needed(self) -> int:
+        """Number of officers that open a sum."""
+        return self.threshold or self.officers // 2 + 1
+
+    @property
+    def seals_sums(self) -> bool:
+        """Whether anything that is added up is encrypted."""
+        return Encrypt.STATISTICS in self.encrypt or Encrypt.MODEL in self.encrypt
+
+    @property
+    def seals_profiles(self) -> bool:
+        """Whether profiles are encrypted, where there are any."""
+        return Encrypt.PROFILES in self.encrypt or Encrypt.MODEL in self.encrypt
+
+    @property
+    def seals_anything(self) -> bool:
+        """Whether anything is encrypted that an authority opens."""
+        return self.seals_sums or self.seals_profiles
+
+
+class Config(Table):
+    """A whole run."""
+
+    run: RunTable = RunTable()
+    data: DataTable = DataTable()
+    samples: SamplesTable | None = None
+    """Where sites bring their own data."""
+    model: ModelTable = ModelTable()
+    algorithm: AlgorithmTable = AlgorithmTable()
+    solver: SolverTable = SolverTable()
+    server: ServerTable = ServerTable()
+    train: TrainTable = TrainTable()
+    exchange: ExchangeTable = ExchangeTable()
+    selection: SelectionTable = SelectionTable()
+    sites: SitesTable = SitesTable()
+    devices: DevicesTable = DevicesTable()
+    fnr: FnrTable = FnrTable()
+    privacy: PrivacyTable = PrivacyTable()
+
+    @model_serializer(mode="wrap")
+    def _without_absent_tables(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a table that is absent, as a file of settings does."""
+        return {table: keys for table, keys in dump(self).items() if keys is not None}
+
+    @property
+    def name(self) -> str:
+        """The run's name, or one made of what it does."""
+        if self.run.name:
+            return self.run.name
+        model = re.sub(r"\W", "-", self.model.name)  # `module:function` names no folder
+        return self.named(self.algorithm.name, model, self.model.norm)
+
+    def named(self, *parts: str) -> str:
+        """A name made of these and of what else the run does."""
+        usual = SolverTable().name, ServerTable().name
+        beside = [n for n in (self.solver.name, self.server.name) if n not in usual]
+        refined = [] if self.fnr.name == "none" else [f"fnr-{self.fnr.name}"]
+        return "-".join([*parts, *beside, *refined])
+
+    def of_own_task(self, *parts: str) -> Config:
+        """The settings of a run on a user's own task, named by these parts where it has no name.
+
+        `[data]` and `[model]` do not count in it, so they hold nothing but the clients' names. The
+        settings of sites that bring their own data count all.
+        """
+        if self.samples is not None:
+            return self
+        name = self.run.name or re.sub(r"[^\w.+-]", "-", self.named(*parts))[:80]
+        run = self.run.model_copy(update={"name": name})
+        data = DataTable(names=self.data.names)
+        return self.model_copy(update={"run": run, "data": data, "model": ModelTable()})
+
+    def tables(self, *, own_task: bool = False) -> dict[str, Any]:
+        """The settings as JSON has them; of an own task without what does not count in it."""
+        if not own_task or self.samples is not None:
+            return self.model_dump(mode="json")
+        names = {"data": {"names": list(self.data.names)}} if self.data.names else {}
+        return self.model_dump(mode="json", exclude={"data", "model"}) | names
+
+    def rounds_in(self, share: float) -> int:
+        """The rounds that a share of all rounds makes; a part of one counts as one."""
+        # 0.55 of 100 are 55.00000000000001, which is no 56th round.
+        return max(1, math.ceil(share * self.run.rounds - 1e-9))
+
+    @property
+    def lr_drops(self) -> tuple[float, ...]:
+        """Shares of the rounds after which the learning rate drops: the setting's, or by default.
+
+        A short run would be over before a smaller rate pays. A frozen BN needs the drop however
+        short the run is: with a large rate it diverges.
+        """
+        if self.train.lr_drops is not None:
+            return self.train.lr_drops
+        drops = self.run.rounds >= FEWEST_ROUNDS_WITH_DROPS or self.algorithm.name in FREEZE_BN
+        return DEFAULT_LR_DROPS if drops else ()
+
+    @property
+    def seals_scores(self) -> bool:
+        """Whether clients are selected by scores of encrypted profiles."""
+        return self.exchange.seals_profiles and self.selection.asks_for_profiles
+
+    @property
+    def needs_cards(self) -> bool:
+        """Whether clients give cards: a sum or a score is sealed."""
+        return self.exchange.seals_sums or self.seals_scores
+
+    def with_sigma(self, sigma: float) -> Config:
+        """The same run with this `privacy.sigma`, which is not checked."""
+        privacy = self.privacy.model_copy(update={"sigma": sigma})
+        return self.model_copy(update={"privacy": privacy})
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        for reason in reasons_against(self):
+            raise ValueError(reason)
+        return self
