@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ Given = tuple[Array, Array] | Dataset[Any]
 _ONE_X = "put them side by side in one x (torch.cat((a, b), dim=1)), and split it in the forward"
 
 
+@runtime_checkable
 class Samples(Protocol):
     """Samples by index."""
 
